@@ -1,0 +1,65 @@
+# Few verbs. `make demo` and `make test` work on a fresh checkout with only Python >= 3.11 and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SOAK_MINUTES ?= 10
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test lint format test-slow soak bench requirements clean
+
+help:
+	@echo "make demo       the smallest true story: send, kill -9, restart, receive"
+	@echo "make test       lint, types, the test suite"
+	@echo "make test-slow  the slower proofs that CI runs too"
+	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
+	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
+	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
+	@echo "make format     rewrites the code in the house's format"
+
+setup: .venv/.ready
+
+.venv/.ready: requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "pairbus needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "setting up .venv, once" >&2
+	@$(PYTHON) -m venv .venv || \
+	  { echo "$(PYTHON) can't make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/first_story.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Two workers: the machine that it must pass on has two cores. A file stays on one of them, with its broker.
+test: lint
+	$(BIN)/python -m pytest -m "not slow and not soak" -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+soak: setup
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+format: setup
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# For maintainers, after a change of the dependencies in pyproject.toml. The files name no index.
+COMPILE := CUSTOM_COMPILE_COMMAND="make requirements" .venv/tools/bin/pip-compile --quiet --generate-hashes \
+  --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+requirements: setup
+	@test -x .venv/tools/bin/pip-compile || { $(PYTHON) -m venv .venv/tools && .venv/tools/bin/pip install --quiet pip-tools; }
+	$(COMPILE) -o requirements.txt pyproject.toml
+	$(COMPILE) --extra dev -o requirements-dev.txt pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis

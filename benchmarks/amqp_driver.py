@@ -1,0 +1,126 @@
+"""Drives an AMQP 1.0 server with our wire client: pairbus and RabbitMQ alike, one connection each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from benchmarks.servers import PairbusServer, RabbitServer
+from pairbus.amqp.message import Header, Properties, encode_message
+from pairbus.wire.client import WireClient
+from pairbus.wire.credentials import Login
+from pairbus.wire.receiver import Receiver
+from pairbus.wire.sender import Sender
+
+RECEIVE_WAIT_S = 30.0
+CALL_S = 120.0  # a rival under load may take its time; a figure is wanted, not an error
+MESSAGE_ID = "9f0c2a60-5f7e-4f0a-8a66-0d2c6f3b8a11"  # nobody here looks for duplicates
+
+
+async def create_queues(server: PairbusServer, names: Sequence[str]) -> None:
+    """Through the official admin client. Large enough for a million messages of 1 KB."""
+    with ServiceBusAdministrationClient.from_connection_string(
+        server.connection_string, **({"connection_verify": server.ca_file} if server.ca_file else {})
+    ) as admin:
+        for name in names:
+            admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M")
+
+
+class AmqpDriver:
+    def __init__(self, client: WireClient, sender: Sender, receiver: Receiver | None, *, batches: bool) -> None:
+        self._client = client
+        self._sender = sender
+        self._receiver = receiver
+        self.batches = batches  # whether the server knows message format 0x80013700
+
+    @classmethod
+    async def to_pairbus(cls, server: PairbusServer, queue: str, *, receive: bool = True) -> AmqpDriver:
+        return await cls.to_connection_string(server.connection_string, queue, receive=receive)
+
+    @classmethod
+    async def to_connection_string(cls, text: str, queue: str, *, receive: bool = True) -> AmqpDriver:
+        client = WireClient.from_connection_string(text, timeout=CALL_S)
+        return await cls._open(client, queue, receive=receive, batches=True)
+
+    @classmethod
+    async def to_rabbit(cls, server: RabbitServer, queue: str) -> AmqpDriver:
+        login = Login(server.user, server.password)
+        client = WireClient("127.0.0.1", server.port, tls=False, credential=login, timeout=CALL_S)
+        return await cls._open(client, f"/amq/queue/{queue}", receive=True, batches=False)
+
+    @classmethod
+    async def _open(cls, client: WireClient, entity: str, *, receive: bool, batches: bool) -> AmqpDriver:
+        try:
+            sender = await client.sender(entity)
+            # credit comes with the first receive: a resting contender must not deliver
+            receiver = await client.receiver(entity) if receive else None
+        except BaseException:
+            await client.close()
+            raise
+        return cls(client, sender, receiver, batches=batches)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @staticmethod
+    def _message(payload: bytes) -> bytes:
+        return encode_message(header=Header(durable=True), properties=Properties(message_id=MESSAGE_ID), body=payload)
+
+    async def send(self, payload: bytes, count: int, window: int) -> None:
+        message, sender = self._message(payload), self._sender
+        if window == 1:
+            for _ in range(count):
+                await sender.send(message)
+            return
+        sender.window = window
+        confirms: list[asyncio.Future[None]] = []
+        while len(confirms) < count:
+            room = min(sender.room, count - len(confirms))
+            if room <= 0:
+                await sender.ready()
+                continue
+            confirms += [sender.send_nowait(message) for _ in range(room)]
+        await _all_confirmed(confirms)
+
+    async def send_batches(self, payload: bytes, count: int, size: int, window: int) -> None:
+        """As many batches under way as hold `window` messages."""
+        batch, sender = [self._message(payload)] * size, self._sender
+        sender.window = max(1, window // size)
+        confirms: list[asyncio.Future[None]] = []
+        for _ in range(count // size):
+            while sender.room <= 0:
+                await sender.ready()
+            confirms += [confirm for _, confirm in sender.send_batch_nowait(batch)]
+        await _all_confirmed(confirms)
+
+    async def receive(self, count: int, window: int) -> None:
+        """Up to `window` on their way here and as many settled without an answer yet. What arrives together is settled
+        together, by range; every answer is awaited. Never asks for more than `count`: what a later case sends must
+        not be delivered while it is sending."""
+        receiver = self._receiver
+        assert receiver is not None, "opened without a receiver"
+        under_way: deque[tuple[int, asyncio.Future[None]]] = deque()
+        unanswered = 0
+        while count:
+            # credit ahead for as long as all of it will be used, then exactly what is missing
+            receiver.credit = window if count > 2 * window else 0
+            messages = await receiver.receive(min(count, window), RECEIVE_WAIT_S)
+            if not messages:
+                raise RuntimeError(f"{count} messages did not come within {RECEIVE_WAIT_S:.0f} s")
+            count -= len(messages)
+            under_way.append((len(messages), receiver.settle_nowait(messages)))
+            unanswered += len(messages)
+            while under_way and (unanswered > window or under_way[0][1].done()):
+                settled, answer = under_way.popleft()
+                await answer
+                unanswered -= settled
+        for _, answer in under_way:
+            await answer
+
+
+async def _all_confirmed(confirms: Iterable[asyncio.Future[None]]) -> None:
+    for confirm in confirms:
+        await confirm

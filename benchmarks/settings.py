@@ -1,0 +1,57 @@
+"""How much each table does per round, for a real run and for `--quick`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MESSAGE_BYTES = 1024
+WINDOW = 1000
+BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    data: Path
+    rounds: int = 9
+    quick: bool = False
+    only: str | None = None  # table, or table.case
+
+    # per round
+    one_at_a_time: int = 400
+    windowed: int = 20_000
+    batched: int = 50_000
+    sdk_single: int = 300
+    sdk_listed: int = 3_000
+    depths: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    crowd: int = 1_000  # queues, and connections
+    crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
+
+    @classmethod
+    def tiny(cls, data: Path, rounds: int = 1, only: str | None = None) -> Settings:
+        return cls(
+            data,
+            rounds,
+            True,
+            only,
+            one_at_a_time=20,
+            windowed=1_000,
+            batched=1_000,
+            sdk_single=10,
+            sdk_listed=200,
+            depths=(1_000, 3_000),
+            crowd=20,
+            crowd_s=0.3,
+        )
+
+    def wants(self, table: str, case: str | None = None) -> bool:
+        if self.only is None:
+            return True
+        wanted_table, _, wanted_case = self.only.partition(".")
+        return table == wanted_table and (case is None or not wanted_case or case == wanted_case)
+
+
+def body() -> bytes:
+    """Random, so that no store can squeeze it."""
+    return os.urandom(MESSAGE_BYTES)

@@ -1,0 +1,5 @@
+"""`python -m pairbus` is `pairbus`."""
+
+from pairbus.cli import main
+
+main()

@@ -1,0 +1,11 @@
+"""The AMQP 1.0 type system ⇄ bytes (AMQP part 1): the door to `encoding` and `decoding`.
+
+Values are those of `pairbus.amqp.types`. Not done here: frames, performatives, message sections.
+"""
+
+from __future__ import annotations
+
+from pairbus.amqp.decoding import DEPTH_MAX, decode, skip
+from pairbus.amqp.encoding import encode, encode_to
+
+__all__ = ["DEPTH_MAX", "decode", "encode", "encode_to", "skip"]

@@ -1,0 +1,96 @@
+"""The errors of the AMQP room and the error conditions that travel on the wire.
+
+AmqpError
+ ├── DecodeError         bytes that are no valid AMQP (amqp:decode-error)
+ ├── EncodeError         a value that AMQP can't carry (amqp:internal-error: it is ours, not the peer's)
+ ├── FramingError        a frame that can't be cut out of the stream (amqp:connection:framing-error)
+ ├── LimitExceeded       more than we are willing to hold (amqp:resource-limit-exceeded)
+ └── ProtocolViolation   valid bytes at the wrong time (amqp:illegal-state, or the condition given)
+
+Decides nothing: who sends which condition is the business of the engine and the broker.
+"""
+
+from __future__ import annotations
+
+# AMQP 2.8.15–2.8.18
+INTERNAL_ERROR = "amqp:internal-error"
+NOT_FOUND = "amqp:not-found"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+DECODE_ERROR = "amqp:decode-error"
+RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+NOT_ALLOWED = "amqp:not-allowed"
+INVALID_FIELD = "amqp:invalid-field"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+RESOURCE_LOCKED = "amqp:resource-locked"
+PRECONDITION_FAILED = "amqp:precondition-failed"
+RESOURCE_DELETED = "amqp:resource-deleted"
+ILLEGAL_STATE = "amqp:illegal-state"
+FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
+CONNECTION_FORCED = "amqp:connection:forced"
+FRAMING_ERROR = "amqp:connection:framing-error"
+CONNECTION_REDIRECT = "amqp:connection:redirect"
+WINDOW_VIOLATION = "amqp:session:window-violation"
+ERRANT_LINK = "amqp:session:errant-link"
+HANDLE_IN_USE = "amqp:session:handle-in-use"
+UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+DETACH_FORCED = "amqp:link:detach-forced"
+TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+LINK_REDIRECT = "amqp:link:redirect"
+LINK_STOLEN = "amqp:link:stolen"
+
+# Service Bus (dialect 4.1, 5.1, 6)
+SERVER_BUSY = "com.microsoft:server-busy"
+TIMEOUT = "com.microsoft:timeout"
+AUTH_FAILED = "com.microsoft:auth-failed"
+QUOTA_EXCEEDED = "com.microsoft:quota-exceeded"
+ENTITY_DISABLED = "com.microsoft:entity-disabled"
+ENTITY_ALREADY_EXISTS = "com.microsoft:entity-already-exists"
+ENTITY_NOT_FOUND = "com.microsoft:entity-not-found"
+MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
+SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
+SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
+SESSION_NOT_FOUND = "com.microsoft:session-not-found"
+MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+ARGUMENT_ERROR = "com.microsoft:argument-error"
+ARGUMENT_OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+SB_PRECONDITION_FAILED = "com.microsoft:precondition-failed"
+OPERATION_CANCELLED = "com.microsoft:operation-cancelled"
+CONTAINER_CLOSE = "com.microsoft:container-close"
+NO_MATCHING_SUBSCRIPTION = "com.microsoft:no-matching-subscription"
+DEAD_LETTER = "com.microsoft:dead-letter"
+
+
+class AmqpError(Exception):
+    """Whatever goes wrong in this room; `condition` is what a peer would be told."""
+
+    condition = INTERNAL_ERROR
+
+    def __init__(self, description: str, condition: str | None = None) -> None:
+        super().__init__(description)
+        self.description = description
+        if condition is not None:
+            self.condition = condition
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.condition})"
+
+
+class DecodeError(AmqpError):
+    condition = DECODE_ERROR
+
+
+class EncodeError(AmqpError):
+    condition = INTERNAL_ERROR
+
+
+class FramingError(AmqpError):
+    condition = FRAMING_ERROR
+
+
+class LimitExceeded(AmqpError):
+    condition = RESOURCE_LIMIT_EXCEEDED
+
+
+class ProtocolViolation(AmqpError):
+    condition = ILLEGAL_STATE

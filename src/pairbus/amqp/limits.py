@@ -1,0 +1,26 @@
+"""What one AMQP connection may cost us. Every buffer and table of the engine is bounded by a number here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    frame_bytes_max: int = 65536
+    channel_max: int = 4999
+    handle_max: int = 255
+    #: Links of all sessions together.
+    links_max: int = 5000
+    #: A message of several frames is gathered up to this size, or what its link was accepted with; a larger one is
+    #: discarded and reported as too large.
+    message_bytes_max: int = 1024 * 1024 + 65536
+    #: Transfers that the peer may have under way in a session before it must wait for a flow from us.
+    incoming_window: int = 5000
+    outgoing_window: int = 5000
+
+
+#: What a peer that states no limit of its own may be sent in one frame.
+OUTGOING_FRAME_BYTES_MAX = 1024 * 1024
+#: AMQP 2.7.1: no peer may ask for less.
+FRAME_BYTES_MIN = 512

@@ -1,0 +1,289 @@
+"""A link: one direction of messages between two nodes (AMQP 2.6).
+
+Keeps handles, credit and delivery counts, cuts a large message into frames and joins the frames of one. It does not
+know what a message means or who may attach; the shell hangs its own object on `context`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .errors import ProtocolViolation
+from .events import CreditChanged, Delivered, DeliveryTooLarge, Event
+from .performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target, Transfer, encode_transfer
+
+if TYPE_CHECKING:
+    from .session import Session
+
+Terminus = Any  # Source, Target, Coordinator or None; kept as sent
+_MASK = 0xFFFFFFFF
+
+
+class Link:
+    """What both directions share: names, termini, attaching and detaching."""
+
+    __slots__ = (
+        "answered",
+        "context",
+        "credit",
+        "delivery_count",
+        "detached",
+        "drain",
+        "handle",
+        "max_message_size",
+        "name",
+        "properties",
+        "rcv_settle_mode",
+        "refused",
+        "remote_detached",
+        "remote_handle",
+        "session",
+        "snd_settle_mode",
+        "source",
+        "target",
+    )
+    is_sender: ClassVar[bool]
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        self.session = session
+        self.name = name
+        self.handle = handle
+        self.remote_handle: int | None = None
+        self.source: Terminus = None
+        self.target: Terminus = None
+        self.properties: dict[Any, Any] | None = None
+        self.snd_settle_mode: int = 0
+        self.rcv_settle_mode: int = 0
+        #: The peer's limit for a message on this link; None where it states none.
+        self.max_message_size: int | None = None
+        self.credit = 0
+        self.drain = False
+        self.delivery_count = 0
+        #: Our attach is on its way.
+        self.answered = False
+        #: The peer attached with a null terminus and will detach with the reason.
+        self.refused = False
+        self.detached = False
+        self.remote_detached = False
+        self.context: Any = None
+
+    def __repr__(self) -> str:
+        role = "sender" if self.is_sender else "receiver"
+        state = "detached" if self.detached or self.remote_detached else "attached" if self.answered else "attaching"
+        return f"<{type(self).__name__} {self.name!r} {role} handle {self.handle}: {state}, credit {self.credit}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.answered and not (self.detached or self.remote_detached or self.refused)
+
+    def learn(self, attach: Attach) -> None:
+        """Takes in the peer's attach."""
+        self.remote_handle = attach.handle
+        self.source = attach.source
+        self.target = attach.target
+        self.properties = attach.properties
+        self.snd_settle_mode = 0 if attach.snd_settle_mode is None else attach.snd_settle_mode
+        self.rcv_settle_mode = 0 if attach.rcv_settle_mode is None else attach.rcv_settle_mode
+        self.max_message_size = attach.max_message_size or None
+
+    def accept(
+        self,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+    ) -> None:
+        """Answers the peer's attach; a terminus that is not given is echoed (dialect 0.7)."""
+        # JS attaches with a terminus that is an empty list, and takes a null one for a refusal
+        self.source = source or self.source or Source()
+        self.target = target or self.target or Target()
+        self._attach(max_message_size, properties)
+        if max_message_size is not None:
+            self.expect(max_message_size)
+
+    def expect(self, message_bytes_max: int) -> None:
+        """What we told the peer that a message may have; only a receiver needs to remember."""
+
+    def refuse(self, error: Error) -> None:
+        """An attach with null termini, then a closing detach: both frames, or clients miss the reason (dialect 0.6)."""
+        self.source = self.target = None
+        self._attach(None, None)
+        self.detach(error)
+
+    def _attach(self, max_message_size: int | None, properties: dict[Any, Any] | None) -> None:
+        self.answered = True
+        self.session.write(
+            Attach(
+                name=self.name,
+                handle=self.handle,
+                role=not self.is_sender,
+                snd_settle_mode=self.snd_settle_mode,
+                rcv_settle_mode=self.rcv_settle_mode,
+                source=self.source,
+                target=self.target,
+                initial_delivery_count=self.delivery_count if self.is_sender else None,
+                max_message_size=max_message_size,
+                properties=properties,
+            ).encode()
+        )
+
+    def detach(self, error: Error | None = None, closed: bool = True) -> None:
+        if self.detached:
+            return
+        self.detached = True
+        self.session.write(Detach(handle=self.handle, closed=closed, error=error).encode())
+        self.session.link_left(self)
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        raise NotImplementedError
+
+
+class SenderLink(Link):
+    """We send on it."""
+
+    __slots__ = ()
+    is_sender = True
+
+    def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
+        """Writes one message; frames that the peer's session window has no room for wait in the session."""
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & _MASK
+        self.delivery_count = (self.delivery_count + 1) & _MASK
+        if self.credit > 0:
+            self.credit -= 1
+        performative = encode_transfer(self.handle, delivery_id, tag, message_format, settled, False)
+        room = session.connection.payload_bytes_max - len(performative)
+        if len(payload) <= room:
+            session.write_transfer(performative, payload)
+            return delivery_id
+        more = encode_transfer(self.handle, delivery_id, tag, message_format, settled, True)
+        room = session.connection.payload_bytes_max - len(more)
+        for start in range(0, len(payload), room):
+            last = start + room >= len(payload)
+            session.write_transfer(performative if last else more, payload[start : start + room])
+        return delivery_id
+
+    def drained(self) -> None:
+        """Gives back the credit that is left, as a drain asks (AMQP 2.6.7)."""
+        self.delivery_count = (self.delivery_count + self.credit) & _MASK
+        self.credit = 0
+        self.session.write_flow(self)
+        self.drain = False
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        if flow.link_credit is not None:
+            # a receiver that has not seen our attach yet doesn't know our count: then it counts from our first
+            base = 0 if flow.delivery_count is None else flow.delivery_count
+            outstanding = (self.delivery_count - base) & _MASK
+            self.credit = max(0, flow.link_credit - outstanding) if outstanding < 0x80000000 else flow.link_credit
+            self.drain = bool(flow.drain)
+            events.append(CreditChanged(self))
+        if flow.echo:
+            self.session.write_flow(self)
+
+
+class ReceiverLink(Link):
+    """We receive on it."""
+
+    __slots__ = ("_bytes_max", "_parts", "_size", "_transfer", "unsettled")
+    is_sender = False
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self._transfer: Transfer | None = None  # first frame of a message that is still coming in
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._bytes_max = session.connection.limits.message_bytes_max
+        self.unsettled = 0
+
+    def expect(self, message_bytes_max: int) -> None:
+        # some more, so that one that is a little too large is refused by whoever knows the entity, in its words
+        self._bytes_max = message_bytes_max + 65536
+
+    def flow(self, credit: int, drain: bool = False) -> None:
+        """Sets, not adds, what the peer may send."""
+        self.credit = credit
+        self.drain = drain
+        self.session.write_flow(self)
+
+    def settle(self, first: int, last: int, state: Any, settled: bool = True) -> None:
+        count = ((last - first) & _MASK) + 1
+        self.unsettled = max(0, self.unsettled - count)
+        self.session.dispose(True, first, last, settled, state)
+
+    def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+        first = self._transfer
+        if first is None:
+            if transfer.delivery_id is None:
+                raise ProtocolViolation("the first transfer of a delivery carries no delivery-id", "amqp:invalid-field")
+            if transfer.aborted:
+                return
+            if not transfer.more:
+                self._deliver(transfer, payload, events)
+                return
+            self._transfer = transfer
+            self._parts = [payload]
+            self._size = len(payload)
+            return
+        if transfer.delivery_id not in (None, first.delivery_id):
+            raise ProtocolViolation(
+                f"delivery {transfer.delivery_id} began before delivery {first.delivery_id} was complete on the link"
+            )
+        if transfer.aborted:
+            self._forget()
+            return
+        self._size += len(payload)
+        if self._size <= self._bytes_max:
+            self._parts.append(payload)
+        else:
+            self._parts.clear()
+        first.settled = first.settled or transfer.settled
+        if transfer.more:
+            return
+        parts, size = self._parts, self._size
+        self._forget()
+        if size <= self._bytes_max:
+            self._deliver(first, b"".join(parts), events)
+        else:
+            self._count(first)
+            events.append(DeliveryTooLarge(self, first.delivery_id or 0, size, bool(first.settled)))
+
+    def _count(self, transfer: Transfer) -> None:
+        self.delivery_count = (self.delivery_count + 1) & _MASK
+        if self.credit > 0:
+            self.credit -= 1
+        if not transfer.settled:
+            self.unsettled += 1
+            self.session.unsettled += 1
+
+    def _deliver(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+        self._count(transfer)
+        events.append(
+            Delivered(
+                self,
+                transfer.delivery_id or 0,
+                transfer.delivery_tag or b"",
+                payload,
+                transfer.message_format or 0,
+                bool(transfer.settled),
+            )
+        )
+
+    def _forget(self) -> None:
+        self._transfer = None
+        self._parts = []
+        self._size = 0
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        # the sender tells its count: after a drain it has jumped (AMQP 2.6.7), and the unused credit is gone
+        if flow.delivery_count is not None:
+            skipped = (flow.delivery_count - self.delivery_count) & _MASK
+            if skipped < 0x80000000:
+                self.delivery_count = flow.delivery_count
+                self.credit = max(0, self.credit - skipped)
+        if flow.drain:
+            self.drain = True
+        if flow.echo:
+            self.session.write_flow(self)

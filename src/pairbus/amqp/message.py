@@ -1,0 +1,482 @@
+"""The sections of an encoded message (AMQP 3.2): found, read one by one, rewritten without touching the others.
+
+`split` finds the sections by skipping, so a body is never decoded on its way through the broker. Spans include the
+section's descriptor. The rewriting functions leave all bytes identical but those of what they were told to change.
+
+What the SDKs send decides three leniencies: a message may have no body (pyamqp leaves it out when a value is falsy),
+delivery annotations may come last (pyamqp again), and a section that should be a map or list may be null.
+Not decided here: which properties and annotations mean what.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pairbus.amqp.composite import Composite, decode_composite, schema
+from pairbus.amqp.decoding import compound_bounds, decode, skip, truncated, unpack_u32
+from pairbus.amqp.encoding import encode_list_body, encode_map_body, encode_to
+from pairbus.amqp.errors import DecodeError, EncodeError
+from pairbus.amqp.types import Symbol
+
+BATCH_FORMAT: Final = 0x80013700
+
+Span = tuple[int, int]
+Body = bytes | tuple[str, Any] | None
+
+
+class Sections:
+    """Where each section lies; `bare_start` to `bare_end` is what passes through unchanged (properties to footer)."""
+
+    __slots__ = (
+        "application_properties",
+        "bare_end",
+        "bare_start",
+        "body",
+        "delivery_annotations",
+        "footer",
+        "header",
+        "message_annotations",
+        "properties",
+    )
+    header: Span | None
+    delivery_annotations: Span | None
+    message_annotations: Span | None
+    properties: Span | None
+    application_properties: Span | None
+    body: Span | None
+    footer: Span | None
+    bare_start: int
+    bare_end: int
+
+    def __repr__(self) -> str:
+        return f"<Sections {' '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)}>"
+
+
+@schema(0x70, "amqp:header:list", "boolean ubyte uint boolean uint")
+@dataclass(slots=True, kw_only=True)
+class Header(Composite):
+    durable: bool = False
+    priority: int | None = None
+    ttl: int | None = None
+    first_acquirer: bool = False
+    delivery_count: int = 0
+
+
+@schema(
+    0x73,
+    "amqp:properties:list",
+    "id binary string string string id symbol symbol timestamp timestamp string uint string",
+)
+@dataclass(slots=True, kw_only=True)
+class Properties(Composite):
+    message_id: Any = None
+    user_id: bytes | None = None
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: Any = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+
+_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
+_NAMES: Final = (
+    "header", "delivery-annotations", "message-annotations", "properties", "application-properties",
+    "data", "amqp-sequence", "amqp-value", "footer",
+)  # fmt: skip
+_SYMBOLS: Final = {
+    f"amqp:{name}:{kind}": 0x70 + index
+    for index, (name, kind) in enumerate(
+        zip(_NAMES, ("list", "map", "map", "list", "map", "binary", "list", "*", "map"), strict=True)
+    )
+}
+_LIST, _MAP, _BINARY = (0x45, 0xC0, 0xD0, 0x40), (0xC1, 0xD1, 0x40), (0xA0, 0xB0)
+_CONSTRUCTORS: Final = {
+    _HEADER: _LIST, _DELIVERY: _MAP, _ANNOTATIONS: _MAP, _PROPERTIES: _LIST, _APPLICATION: _MAP,
+    _DATA: _BINARY, _SEQUENCE: _LIST[:3], _FOOTER: _MAP,
+}  # fmt: skip
+# How a section usually starts → how `split` goes on: its code if one byte tells the size, minus that if four do.
+_STARTS: Final = {
+    bytes((0x00, 0x53, section, code)): section if code < 0xB0 or 0xC0 <= code < 0xD0 else -section
+    for section, codes in _CONSTRUCTORS.items()
+    for code in codes
+    if code >= 0xA0
+}
+
+
+def split(payload: bytes) -> Sections:
+    size = len(payload)
+    spans: list[Any] = [None] * 9
+    o = last = start = body_start = body_end = 0
+    try:
+        while o < size:
+            start = o
+            section = _STARTS.get(payload[o : o + 4])
+            if section is None:
+                section, o = _odd_section(payload, o)
+            elif section > 0:
+                o += 5 + payload[o + 4]
+                if o == start + 5 and section != _DATA:
+                    raise DecodeError(f"section {_NAMES[section - 0x70]} can't even hold its count (byte {start})")
+            else:
+                section = -section
+                o += 8 + unpack_u32(payload, o + 4)[0]
+                if o < start + 12 and section != _DATA:
+                    raise DecodeError(f"section {_NAMES[section - 0x70]} can't even hold its count (byte {start})")
+            if section > last:
+                last = section
+            elif (section != last or not _DATA <= section <= _SEQUENCE) and (
+                section != _DELIVERY or o < size or spans[1] is not None
+            ):
+                raise DecodeError(f"section {_NAMES[section - 0x70]} out of order at byte {start}")
+            spans[section - 0x70] = (start, o)
+            if section > 0x74 and section < 0x78:  # body
+                if not body_end:
+                    body_start = start
+                body_end = o
+    except (IndexError, struct.error):
+        raise truncated(payload, start) from None
+    if o > size:
+        raise truncated(payload, start)
+    s = Sections()
+    (
+        s.header, s.delivery_annotations, s.message_annotations, s.properties, s.application_properties,
+        data, sequence, value, s.footer,
+    ) = spans  # fmt: skip
+    if body_end:
+        s.body = (body_start, body_end)
+        if (data is None) + (sequence is None) + (value is None) < 2:
+            raise DecodeError("a body is made of data, of amqp-sequence or of one amqp-value section, not of a mix")
+    else:
+        s.body = None
+    tail = s.delivery_annotations
+    s.bare_end = size if tail is None or tail[1] < size or last == _DELIVERY else tail[0]
+    first = s.properties or s.application_properties or s.body or s.footer
+    s.bare_start = s.bare_end if first is None else first[0]
+    return s
+
+
+def _odd_section(payload: bytes, start: int) -> tuple[int, int]:
+    """(section, end) of what isn't written the usual way: other descriptors, any value, empty sections, nonsense."""
+    if payload[start] != 0x00:
+        raise DecodeError(f"a message section is a described value, not {payload[start]:#04x} (byte {start})")
+    o = start + 1
+    if payload[o] in (0x53, 0x80):
+        section, o = decode(payload, o)
+    elif payload[o] in (0xA3, 0xB3):
+        symbol, o = decode(payload, o)
+        section = _SYMBOLS.get(symbol, 0)
+    else:
+        raise DecodeError(f"a section's descriptor is a ulong or a symbol, not {payload[o]:#04x} (byte {o})")
+    if not _HEADER <= section <= _FOOTER:
+        raise DecodeError(f"no message section has the descriptor at byte {start + 1}")
+    allowed = _CONSTRUCTORS.get(section)
+    if allowed is not None and payload[o] not in allowed:
+        raise DecodeError(f"section {_NAMES[section - 0x70]} can't be of type {payload[o]:#04x} (byte {o})")
+    return int(section), skip(payload, o)
+
+
+def _value_at(payload: bytes, start: int) -> int:
+    return start + 3 if payload[start + 1] == 0x53 else skip(payload, start + 1)
+
+
+def read_header(payload: bytes, s: Sections) -> Header:
+    header: Header = _read_list(Header, payload, s.header)
+    return header
+
+
+def read_properties(payload: bytes, s: Sections) -> Properties:
+    properties: Properties = _read_list(Properties, payload, s.properties)
+    return properties
+
+
+def _read_list(cls: type[Composite], payload: bytes, span: Span | None) -> Any:
+    if span is None:
+        return cls()
+    o = _value_at(payload, span[0])
+    if payload[o] == 0x40:
+        return cls()
+    return decode_composite(cls, payload, o)[0]
+
+
+def read_application_properties(payload: bytes, s: Sections) -> dict[str, Any]:
+    return _read_map(payload, s.application_properties)
+
+
+def read_message_annotations(payload: bytes, s: Sections) -> dict[Any, Any]:
+    return _read_map(payload, s.message_annotations)
+
+
+def read_delivery_annotations(payload: bytes, s: Sections) -> dict[Any, Any]:
+    return _read_map(payload, s.delivery_annotations)
+
+
+def _read_map(payload: bytes, span: Span | None) -> dict[Any, Any]:
+    if span is None:
+        return {}
+    return decode(payload, _value_at(payload, span[0]))[0] or {}
+
+
+def read_body(payload: bytes, s: Sections) -> list[tuple[str, Any]]:
+    """(kind, value) of each body section; kind is 'data', 'sequence' or 'value'."""
+    if s.body is None:
+        return []
+    o, end = s.body
+    parts: list[tuple[str, Any]] = []
+    while o < end:
+        section, o = _section_code(payload, o)
+        value, o = decode(payload, o)
+        parts.append((_KINDS_OF_BODY[section], value))
+    return parts
+
+
+_KINDS_OF_BODY: Final = {_DATA: "data", _SEQUENCE: "sequence", _VALUE: "value"}
+
+
+def annotation_pairs(payload: bytes, s: Sections) -> list[tuple[Any, bytes]]:
+    """(key, raw bytes of key and value) of the message annotations, for passing them on unread."""
+    return _raw_pairs(payload, s.message_annotations)
+
+
+def _raw_pairs(payload: bytes, span: Span | None) -> list[tuple[Any, bytes]]:
+    pairs: list[tuple[Any, bytes]] = []
+    if span is None:
+        return pairs
+    o = _value_at(payload, span[0])
+    code = payload[o]
+    if code == 0x40:
+        return pairs
+    count, o, end = _bounds(payload, o)
+    if count % 2 or count > end - o:
+        raise DecodeError(f"{count} keys and values can't fill the map at byte {span[0]}")
+    for _ in range(count // 2):
+        start = o
+        if o >= end or payload[o] in _NO_KEYS:
+            raise DecodeError(f"a map of {count} keys and values lacks a key, or it isn't a simple value (byte {o})")
+        key, o = decode(payload, o)
+        o = skip(payload, o)
+        pairs.append((key, payload[start:o]))
+    if o != end:
+        raise DecodeError(f"the pairs of a map end at byte {o}, the map at byte {end}")
+    return pairs
+
+
+_NO_KEYS: Final = frozenset((0x00, 0x45, *range(0xC0, 0x100)))  # what Python can't look up, or nobody should
+
+
+def _bounds(payload: bytes, o: int) -> tuple[int, int, int]:
+    if payload[o] == 0x45:
+        return 0, o + 1, o + 1
+    try:
+        return compound_bounds(payload, o + 1, payload[o] >= 0xD0)
+    except (IndexError, struct.error):
+        raise truncated(payload, o) from None
+
+
+def encode_header(
+    *,
+    durable: bool = False,
+    priority: int | None = None,
+    ttl: int | None = None,
+    first_acquirer: bool = False,
+    delivery_count: int = 0,
+) -> bytes:
+    """Hand-written: every delivery gets a new one. The count is always there, as receivers show what they read."""
+    try:
+        body = (
+            (b"\x41" if durable else b"\x40")
+            + (b"\x40" if priority is None else bytes((0x50, priority)))
+            + (b"\x40" if ttl is None else _pack_number(0x70, ttl))
+            + (b"\x41" if first_acquirer else b"\x40")
+            + (_pack_number(0x70, delivery_count) if delivery_count else b"\x43")
+        )
+    except (struct.error, ValueError):
+        raise EncodeError(f"priority {priority}, ttl {ttl} or delivery-count {delivery_count} out of range") from None
+    return b"\x00\x53\x70\xc0" + bytes((len(body) + 1, 5)) + body
+
+
+_pack_number = struct.Struct(">BI").pack
+
+
+def encode_annotations(raw_pairs: Iterable[bytes], count: int) -> bytes:
+    """The message-annotations section made of `count` pairs that are already encoded."""
+    return _section(_ANNOTATIONS, b"".join(raw_pairs), count)
+
+
+def _section(section: int, body: bytes, pairs: int) -> bytes:
+    out = bytearray((0x00, 0x53, section))
+    encode_map_body(out, body, pairs)
+    return bytes(out)
+
+
+def _map_section(section: int, pairs: Mapping[Any, Any]) -> bytes:
+    return _section(section, b"".join(_pair(section, key, value) for key, value in pairs.items()), len(pairs))
+
+
+def _pair(section: int, key: Any, value: Any) -> bytes:
+    """Annotations are keyed by symbols, application properties by strings (AMQP 3.2.5, 3.2.10)."""
+    out = bytearray()
+    encode_to(out, Symbol(key) if section != _APPLICATION and type(key) is str else key)
+    encode_to(out, value)
+    return bytes(out)
+
+
+def encode_message(
+    header: Header | None = None,
+    message_annotations: Mapping[Any, Any] | None = None,
+    properties: Properties | None = None,
+    application_properties: Mapping[str, Any] | None = None,
+    body: Body = b"",
+    *,
+    delivery_annotations: Mapping[Any, Any] | None = None,
+    footer: Mapping[Any, Any] | None = None,
+) -> bytes:
+    """Body: bytes, ('data', [bytes, …]), ('sequence', [list, …]), ('value', anything), or None for no body section.
+
+    ('sequence', [1, 2]), a single sequence that isn't a list of lists, is one section too.
+    """
+    out = bytearray()
+    if header is not None:
+        header.encode_to(out)
+    if delivery_annotations:
+        out += _map_section(_DELIVERY, delivery_annotations)
+    if message_annotations:
+        out += _map_section(_ANNOTATIONS, message_annotations)
+    if properties is not None:
+        properties.encode_to(out)
+    if application_properties:
+        out += _map_section(_APPLICATION, application_properties)
+    for section, value in _body_sections(body):
+        out += bytes((0x00, 0x53, section))
+        encode_to(out, value)
+    if footer:
+        out += _map_section(_FOOTER, footer)
+    return bytes(out)
+
+
+def _body_sections(body: Body) -> list[tuple[int, Any]]:
+    if body is None:
+        return []
+    if isinstance(body, bytes):
+        return [(_DATA, body)]
+    kind, value = body
+    if kind == "value":
+        return [(_VALUE, value)]
+    if kind == "data":
+        return [(_DATA, bytes(part)) for part in ([value] if isinstance(value, bytes) else value)]
+    if kind == "sequence":
+        whole = value and all(type(part) is list for part in value)
+        return [(_SEQUENCE, list(part)) for part in (value if whole else [value])]
+    raise EncodeError(f"a body is 'data', 'sequence' or 'value', not {kind!r}")
+
+
+def with_application_properties(
+    payload: bytes, s: Sections, set: Mapping[str, Any], remove: Container[Any] = ()
+) -> bytes:
+    return _with_map(payload, s, _APPLICATION, s.application_properties, set, remove)
+
+
+def with_message_annotations(payload: bytes, s: Sections, set: Mapping[Any, Any], remove: Container[Any] = ()) -> bytes:
+    return _with_map(payload, s, _ANNOTATIONS, s.message_annotations, set, remove)
+
+
+def _with_map(
+    payload: bytes, s: Sections, section: int, span: Span | None, set: Mapping[Any, Any], remove: Container[Any]
+) -> bytes:
+    old = _raw_pairs(payload, span)
+    pairs = [raw for key, raw in old if key not in set and key not in remove]
+    if not set and len(pairs) == len(old):
+        return payload
+    pairs += [_pair(section, key, value) for key, value in set.items()]
+    return _replace(payload, s, section, span, _section(section, b"".join(pairs), len(pairs)) if pairs else b"")
+
+
+def with_header(payload: bytes, s: Sections, **fields: Any) -> bytes:
+    return _with_fields(payload, s, Header, s.header, fields)
+
+
+def with_properties(payload: bytes, s: Sections, **fields: Any) -> bytes:
+    return _with_fields(payload, s, Properties, s.properties, fields)
+
+
+def _with_fields(payload: bytes, s: Sections, cls: type[Composite], span: Span | None, fields: dict[str, Any]) -> bytes:
+    """Each field named gets a new value (None clears it); the others keep the very bytes they came in."""
+    raw: list[bytes] = []
+    if span is not None:
+        o = _value_at(payload, span[0])
+        if payload[o] != 0x40:
+            count, o, end = _bounds(payload, o)
+            if count > len(cls.SCHEMA):
+                raise DecodeError(f"{cls.__name__} has {len(cls.SCHEMA)} fields, not {count} (byte {o})")
+            for _ in range(count):
+                start = o
+                o = skip(payload, o)
+                raw.append(payload[start:o])
+            if o != end:
+                raise DecodeError(f"the fields of {cls.__name__} end at byte {o}, their list at byte {end}")
+    if not fields:
+        return payload
+    for index, field in enumerate(cls.SCHEMA):
+        if field.name not in fields:
+            continue
+        value = fields.pop(field.name)
+        out = bytearray()
+        field.encode(out, value)
+        raw += [b"\x40"] * (index + 1 - len(raw))
+        raw[index] = bytes(out)
+    if fields:
+        raise EncodeError(f"{cls.__name__} has no field {', '.join(fields)}")
+    out = bytearray((0x00, 0x53, cls.DESCRIPTOR))
+    encode_list_body(out, b"".join(raw), len(raw))
+    return _replace(payload, s, cls.DESCRIPTOR, span, bytes(out))
+
+
+def _replace(payload: bytes, s: Sections, section: int, span: Span | None, new: bytes) -> bytes:
+    """The section's bytes exchanged, or put where the order of sections wants them."""
+    if span is None:
+        at = 0
+        before = (s.header, s.delivery_annotations, s.message_annotations, s.properties)[: section - _HEADER]
+        for earlier in before:
+            if earlier is not None and earlier[0] < s.bare_end:  # delivery annotations may stand last
+                at = earlier[1]
+        span = (at, at)
+    return payload[: span[0]] + new + payload[span[1] :]
+
+
+def split_batch(payload: bytes) -> list[bytes]:
+    """The messages of a batch envelope; the envelope's own properties and annotations mean nothing."""
+    s = split(payload)
+    messages: list[bytes] = []
+    if s.body is None:
+        return messages
+    o, end = s.body
+    while o < end:
+        section, o = _section_code(payload, o)
+        if section != _DATA:
+            raise DecodeError(f"a batch is made of data sections, not of {_NAMES[section - 0x70]} (byte {o})")
+        message, o = decode(payload, o)
+        messages.append(message)
+    return messages
+
+
+def _section_code(payload: bytes, start: int) -> tuple[int, int]:
+    if payload[start + 1] == 0x53:
+        return payload[start + 2], start + 3
+    descriptor, o = decode(payload, start + 1)
+    return _SYMBOLS.get(descriptor, descriptor), o
+
+
+def join_batch(
+    messages: Sequence[bytes],
+    message_annotations: Mapping[Any, Any] | None = None,
+    properties: Properties | None = None,
+) -> bytes:
+    return encode_message(None, message_annotations, properties, None, ("data", messages))

@@ -1,0 +1,119 @@
+"""Python values that remember their AMQP type (AMQP 1.6).
+
+What Python has no name for gets a subclass, so that a decoded value re-encodes as the type it came as:
+
+    null None · boolean bool · ubyte UByte · ushort UShort · uint UInt · ulong ULong · byte Byte · short Short
+    int Int · long int · float Float · double float · decimalN DecimalN (raw bytes) · char Char
+    timestamp Timestamp (ms since 1970) · uuid UUID · binary bytes · string str · symbol Symbol
+    list list · map dict · array Array · described Described
+
+Ranges are checked by the encoder, not here. The subclasses compare and hash as their base (UInt(1) == 1,
+Symbol("a") == "a"): look-ups by plain values work, and two map keys that differ only in type can't stand
+side by side in a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+
+class UByte(int):
+    __slots__ = ()
+
+
+class UShort(int):
+    __slots__ = ()
+
+
+class UInt(int):
+    __slots__ = ()
+
+
+class ULong(int):
+    __slots__ = ()
+
+
+class Byte(int):
+    __slots__ = ()
+
+
+class Short(int):
+    __slots__ = ()
+
+
+class Int(int):
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since 1970-01-01T00:00Z."""
+
+    __slots__ = ()
+
+
+class Float(float):
+    __slots__ = ()
+
+
+class Decimal32(bytes):
+    __slots__ = ()
+
+
+class Decimal64(bytes):
+    __slots__ = ()
+
+
+class Decimal128(bytes):
+    __slots__ = ()
+
+
+class Char(str):
+    __slots__ = ()
+
+
+class Symbol(str):
+    __slots__ = ()
+
+
+class Array(list[Any]):
+    """A list of one type; `code` is the elements' constructor, `descriptor` what they are described by, if they are.
+
+    Without a code the encoder takes the widest form of the first item's type. Items of a described array are
+    `Described`. An empty array without code is written without a constructor, as pyamqp does and reads it.
+    """
+
+    __slots__ = ("code", "descriptor")
+
+    def __init__(self, items: Iterable[Any] = (), code: int | None = None, descriptor: Any = None) -> None:
+        super().__init__(items)
+        self.code = code
+        self.descriptor = descriptor
+
+    @classmethod
+    def of(cls, code: int, items: Iterable[Any]) -> Self:
+        return cls(items, code)
+
+    def __repr__(self) -> str:
+        code = "" if self.code is None else f", code={self.code:#04x}"
+        descriptor = "" if self.descriptor is None else f", descriptor={self.descriptor!r}"
+        return f"Array({super().__repr__()}{code}{descriptor})"
+
+
+class Described:
+    __slots__ = ("descriptor", "value")
+
+    def __init__(self, descriptor: Any, value: Any) -> None:
+        self.descriptor = descriptor
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Described):
+            return NotImplemented
+        return bool(self.descriptor == other.descriptor and self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.descriptor, self.value))
+
+    def __repr__(self) -> str:
+        return f"Described({self.descriptor!r}, {self.value!r})"

@@ -1,0 +1,453 @@
+"""What stands at our end of a client's link: an entity that takes messages, one that gives them, or a request node.
+
+Thin: they carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and put
+refusals into the words that clients understand. Rules that break clients when missed are cited from the dialect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.events import Delivered, DeliveryTooLarge
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink
+from pairbus.amqp.message import BATCH_FORMAT, split_batch
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    REJECTED_EMPTY_BYTES,
+    RELEASED_BYTES,
+    Accepted,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+)
+from pairbus.journal import JournalError
+
+from .namespace import refusal_of
+from .queue import Abandon, Complete, DeadLetter, LocksLost, Message, MessageQueue, Outcome, Release
+from .refusal import Refusal
+from .requests import Request, Response, read_request
+
+if TYPE_CHECKING:
+    from .amqp_connection import AmqpConnection
+    from .dispatcher import Dispatcher
+
+_CREDIT = 1000
+#: What one receiving link may hold locked on its credit alone.
+_UNSETTLED_MAX = 5000
+#: How often a link that is full looks for locks that are gone.
+_SWEEP_S = 0.1
+_RESPONSES_MAX = 100
+_MODIFIED_BYTES = Modified().encode()
+
+
+def rejected(refusal: Refusal) -> bytes:
+    """All three fields of the error, or Python's `send_messages` hangs (dialect 0.1)."""
+    return Rejected(error=Error(refusal.condition, refusal.description, None)).encode()
+
+
+class Ingress:
+    """A client sends to an entity."""
+
+    __slots__ = ("connection", "link", "path", "queue")
+
+    def __init__(self, connection: AmqpConnection, link: ReceiverLink, queue: MessageQueue) -> None:
+        self.connection = connection
+        self.link = link
+        self.path = queue.path
+        self.queue = queue
+        link.flow(_CREDIT)
+
+    def delivered(self, event: Delivered) -> None:
+        connection = self.connection
+        connection.hold(len(event.payload))
+        faults = connection.host.faults
+        delay = faults.latency(self.path, connection.host.clock()) if faults else 0.0
+        if delay:
+            connection.loop.call_later(delay, self._store, event)
+        else:
+            self._store(event)
+        if self.link.credit <= _CREDIT // 2:
+            self.link.flow(_CREDIT)
+
+    def _store(self, event: Delivered) -> None:
+        host = self.connection.host
+        now = host.clock()
+        if event.message_format == 0:
+            payloads = [event.payload]
+        elif event.message_format == BATCH_FORMAT:
+            limit = self.queue.entity.message_bytes_max
+            if len(event.payload) > limit:
+                text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
+                self._stored(event, 1, now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
+                return
+            try:
+                payloads = split_batch(event.payload)
+            except AmqpError as error:
+                self._stored(event, 1, now, Refusal(error.condition, error.description))
+                return
+        else:
+            text = f"message format {event.message_format:#x} is not known"
+            self._stored(event, 1, now, Refusal(conditions.NOT_IMPLEMENTED, text))
+            return
+        done = partial(self._stored, event, len(payloads), now)
+        if host.faults:
+            refusal = host.faults.refusal("send", self.path, now, len(payloads))
+            if refusal is not None:
+                done(refusal)
+                return
+        host.namespace.send(self.queue, payloads, now, done)
+
+    def _stored(self, event: Delivered, count: int, since: float, refusal: Refusal | None) -> None:
+        connection = self.connection
+        connection.release(len(event.payload))
+        if not event.settled and not self.link.detached:
+            if refusal is None:
+                connection.confirm(self.link, event.delivery_id)
+            else:
+                connection.reject(self.link, event.delivery_id, rejected(refusal))
+        host = connection.host
+        host.observation.sent(self.path, event, count, since, host.clock(), refusal)
+
+    def too_large(self, event: DeliveryTooLarge) -> None:
+        limit = self.queue.entity.message_bytes_max
+        refusal = Refusal(
+            conditions.MESSAGE_SIZE_EXCEEDED, f"the message has {event.size} bytes; the limit of the entity is {limit}"
+        )
+        if not event.settled:
+            self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+        self.connection.host.observation.refused(self.path, refusal)
+
+    def closed(self) -> None:
+        pass
+
+
+class Egress:
+    """A client receives from an entity."""
+
+    __slots__ = (
+        "_reserved",
+        "_sweep_at",
+        "connection",
+        "dispatcher",
+        "link",
+        "path",
+        "queue",
+        "removes",
+        "tag",
+        "unsettled",
+    )
+
+    def __init__(
+        self, connection: AmqpConnection, link: SenderLink, queue: MessageQueue, dispatcher: Dispatcher
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.path = queue.path
+        self.queue = queue
+        self.dispatcher = dispatcher
+        #: RECEIVE_AND_DELETE: the client asked for settled transfers.
+        self.removes = link.snd_settle_mode == 1
+        self.unsettled: dict[int, tuple[bytes, int]] = {}  # delivery id → lock token, sequence number
+        self.tag = 0
+        self._reserved = 0
+        self._sweep_at = float("-inf")
+        dispatcher.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Egress {self.path}: credit {self.link.credit}, {len(self.unsettled)} unsettled>"
+
+    @property
+    def capacity(self) -> int:
+        link = self.link
+        if not link.is_open or not self.connection.can_write or link.session.is_blocked:
+            return 0
+        return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.unsettled) >= _UNSETTLED_MAX
+
+    def sweep(self) -> None:
+        """Forgets deliveries whose locks are gone: run out, or settled by token over another link. After one that found
+        little it is tried again later, since nobody tells when."""
+        loop = self.connection.loop
+        if loop.time() >= self._sweep_at:
+            gone = [i for i, (token, _) in self.unsettled.items() if self.queue.locked_by(token) is None]
+            for delivery_id in gone:
+                del self.unsettled[delivery_id]
+                self.connection.forget(self.link, delivery_id)
+            if len(gone) >= _UNSETTLED_MAX // 10:
+                return
+            self._sweep_at = loop.time() + _SWEEP_S
+        if self.is_full:
+            loop.call_later(_SWEEP_S, self.dispatcher.wake)
+
+    def deliver(self, count: int) -> int:
+        """Sends up to `count` messages and says how many were taken from the queue."""
+        host = self.connection.host
+        now = host.clock()
+        if host.faults:
+            refusal = host.faults.refusal("receive", self.path, now, min(count, self.queue.available))
+            if refusal is not None:
+                self.cut(refusal)
+                return 0
+            delay = host.faults.latency(self.path, now)
+            if delay:
+                self._reserved += count
+                self.connection.loop.call_later(delay, self._deliver_late, count)
+                return 0
+        return self._deliver(count, now)
+
+    def _deliver_late(self, count: int) -> None:
+        self._reserved -= count
+        if self.capacity > 0:
+            self._deliver(min(count, self.capacity), self.connection.host.clock())
+            self.connection.flush_soon()
+
+    def _deliver(self, count: int, now: float) -> int:
+        namespace = self.connection.host.namespace
+        if self.removes:
+            self._reserved += count
+            namespace.take(self.queue, count, now, partial(self._taken, count))
+            return count
+        messages = namespace.acquire(self.queue, count, now)
+        link = self.link
+        for message in messages:
+            token = message.lock_token
+            assert token is not None
+            try:
+                payload = namespace.delivery(self.queue, message, locked=True)
+            except JournalError as error:
+                # the lock runs out by itself; the next delivery tries the disk again
+                self.cut(refusal_of(error))
+                break
+            delivery_id = link.send(payload, token)
+            self.unsettled[delivery_id] = (token, message.sequence_number)
+            self.connection.unsettled(link, delivery_id, self)
+            self.connection.host.observation.received(self.path, message, payload, now)
+        return len(messages)
+
+    def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
+        self._reserved -= count
+        if refusal is not None:
+            self.cut(refusal)
+            return
+        namespace = self.connection.host.namespace
+        now = self.connection.host.clock()
+        for message in messages:
+            payload = namespace.delivery(self.queue, message, locked=False)
+            self.tag += 1
+            self.link.send(payload, self.tag.to_bytes(8, "big"), settled=True)
+            self.connection.host.observation.received(self.path, message, payload, now)
+        self.connection.flush_soon()
+        self.dispatcher.wake()
+
+    def cut(self, refusal: Refusal) -> None:
+        self.connection.cut(self.link, refusal)
+
+    def answer_drain(self) -> None:
+        if self._reserved == 0:
+            self.link.drained()
+
+    def disposed(self, delivery_ids: list[int], settled: bool, state: Any) -> None:
+        """The client decided about deliveries of this link, all in one disposition."""
+        connection = self.connection
+        outcome = outcome_of(state)
+        if outcome is None:
+            # settled without an outcome: the client has forgotten them, the locks run out by themselves
+            if settled:
+                for delivery_id in delivery_ids:
+                    self.unsettled.pop(delivery_id, None)
+                    connection.forget(self.link, delivery_id)
+            return
+        answer = _ANSWERS[type(outcome)]
+        if isinstance(outcome, Refusal):
+            for delivery_id in delivery_ids:
+                self._answer(delivery_id, delivery_id, settled, answer, outcome)
+            return
+        host = connection.host
+        now = host.clock()
+        tokens = []
+        numbers = []
+        for delivery_id in delivery_ids:
+            token, number = self.unsettled.pop(delivery_id)
+            tokens.append(token)
+            numbers.append(number)
+            connection.forget(self.link, delivery_id)
+        settle = partial(
+            host.namespace.settle,
+            self.queue,
+            tokens,
+            outcome,
+            now,
+            partial(self._settled, delivery_ids, tokens, numbers, settled, answer, outcome, now),
+        )
+        delay = host.faults.latency(self.path, now) if host.faults else 0.0
+        if delay:
+            connection.loop.call_later(delay, settle)
+        else:
+            settle()
+
+    def _settled(
+        self,
+        delivery_ids: list[int],
+        tokens: list[bytes],
+        numbers: list[int],
+        settled: bool,
+        answer: bytes,
+        outcome: Outcome,
+        since: float,
+        refusal: Refusal | None,
+    ) -> None:
+        host = self.connection.host
+        host.observation.settled(self.path, outcome, numbers, since, host.clock(), refusal)
+        if isinstance(refusal, LocksLost):
+            lost = set(refusal.tokens)
+            for delivery_id, token in zip(delivery_ids, tokens, strict=True):
+                self._answer(delivery_id, delivery_id, settled, answer, refusal if token in lost else None)
+            return
+        first = previous = delivery_ids[0]
+        for delivery_id in delivery_ids[1:]:
+            if delivery_id != (previous + 1) & 0xFFFFFFFF:
+                self._answer(first, previous, settled, answer, refusal)
+                first = delivery_id
+            previous = delivery_id
+        self._answer(first, previous, settled, answer, refusal)
+
+    def _answer(self, first: int, last: int, settled: bool, answer: bytes, refusal: Refusal | None) -> None:
+        """One frame for one disposition of the client's: coalescing answers makes the SDK slower."""
+        if settled or self.link.detached:
+            return
+        self.link.session.dispose(False, first, last, True, answer if refusal is None else rejected(refusal))
+        self.connection.flush_soon()
+
+    def closed(self) -> None:
+        """The messages stay locked until their locks run out, as on the service (dialect 5.1)."""
+        self.dispatcher.remove(self)
+        for delivery_id in self.unsettled:
+            self.connection.forget(self.link, delivery_id)
+        self.unsettled.clear()
+
+
+# A dead-letter is answered with an empty `rejected`: one with an error means that settling failed (dialect 0.5).
+_ANSWERS: dict[type, bytes] = {
+    Complete: ACCEPTED_BYTES,
+    Abandon: _MODIFIED_BYTES,
+    DeadLetter: REJECTED_EMPTY_BYTES,
+    Release: RELEASED_BYTES,
+    Refusal: b"",
+}
+
+
+def outcome_of(state: Any) -> Outcome | Refusal | None:
+    """What a delivery state asks of the queue (dialect 5.1)."""
+    kind = type(state)
+    if kind is Accepted:
+        return Complete()
+    if kind is Released:
+        return Release()
+    if kind is Modified:
+        properties = {str(key): value for key, value in (state.message_annotations or {}).items()}
+        if state.undeliverable_here:
+            return Refusal(conditions.NOT_IMPLEMENTED, "messages can't be deferred yet")
+        return Abandon(properties) if state.delivery_failed else Release()
+    if kind is Rejected:
+        error = state.error
+        info = {str(key): value for key, value in ((error and error.info) or {}).items()}
+        reason = info.pop("DeadLetterReason", None)
+        description = info.pop("DeadLetterErrorDescription", None)
+        if error is not None and error.condition != conditions.DEAD_LETTER:
+            # a receiver that is not an SDK of the service: its own condition is the reason
+            reason = reason or str(error.condition)
+            description = description or error.description
+        return DeadLetter(reason, description, info)
+    return None
+
+
+class RequestNode:
+    """Requests come in here: `$cbs` and `$management`."""
+
+    __slots__ = ("address", "connection", "handle", "link")
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: ReceiverLink,
+        address: str,
+        handle: Callable[[Request, Callable[[bytes], None]], None],
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.address = address
+        self.handle = handle
+        link.flow(_CREDIT)
+
+    def delivered(self, event: Delivered) -> None:
+        if self.link.credit <= _CREDIT // 2:
+            self.link.flow(_CREDIT)
+        try:
+            request = read_request(event.payload)
+        except AmqpError as error:
+            if not event.settled:
+                refusal = Refusal(error.condition, error.description)
+                self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+            return
+        if not event.settled:
+            self.connection.confirm(self.link, event.delivery_id)
+        self.handle(request, partial(self._respond, request))
+
+    def _respond(self, request: Request, payload: bytes) -> None:
+        node = self.connection.response_node(self.link, self.address, request.reply_to)
+        if node is not None:
+            node.send(payload)
+            self.connection.flush_soon()
+
+    def too_large(self, event: DeliveryTooLarge) -> None:
+        refusal = Refusal(conditions.MESSAGE_SIZE_EXCEEDED, f"a request of {event.size} bytes is too large")
+        self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+
+    def closed(self) -> None:
+        pass
+
+
+class ResponseNode:
+    """Responses go out here."""
+
+    __slots__ = ("_tag", "_waiting", "address", "link")
+
+    def __init__(self, link: SenderLink, address: str) -> None:
+        self.link = link
+        self.address = address
+        self._tag = 0
+        self._waiting: deque[bytes] = deque(maxlen=_RESPONSES_MAX)
+
+    def send(self, payload: bytes) -> None:
+        self._waiting.append(payload)
+        self.flow()
+
+    def flow(self) -> None:
+        while self._waiting and self.link.credit > 0 and self.link.is_open:
+            self._tag += 1
+            self.link.send(self._waiting.popleft(), self._tag.to_bytes(4, "big"), settled=True)
+        if self.link.drain:
+            self.link.drained()
+
+    def closed(self) -> None:
+        self._waiting.clear()
+
+
+def address_of(link: Link) -> str | None:
+    """The address of our node on the link: its target where the client sends, its source where it receives."""
+    terminus = link.source if link.is_sender else link.target
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else None
+
+
+def failed(refusal: Refusal, status: int) -> Response:
+    return Response(status, refusal.description, refusal.condition)

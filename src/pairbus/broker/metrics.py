@@ -1,0 +1,180 @@
+"""What the broker counts, and the Prometheus text of `GET /metrics`.
+
+Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
+object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the
+page is asked for, through `gauge`. Does not serve HTTP and does not look at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+ENTITIES_MAX = 100_000
+CONDITIONS_MAX = 64
+OTHER = "(other)"
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+
+
+class EntityCounters:
+    """One entity's counts. `settles` is by outcome, `refusals` by condition."""
+
+    __slots__ = (
+        "manages",
+        "peeks",
+        "receive_bytes",
+        "receives",
+        "refusals",
+        "renews",
+        "send_bytes",
+        "sends",
+        "settles",
+    )
+
+    def __init__(self) -> None:
+        self.sends = self.send_bytes = 0
+        self.receives = self.receive_bytes = 0
+        self.peeks = self.renews = self.manages = 0
+        self.settles: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
+
+    def settled(self, outcome: str, count: int = 1) -> None:
+        _add(self.settles, outcome, count)
+
+    def refused(self, condition: str, count: int = 1) -> None:
+        _add(self.refusals, condition, count)
+
+
+class NamespaceCounters:
+    """A namespace's own counts, and its entities'."""
+
+    __slots__ = (
+        "_overflow",
+        "connections_total",
+        "entities",
+        "http_requests",
+        "refusals",
+    )
+
+    def __init__(self) -> None:
+        self.connections_total = 0
+        self.http_requests: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
+        self.entities: dict[str, EntityCounters] = {}
+        self._overflow: EntityCounters | None = None
+
+    def entity(self, name: str) -> EntityCounters:
+        """The counters of an entity that exists. Names that strangers send are counted by `refused` here instead:
+        nobody may grow this table by asking for queues that are not there."""
+        found = self.entities.get(name)
+        if found is None:
+            if len(self.entities) >= ENTITIES_MAX:
+                if self._overflow is None:
+                    self._overflow = self.entities[OTHER] = EntityCounters()
+                return self._overflow
+            found = self.entities[name] = EntityCounters()
+        return found
+
+    def forget(self, name: str) -> None:
+        self.entities.pop(name, None)
+
+    def refused(self, condition: str, count: int = 1) -> None:
+        _add(self.refusals, condition, count)
+
+    def requested(self, status: int) -> None:
+        _add(self.http_requests, str(status), 1)
+
+
+def _add(table: dict[str, int], key: str, count: int) -> None:
+    if key not in table and len(table) >= CONDITIONS_MAX:
+        key = OTHER
+    table[key] = table.get(key, 0) + count
+
+
+_ENTITY_COUNTERS = (
+    ("sends", "messages_sent_total", "Messages that senders got confirmed, pings included."),
+    ("send_bytes", "message_bytes_sent_total", "Encoded bytes of those messages."),
+    ("receives", "messages_delivered_total", "Messages handed to receivers, redeliveries included."),
+    ("receive_bytes", "message_bytes_delivered_total", "Encoded bytes of those deliveries."),
+    ("peeks", "messages_peeked_total", "Messages shown by peek."),
+    ("renews", "locks_renewed_total", "Locks renewed."),
+    ("manages", "management_requests_total", "Management requests on the entity."),
+)
+_NAMESPACE_COUNTERS = (("connections_total", "connections_total", "counter", "Connections accepted."),)
+
+
+class Metrics:
+    """All namespaces of one process. `gauge` adds a family that is read at exposition time."""
+
+    __slots__ = ("_gauges", "namespaces")
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, NamespaceCounters] = {}
+        self._gauges: dict[str, tuple[str, Callable[[], Iterable[Sample]]]] = {}
+
+    def namespace(self, name: str) -> NamespaceCounters:
+        found = self.namespaces.get(name)
+        if found is None:
+            found = self.namespaces[name] = NamespaceCounters()
+        return found
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], Iterable[Sample]]) -> None:
+        self._gauges[name] = (help_text, read)
+
+    def exposition(self) -> str:
+        """Prometheus text format 0.0.4; families and samples in a fixed order."""
+        lines: list[str] = []
+        for attribute, name, help_text in _ENTITY_COUNTERS:
+            _family(lines, name, "counter", help_text, self._per_entity(attribute))
+        _family(lines, "settlements_total", "counter", "Settled messages by outcome.", self._settles())
+        _family(lines, "refusals_total", "counter", "Refused operations by condition.", self._refusals())
+        _family(lines, "http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
+        for attribute, name, kind, help_text in _NAMESPACE_COUNTERS:
+            samples = [({"namespace": ns}, getattr(counters, attribute)) for ns, counters in self._sorted()]
+            _family(lines, name, kind, help_text, samples)
+        for name, (help_text, read) in sorted(self._gauges.items()):
+            _family(lines, name, "gauge", help_text, read())
+        return "\n".join(lines) + "\n"
+
+    def _sorted(self) -> list[tuple[str, NamespaceCounters]]:
+        return sorted(self.namespaces.items())
+
+    def _entities(self) -> Iterable[tuple[str, str, EntityCounters]]:
+        for ns, counters in self._sorted():
+            for entity, entity_counters in sorted(counters.entities.items()):
+                yield ns, entity, entity_counters
+
+    def _per_entity(self, attribute: str) -> Iterable[Sample]:
+        for ns, entity, counters in self._entities():
+            yield {"namespace": ns, "entity": entity}, getattr(counters, attribute)
+
+    def _settles(self) -> Iterable[Sample]:
+        for ns, entity, counters in self._entities():
+            for outcome, count in sorted(counters.settles.items()):
+                yield {"namespace": ns, "entity": entity, "outcome": outcome}, count
+
+    def _refusals(self) -> Iterable[Sample]:
+        for ns, counters in self._sorted():
+            for condition, count in sorted(counters.refusals.items()):
+                yield {"namespace": ns, "entity": "", "condition": condition}, count
+        for ns, entity, entity_counters in self._entities():
+            for condition, count in sorted(entity_counters.refusals.items()):
+                yield {"namespace": ns, "entity": entity, "condition": condition}, count
+
+    def _http(self) -> Iterable[Sample]:
+        for ns, counters in self._sorted():
+            for status, count in sorted(counters.http_requests.items()):
+                yield {"namespace": ns, "status": status}, count
+
+
+def _family(lines: list[str], name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
+    lines.append(f"# HELP pairbus_{name} {help_text}")
+    lines.append(f"# TYPE pairbus_{name} {kind}")
+    for labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"pairbus_{name}{{{pairs}}} {value}" if pairs else f"pairbus_{name} {value}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

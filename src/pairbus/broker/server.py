@@ -1,0 +1,461 @@
+"""The broker: any number of namespaces in one process, each on a port of its own.
+
+    data/                    owner only
+      ca.pem, …              the broker's own authority and certificate (certificates.py)
+      control.sock           faults and status (control.py)
+      NAME/keys.json         the namespace's key (keys.py)
+      NAME/journal/          everything that must survive
+      NAME/ledger/           with `ledger=True`
+
+`serve()` is the way in from code, `serve_sync()` its twin that runs the broker on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hmac
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.limits import Limits
+from pairbus.errors import BrokerError
+from pairbus.journal import Journal, JournalError, Options
+from pairbus.journal.options import Durability
+from pairbus.ledger import LedgerWriter
+
+from . import certificates
+from .admin_api import AdminApi
+from .amqp_connection import AmqpConnection
+from .commands import Commands
+from .control import ControlServer
+from .description import AuthorizationRule
+from .dispatcher import Dispatcher
+from .faults import Faults
+from .http_server import HttpProtocol, Request, Response
+from .keys import load_rule
+from .listener import Listener
+from .metrics import Metrics, Sample
+from .namespace import Namespace
+from .observation import Observation
+from .queue import MessageQueue
+from .refusal import Refusal
+from .sas import HTTP_SKEW_S, Claims, verify
+from .tokens import random_tokens
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+_LEDGER_FLUSH_S = 0.2
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_NAME_CHARS_MAX = 50
+_CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
+
+
+class NamespaceServer:
+    """One namespace as its clients see it: port, links, faults, counters round the stored entities."""
+
+    def __init__(self, broker: Broker, name: str, port: int) -> None:
+        self.name = name
+        self.port = port
+        self.clock = broker.clock
+        self.limits = Limits()
+        self.idle_timeout_s = 240.0
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[AmqpConnection] = set()
+        self.faults = Faults(self._faults_changed)
+        self.namespace: Namespace
+        self.observation: Observation
+        self._broker = broker
+        self._folder = broker.data / name
+        self._rule: AuthorizationRule
+        self._journal: Journal
+        self._listener: Listener
+        self._admin: AdminApi
+        self._ends = contextlib.AsyncExitStack()
+        self._dispatchers: dict[MessageQueue, Dispatcher] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._fault_timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<NamespaceServer {self.name} on {self.host}:{self.port}: {len(self.connections)} connections>"
+
+    @property
+    def host(self) -> str:
+        return self._broker.host
+
+    @property
+    def journal_syncs(self) -> int:
+        return self._journal.syncs
+
+    @property
+    def ca_file(self) -> str:
+        return str(self._broker.certificates.ca_file)
+
+    @property
+    def connection_string(self) -> str:
+        """For every SDK as it is: AMQP in plain text on loopback, the admin client over TLS on the same port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self._rule.key_name};"
+            f"SharedAccessKey={self._rule.primary_key};UseDevelopmentEmulator=true;"
+        )
+
+    # -- life
+
+    async def start(self) -> None:
+        """All of it, or nothing: what was begun when a later step fails is ended again."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._rule = load_rule(self._folder)
+        journal = Journal.open(self._folder / "journal", Options(durability=self._broker.durability))
+        self._ends.push_async_callback(asyncio.to_thread, journal.close)
+        self._open_namespace(journal)
+        counters = self._broker.metrics.namespace(self.name)
+        ledger = None
+        if self._broker.keeps_ledger:
+            ledger = LedgerWriter(self._folder / "ledger", "broker", clock=self.clock)
+            self._ends.callback(ledger.close)
+            self._every(_LEDGER_FLUSH_S, ledger.flush)
+        self.observation = Observation(self.name, counters, ledger, self.clock)
+        self._listener = Listener(
+            self.host,
+            self.port,
+            lambda: AmqpConnection(self),
+            lambda: HttpProtocol(self._answer_http),
+            self._broker.certificates.server_context(),
+        )
+        self._journal = journal
+        await self._listener.start()
+        self._ends.push_async_callback(self._listener.close)
+        self._ends.callback(self._close_connections)
+        self.port = self._listener.port
+        self._admin = AdminApi(
+            self.namespace,
+            lambda token, now: verify(token, now, self.authorization_rules, skew=HTTP_SKEW_S),
+            self.clock,
+            refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
+            metrics=self._broker.metrics.exposition,
+            trouble=lambda: _trouble(journal),
+            answered=self.observation.answered,
+        )
+        maintenance = asyncio.create_task(self.namespace.maintain())
+        self._ends.push_async_callback(_cancelled, maintenance)
+        self._tick()
+
+    def _open_namespace(self, journal: Journal) -> None:
+        # replay makes objects by the million that all live on: looking for cycles among them is time lost
+        gc.disable()
+        try:
+            self.namespace = Namespace.open(
+                self.name, self._folder, journal=journal, now=self.clock(), new_token=random_tokens()
+            )
+        finally:
+            gc.enable()
+            gc.freeze()
+        for note in journal.notes:
+            log.warning("%s: %s", self.name, note)
+        journal.start(self.loop.call_soon_threadsafe, write_here=True)
+
+    async def stop(self) -> None:
+        """In the reverse order of starting: nobody new, the connections told, the journal synced."""
+        for timer in (self._timer, self._fault_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._fault_timer = None
+        await self._ends.aclose()
+
+    def _close_connections(self) -> None:
+        self._listener.stop_accepting()
+        for connection in list(self.connections):
+            connection.close(_CLOSED)
+
+    def _every(self, seconds: float, action: Callable[[], object]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                action()
+
+        self._ends.push_async_callback(_cancelled, asyncio.create_task(repeat()))
+
+    async def _answer_http(self, request: Request) -> Response:
+        if self.faults:
+            path = unquote(request.target.partition("?")[0]).strip("/")
+            delay = self.faults.latency(path or None, self.clock())
+            if delay:
+                await asyncio.sleep(delay)
+        return await self._admin(request)
+
+    def _tick(self) -> None:
+        """Locks run out by the wall's clock, so no timer sleeps longer than a second: the clock may jump."""
+        deadline = self.namespace.tick(self.clock())
+        delay = 1.0 if deadline is None else min(1.0, max(0.0, deadline - self.clock()))
+        self._timer = self.loop.call_later(delay + 0.001, self._tick)
+
+    # -- who may do what
+
+    def authorization_rules(self, path: str) -> Iterable[AuthorizationRule]:
+        return (self._rule,)
+
+    def check_plain(self, username: str, password: str) -> bool:
+        given = password.encode()
+        keys = (self._rule.primary_key, self._rule.secondary_key)
+        matches = [hmac.compare_digest(key.encode(), given) for key in keys]
+        return username == self._rule.key_name and any(matches)
+
+    def claims_of_key(self, key_name: str) -> Claims:
+        return Claims("", frozenset(self._rule.rights), float("inf"), key_name)
+
+    # -- links
+
+    def dispatcher(self, queue: MessageQueue) -> Dispatcher:
+        dispatcher = self._dispatchers.get(queue)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[queue] = Dispatcher(queue, self.loop)
+            queue.on_deleted = partial(self._queue_deleted, queue)
+        return dispatcher
+
+    def _queue_deleted(self, queue: MessageQueue) -> None:
+        self._dispatchers.pop(queue, None)
+        gone = Refusal(conditions.NOT_FOUND, f"The messaging entity '{queue.path}' could not be found: it was deleted.")
+        for connection in list(self.connections):
+            for link in connection.links():
+                if getattr(link.context, "queue", None) is queue:
+                    connection.cut(link, gone)
+
+    # -- faults
+
+    def _faults_changed(self) -> None:
+        if self._fault_timer is not None:
+            self._fault_timer.cancel()
+            self._fault_timer = None
+        now = self.clock()
+        if self.faults.unreachable(None, now):
+            self._listener.stop_accepting()
+            self._listener.abort_all()
+        else:
+            self._listener.resume()
+        self._listener.black_hole(self.faults.black_hole(None, now))
+        for connection in list(self.connections):
+            self._afflict(connection, now)
+        deadline = self.faults.deadline(now)
+        if deadline is not None:
+            self._fault_timer = self.loop.call_later(max(0.0, deadline - now) + 0.001, self._faults_expire)
+
+    def _faults_expire(self) -> None:
+        self.faults.tick(self.clock())
+        if self.faults.deadline(self.clock()) is not None and self._fault_timer is None:
+            self._faults_changed()
+
+    def _afflict(self, connection: AmqpConnection, now: float) -> None:
+        """What a fault on an entity does to the connections that have links to it."""
+        links = [link for link in connection.links() if hasattr(link.context, "path")]
+        paths = {link.context.path for link in links}
+        if any(self.faults.unreachable(path, now) for path in paths):
+            connection.abort()
+            return
+        connection.silence(any(self.faults.black_hole(path, now) for path in paths))
+        for link in links:
+            if link.is_sender:
+                refusal = self.faults.refusal("receive", link.context.path, now, 0)
+                if refusal is not None:
+                    connection.cut(link, refusal)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _trouble(journal: Journal) -> str | None:
+    if journal.failure is not None:
+        return str(journal.failure)
+    return "The disk is full: sends are refused." if journal.is_full else None
+
+
+class Broker:
+    """Namespaces by name, their data folder, and the control socket beside them."""
+
+    def __init__(self, data: Path, *, host: str, durability: Durability, ledger: bool, clock: Clock) -> None:
+        self.data = data
+        self.host = host
+        self.durability = durability
+        self.keeps_ledger = ledger
+        self.clock = clock
+        self.namespaces: dict[str, NamespaceServer] = {}
+        self.metrics = Metrics()
+        self.certificates: certificates.Certificates
+        self._control: ControlServer | None = None
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
+
+    def faults(self, name: str) -> Faults:
+        return self.namespaces[name].faults
+
+    async def start(self, namespaces: Iterable[str]) -> None:
+        wanted = [parse_namespace(text) for text in namespaces]
+        names = [name for name, _ in wanted]
+        if not wanted:
+            raise BrokerError("no namespace was named; give at least one, such as 'contoso'")
+        if len(set(names)) != len(names):
+            raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
+        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.certificates = certificates.ensure(self.data, [self.host, "localhost", *names], self.clock())
+        self.metrics.gauge("queue_messages", "Messages in a queue and in its dead-letter queue.", self._depths)
+        self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
+        self.metrics.gauge("pings", "Pings confirmed and not stored, since the start.", self._pings)
+        self.metrics.gauge("connections", "Connections open now.", self._connections)
+        self.metrics.gauge("journal_syncs", "Syncs of the journal since the start.", self._syncs)
+        try:
+            for name, port in wanted:
+                server = NamespaceServer(self, name, port)
+                try:
+                    await server.start()
+                except (JournalError, OSError) as error:
+                    raise BrokerError(f"namespace {name!r} can't be served: {error}") from error
+                self.namespaces[name] = server
+            commands = Commands({name: server.faults for name, server in self.namespaces.items()}, self._status)
+
+            async def answer(message: dict[str, Any]) -> dict[str, Any]:
+                return commands.answer(message, self.clock())
+
+            self._control = ControlServer(self.data, answer)
+            await self._control.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        if self._control is not None:
+            await self._control.stop()
+        for server in self.namespaces.values():
+            await server.stop()
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "status": {
+                name: {"host": server.host, "port": server.port, "connections": len(server.connections)}
+                for name, server in self.namespaces.items()
+            }
+        }
+
+    def _depths(self) -> Iterator[Sample]:
+        for name, server in self.namespaces.items():
+            for entity in server.namespace.queues.values():
+                for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
+                    yield {"namespace": name, "entity": entity.name, "state": state}, count
+
+    def _connections(self) -> Iterator[Sample]:
+        for name, server in self.namespaces.items():
+            yield {"namespace": name}, len(server.connections)
+
+    def _syncs(self) -> Iterator[Sample]:
+        for name, server in self.namespaces.items():
+            yield {"namespace": name}, server.journal_syncs
+
+    def _pings(self) -> Iterator[Sample]:
+        for name, server in self.namespaces.items():
+            for entity in server.namespace.queues.values():
+                yield {"namespace": name, "entity": entity.name}, entity.pings
+
+    def _sizes(self) -> Iterator[Sample]:
+        for name, server in self.namespaces.items():
+            for entity in server.namespace.queues.values():
+                yield {"namespace": name, "entity": entity.name}, entity.size_bytes
+
+
+def parse_namespace(text: str) -> tuple[str, int]:
+    """`contoso` or `contoso:5672`; a port of 0, the default, means any free one."""
+    name, separator, port_text = text.partition(":")
+    if not name or len(name) > _NAME_CHARS_MAX or not set(name) <= _NAME_CHARS or name[0] == "-" or name[-1] == "-":
+        raise BrokerError(
+            f"{text!r} can't name a namespace: lower-case letters, digits and inner dashes, at most {_NAME_CHARS_MAX}"
+        )
+    if not separator:
+        return name, 0
+    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
+        raise BrokerError(f"{port_text!r} in {text!r} is not a port: 0 (any free one) to 65535")
+    return name, int(port_text)
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    *namespaces: str,
+    data: str | Path,
+    host: str = "127.0.0.1",
+    durability: Durability = "default",
+    ledger: bool = False,
+    clock: Clock = time.time,
+) -> AsyncIterator[Broker]:
+    """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left."""
+    broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock)
+    await broker.start(namespaces)
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@contextlib.contextmanager
+def serve_sync(
+    *namespaces: str,
+    data: str | Path,
+    host: str = "127.0.0.1",
+    durability: Durability = "default",
+    ledger: bool = False,
+    clock: Clock = time.time,
+) -> Iterator[Broker]:
+    """The same for code without a loop: the broker runs on a thread of its own.
+
+    `broker.faults(name)` may be used from this thread through `pairbus.testing`, which crosses over safely.
+    """
+    ready = threading.Event()
+    outcome: list[Broker | BaseException] = []
+    stopping: list[Callable[[], object]] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            async with serve(
+                *namespaces, data=data, host=host, durability=durability, ledger=ledger, clock=clock
+            ) as broker:
+                stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
+                outcome.append(broker)
+                ready.set()
+                await stop.wait()
+        except BaseException as error:
+            outcome.append(error)
+            ready.set()
+            if not isinstance(error, Exception):
+                raise
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name="pairbus-broker", daemon=True)
+    thread.start()
+    ready.wait()
+    if isinstance(outcome[0], BaseException):
+        thread.join()
+        raise outcome[0]
+    try:
+        yield outcome[0]
+    finally:
+        stopping[0]()
+        thread.join()
+    if len(outcome) > 1 and isinstance(outcome[1], BaseException):
+        raise outcome[1]

@@ -1,0 +1,72 @@
+"""What keeps the journal small while the broker runs: compaction, remains of deleted queues, second tries.
+
+A shell: when is decided by the journal (`compaction_is_due`), what is kept by survivors.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pairbus.journal import Journal, JournalError
+
+from .queue import MessageQueue, message_bytes
+from .survivors import Survivors
+
+_NOTES_MAX: Final = 1000
+
+
+class Upkeep:
+    def __init__(self, journal: Journal, survivors: Survivors, notes: list[str]) -> None:
+        self.journal = journal
+        self.survivors = survivors
+        self.notes = notes
+        self._doomed: list[MessageQueue] = []
+        self._unwritten: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Upkeep: {len(self._doomed)} queues to take apart, {len(self._unwritten)} records to write again>"
+
+    async def run(self, interval_s: float) -> None:
+        while True:
+            self.write_again()
+            while self.take_some_apart():
+                await asyncio.sleep(0)
+            delay = interval_s
+            try:
+                if self.journal.compaction_is_due():
+                    await self.journal.compact(self.survivors)
+                    delay = 0.0
+            except JournalError as error:
+                self._note(f"compaction will be tried again: {error}")
+            await asyncio.sleep(delay)
+
+    def take_apart(self, queue: MessageQueue) -> None:
+        """A deleted queue: in small steps, or a large one would stop the loop."""
+        self._doomed.append(queue)
+
+    def take_some_apart(self) -> bool:
+        """False when nothing is left to do."""
+        if not self._doomed:
+            return False
+        messages = self._doomed[-1].pop_chunk()
+        if messages is None:
+            self._doomed.pop()
+            return True
+        for message in messages:
+            self.journal.release(message.segment, message_bytes(message))
+        return True
+
+    def retry(self, write: Callable[[], None]) -> None:
+        """A record that must stand behind a copy could not be written there: it is tried until it can."""
+        self._unwritten.append(write)
+
+    def write_again(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for write in unwritten:
+            write()
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        del self.notes[:-_NOTES_MAX]

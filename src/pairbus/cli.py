@@ -1,0 +1,261 @@
+"""The command line: what is typed becomes a call, what comes back becomes lines and an exit code.
+
+Results go to stdout, everything else to stderr. An error is one line that says what to do; `--debug` shows the
+traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import click
+
+from pairbus import __version__
+from pairbus.broker.commands import FOR_S_MAX
+from pairbus.broker.control import request
+from pairbus.broker.faults import KINDS, Fault
+from pairbus.errors import PairbusError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+Durability = Literal["strict", "default", "none"]
+
+
+class CommandError(PairbusError):
+    """The broker's answer to a command was no; the message is the line that the user sees."""
+
+
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.find_root().ensure_object(dict)["debug"] = True
+
+
+_debug = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+)
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pairbus")
+@_debug
+def cli() -> None:
+    """Paired namespaces for Azure Service Bus, and the embedded broker they are proved on."""
+
+
+def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
+    # Here and below, since `pairbus fault` must not pay for the broker's imports.
+    from pairbus.broker.server import parse_namespace
+
+    try:
+        names = [parse_namespace(spec)[0] for spec in specs]
+    except PairbusError as error:
+        raise click.BadParameter(str(error)) from None
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name} is given more than once; a namespace has one port")
+    return specs
+
+
+@cli.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    metavar="NAME[:PORT]",
+    callback=_check_namespaces,
+    multiple=True,
+    required=True,
+    help="A namespace to serve, once for each; without a port, or with port 0, any free one.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The folder that everything which must survive is kept in; made if missing.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--durability",
+    type=click.Choice(get_args(Durability)),
+    default="default",
+    show_default=True,
+    help="What a power cut may undo: nothing (strict), settlements of the last 0.1 s (default), anything (none).",
+)
+@click.option("--ledger", is_flag=True, help="Write every message's events to DATA/NAME/ledger.")
+@_debug
+def broker(namespaces: tuple[str, ...], data: Path, host: str, durability: Durability, ledger: bool) -> None:
+    """Run one or more namespaces until SIGTERM or Ctrl-C.
+
+    When ready, prints one JSON line per namespace: namespace, host, port, connection_string, ca_file.
+    """
+    from pairbus.broker.server import serve
+
+    async def run() -> None:
+        # Before anything can take long: a signal during the replay of a large journal is not lost either.
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serve(*namespaces, data=data, host=host, durability=durability, ledger=ledger) as running:
+            for served in running.namespaces.values():
+                ready = {
+                    "namespace": served.name,
+                    "host": served.host,
+                    "port": served.port,
+                    "connection_string": served.connection_string,
+                    "ca_file": str(served.ca_file),
+                }
+                click.echo(json.dumps(ready))
+            sys.stdout.flush()
+            await stop.wait()
+            click.echo("shutting down", err=True)
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@cli.command()
+@click.argument("namespace")
+@click.argument("kind", required=False)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The data folder of the broker.",
+)
+@click.option("--entity", help="Only this entity; without it, the whole namespace.")
+@click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
+@click.option("--delay", type=float, help="latency: seconds that every answer is late.")
+@click.option("--for", "seconds", type=float, help="End by itself after so many seconds.")
+@click.option("--clear", is_flag=True, help="End the fault; without KIND, all of the namespace's or entity's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the faults in force as one JSON object.")
+@_debug
+def fault(
+    namespace: str,
+    kind: str | None,
+    data: Path,
+    entity: str | None,
+    rate: float | None,
+    delay: float | None,
+    seconds: float | None,
+    clear: bool,
+    as_json: bool,
+) -> None:
+    """Bring about a fault in a running broker, or end it; without KIND, list them.
+
+    \b
+    KIND is one of
+      unreachable  connections are refused
+      black-hole   connections are accepted, and nothing is said
+      no-send, no-receive, no-manage
+                   such operations fail with an internal error
+      throttle     operations past --rate a second are refused as server busy
+      latency      every answer is --delay seconds late
+    """
+    if kind is not None and kind not in KINDS:
+        raise click.UsageError(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
+    given = {"entity": entity, "rate": rate, "delay": delay, "for": seconds}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if clear:
+        _allow_only(chosen, {"entity"}, "--clear")
+        answer = _ask(data, {"command": "clear", "namespace": namespace, **({"kind": kind} if kind else {}), **chosen})
+    elif kind is None:
+        _allow_only(chosen, set(), "a list of the faults (no KIND)")
+        answer = _ask(data, {"command": "list", "namespace": namespace})
+        (answer["faults"],) = answer["namespaces"].values()
+    else:
+        if seconds is not None and not 0 < seconds <= FOR_S_MAX:
+            raise click.UsageError(f"--for {seconds:g} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
+        try:
+            Fault(kind, entity=entity, rate=rate, delay=delay)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        answer = _ask(data, {"command": "fault", "namespace": namespace, "kind": kind, **chosen})
+    _show(namespace, answer, as_json)
+
+
+def _allow_only(chosen: dict[str, Any], allowed: set[str], what: str) -> None:
+    if extra := chosen.keys() - allowed:
+        raise click.UsageError(f"{what} takes no {', '.join(f'--{name}' for name in sorted(extra))}")
+
+
+def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
+    answer = request(data, message)
+    if not answer.get("ok"):
+        raise CommandError(str(answer.get("error", "the broker gave no reason")))
+    return answer
+
+
+def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        shown = {"namespace": namespace, "faults": answer["faults"]}
+        if "cleared" in answer:
+            shown["cleared"] = answer["cleared"]
+        click.echo(json.dumps(shown))
+        return
+    if "cleared" in answer:
+        click.echo(f"{namespace}: {answer['cleared']} cleared")
+    for each in answer["faults"]:
+        details = [f"on {each['entity']}"] if "entity" in each else []
+        details += [f"rate {each['rate']:g}/s"] if "rate" in each else []
+        details += [f"delay {each['delay']:g} s"] if "delay" in each else []
+        click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))
+    if not answer["faults"]:
+        click.echo(f"{namespace}: no faults")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The console script: runs a command and turns whatever it raises into a line and an exit code."""
+    state: dict[str, Any] = {}
+    try:
+        cli.main(args=arguments, prog_name="pairbus", standalone_mode=False, obj=state)
+        code = 0
+    except click.exceptions.Exit as exit_request:
+        code = exit_request.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except Exception as error:
+        if state.get("debug"):
+            raise
+        code = _report(error)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`); Python would say so once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = code or FAILED
+    raise SystemExit(code)
+
+
+def _report(error: Exception) -> int:
+    match error:
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx else "pairbus"
+            message = " ".join(error.format_message().split()).rstrip(".")
+            click.echo(f"{command}: {message}; see `{command} --help`", err=True)
+            return USAGE
+        case click.ClickException():
+            click.echo(f"pairbus: {error.format_message()}", err=True)
+            return FAILED
+        case BrokenPipeError():
+            return FAILED
+        case PairbusError():
+            click.echo(f"pairbus: {error}", err=True)
+            return FAILED
+        case _:
+            text = " ".join(str(error).split()) or "no further word"
+            click.echo(f"pairbus: {type(error).__name__}: {text}; run it with --debug to see where", err=True)
+            return FAILED

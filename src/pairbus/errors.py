@@ -1,0 +1,42 @@
+"""The errors that pairbus raises to its users.
+
+    PairbusError
+    ├── BrokerError             a broker that cannot start or serve as asked
+    ├── CertificateError        certificates that cannot be made or read          (broker/certificates.py)
+    ├── InvalidFault            a fault that cannot be brought about as asked for
+    ├── InvalidDescription      an entity that cannot be as asked for             (broker/description.py)
+    ├── BadDocument             a management request that is none                 (broker/atom.py)
+    ├── SasError                a token that is not good                          (broker/sas.py)
+    ├── ControlError            the control socket of a data folder cannot be used
+    ├── LedgerError             a ledger folder cannot be written
+    ├── CommandError            a command that cannot be carried out              (cli.py)
+    ├── ConnectionStringError   a connection string that cannot be used           (wire/errors.py)
+    └── WireError               what the wire client meets, drawn there           (wire/errors.py)
+
+Every message names what was wrong, the value, and what would be right or what to do next.
+
+`pairbus.amqp` and `pairbus.journal` import nothing else of pairbus and have roots of their own, `AmqpError` and
+`JournalError`: values of the wire and of the disk, which the rooms above turn into answers.
+"""
+
+from __future__ import annotations
+
+
+class PairbusError(Exception):
+    """Root of what pairbus raises."""
+
+
+class BrokerError(PairbusError):
+    pass
+
+
+class InvalidFault(PairbusError, ValueError):
+    pass
+
+
+class ControlError(PairbusError):
+    pass
+
+
+class LedgerError(PairbusError, OSError):
+    pass

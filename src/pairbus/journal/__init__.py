@@ -1,0 +1,40 @@
+"""An append-only journal with group commit: what must survive is a record in it. Imports nothing else of pairbus."""
+
+from pairbus.journal.compaction import Owner
+from pairbus.journal.errors import (
+    FormatError,
+    JournalBusy,
+    JournalClosed,
+    JournalCorrupt,
+    JournalError,
+    JournalFailed,
+    JournalFull,
+    JournalLocked,
+    RecordTooLarge,
+)
+from pairbus.journal.files import Files, RealFiles
+from pairbus.journal.journal import Journal, SegmentInfo
+from pairbus.journal.memory_files import MachineStopped, MemoryFiles
+from pairbus.journal.options import Options
+from pairbus.journal.record import Record
+
+__all__ = [
+    "Files",
+    "FormatError",
+    "Journal",
+    "JournalBusy",
+    "JournalClosed",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalFailed",
+    "JournalFull",
+    "JournalLocked",
+    "MachineStopped",
+    "MemoryFiles",
+    "Options",
+    "Owner",
+    "RealFiles",
+    "Record",
+    "RecordTooLarge",
+    "SegmentInfo",
+]

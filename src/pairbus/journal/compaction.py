@@ -1,0 +1,106 @@
+"""Compaction: the oldest segment's live records are copied forward and synced, then the segment is deleted.
+
+Only the oldest: dropping any other segment would drop tombstones of records that lie before it and raise the dead.
+Killed at any point it did no harm: copies are ordinary records with new log numbers, the original stays until all of
+them are synced, and the owner takes a repeated record for what it is.
+Runs on the loop's thread in steps of about a millisecond; it does not decide when it is worth the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from time import perf_counter
+from typing import Protocol
+
+from pairbus.journal.errors import JournalError
+from pairbus.journal.log import Done
+from pairbus.journal.record import Record
+
+CHUNK_BYTES = 128 * 1024
+_IN_FLIGHT_BYTES_MAX = 1024 * 1024
+_STEP_S = 0.001
+
+
+class Owner(Protocol):
+    """Whoever knows what the records mean. Both are called on the loop's thread."""
+
+    def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
+        """Kind and payload to keep of this record, or None. A record whose content already lives at another place
+        (compare segment and offset) is not live."""
+
+    def moved(self, record: Record, segment: int, offset: int) -> None:
+        """The copy is synced: from now on the content is there. The owner may have dropped it meanwhile."""
+
+
+class Compaction:
+    """One run over one segment."""
+
+    def __init__(
+        self,
+        chunks: Generator[list[Record], None, None],
+        append: Callable[[int, tuple[bytes, ...] | bytes, Done], None],
+        owner: Owner,
+    ) -> None:
+        self.copies = 0
+        self._chunks = chunks
+        self._append = append
+        self._owner = owner
+        self._records: Iterator[Record] = iter(())
+        self._read_all = False
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._error: JournalError | None = None
+        self._wake = asyncio.Event()
+
+    async def copy_live(self) -> None:
+        """Return when all that lives is synced elsewhere; raise the JournalError of a copy that failed."""
+        try:
+            while True:
+                self._wake.clear()
+                if self._step():
+                    await asyncio.sleep(0)
+                elif self._in_flight:
+                    await self._wake.wait()
+                elif self._error is not None:
+                    raise self._error
+                elif self._read_all:
+                    return
+        finally:
+            self._chunks.close()
+
+    def _step(self) -> bool:
+        """Append copies for a millisecond. False: nothing more to do until one of them is answered."""
+        until = perf_counter() + _STEP_S
+        while not self._read_all and self._error is None and self._in_flight_bytes < _IN_FLIGHT_BYTES_MAX:
+            record = next(self._records, None)
+            if record is None:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    self._read_all = True
+                else:
+                    self._records = iter(chunk)
+            else:
+                kept = self._owner.live(record)
+                if kept is not None:
+                    self._copy(record, kept[0], kept[1])
+            if perf_counter() >= until:
+                return True
+        return False
+
+    def _copy(self, record: Record, kind: int, parts: tuple[bytes, ...] | bytes) -> None:
+        size = len(record.payload)
+
+        def done(error: JournalError | None, segment: int, offset: int) -> None:
+            self._in_flight -= 1
+            self._in_flight_bytes -= size
+            if error is None:
+                self.copies += 1
+                self._owner.moved(record, segment, offset)
+            else:
+                self._error = self._error or error
+            self._wake.set()
+
+        self._in_flight += 1
+        self._in_flight_bytes += size
+        self._append(kind, parts, done)

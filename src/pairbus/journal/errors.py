@@ -1,0 +1,79 @@
+"""What can go wrong with the journal.
+
+JournalError
+├── JournalLocked     another process holds the folder
+├── FormatError       the folder was written in another format version, or is no journal
+├── JournalCorrupt    records that were synced no longer read back; start-up refuses (way out: Options.salvage)
+├── JournalBusy       more bytes wait for the disk than Options.pending_bytes_max
+├── JournalFull       no room on the disk (ENOSPC, EDQUOT); the journal resumes by itself when there is
+├── JournalFailed     the disk refused a write or a sync, or the writer thread is dead
+├── JournalClosed     the journal is closed or not started
+└── RecordTooLarge    one record beyond the format's limit; raised by append() itself
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+
+
+class JournalError(Exception):
+    """Base of all journal errors.
+
+    `unknown` is True when the record may still turn up after a restart: the disk failed in such a way that the journal
+    could neither keep the record nor durably mark it as refused. Everywhere else a refused record never comes back.
+    """
+
+    def __init__(self, message: str, *, errno: int | None = None, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.unknown = unknown
+
+
+class JournalLocked(JournalError):
+    pass
+
+
+class FormatError(JournalError):
+    pass
+
+
+class JournalCorrupt(JournalError):
+    def __init__(self, message: str, *, segment: int, offset: int) -> None:
+        super().__init__(message)
+        self.segment = segment
+        self.offset = offset
+
+
+class JournalBusy(JournalError):
+    pass
+
+
+class JournalFull(JournalError):
+    pass
+
+
+class JournalFailed(JournalError):
+    pass
+
+
+class JournalClosed(JournalError):
+    pass
+
+
+class RecordTooLarge(JournalError, ValueError):
+    pass
+
+
+def no_room(error: OSError) -> bool:
+    return error.errno in (errnos.ENOSPC, errnos.EDQUOT)
+
+
+def from_os_error(error: OSError, doing: str, *, unknown: bool = False) -> JournalError:
+    """JournalFull or JournalFailed, with the errno by name."""
+    number = error.errno or 0
+    name = errnos.errorcode.get(number, str(number))
+    text = f"{doing}: {name} ({os.strerror(number)})"
+    if no_room(error):
+        return JournalFull(f"{text}; sends are refused until there is room", errno=number, unknown=unknown)
+    return JournalFailed(text, errno=number, unknown=unknown)

@@ -1,0 +1,129 @@
+"""The disk as the journal sees it: a dozen calls, nothing else. MemoryFiles is the twin that can fail on purpose.
+
+Paths are strings. Every call raises OSError and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import Protocol
+
+
+class Files(Protocol):
+    def make_folder(self, folder: str) -> None: ...
+    def lock(self, path: str) -> int | None:
+        """A handle that holds the lock until closed, or None when another process holds it."""
+
+    def holder(self, path: str) -> str: ...
+    def listdir(self, folder: str) -> list[str]: ...
+    def create(self, path: str) -> int:
+        """A new file, read and write, mode 0600; FileExistsError if there is one."""
+
+    def open(self, path: str) -> int: ...
+    def close(self, fd: int) -> None: ...
+    def size(self, fd: int) -> int: ...
+    def pread(self, fd: int, length: int, offset: int) -> bytes: ...
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        """May write less than asked for, as the system call may."""
+
+    def fdatasync(self, fd: int) -> None: ...
+    def truncate(self, fd: int, length: int) -> None: ...
+    def fallocate(self, fd: int, offset: int, length: int) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def fsync_dir(self, folder: str) -> None: ...
+    def salt(self) -> int:
+        """32 random bits."""
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    __slots__ = ()
+
+    def make_folder(self, folder: str) -> None:
+        made = not os.path.isdir(folder)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        if made:
+            self.fsync_dir(os.path.dirname(os.path.abspath(folder)))
+
+    def lock(self, path: str) -> int | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        with contextlib.suppress(OSError):  # the name of the holder is a courtesy; a full disk must not stop us here
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def holder(self, path: str) -> str:
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                return file.read(32).strip() or "unknown"
+        except OSError:
+            return "unknown"
+
+    def listdir(self, folder: str) -> list[str]:
+        return os.listdir(folder)
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        data = os.pread(fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        have = len(data)
+        while have < length:  # one read gives at most 2 GiB, and less after a signal
+            data = os.pread(fd, length - have, offset + have)
+            if not data:
+                break
+            pieces.append(data)
+            have += len(data)
+        return b"".join(pieces)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def fallocate(self, fd: int, offset: int, length: int) -> None:
+        os.posix_fallocate(fd, offset, length)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def fsync_dir(self, folder: str) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def salt(self) -> int:
+        return int.from_bytes(os.urandom(4), "little")

@@ -1,0 +1,436 @@
+"""The journal as its owner sees it: open, replay, start, append, read, release, compact, close.
+
+An append-only log with group commit. All methods are called on one thread, the loop's; the writer has a thread of its
+own and answers through `post`. What is on the disk and what a failing disk means is decided in log.py and segment.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pairbus.journal.compaction import CHUNK_BYTES, Compaction, Owner
+from pairbus.journal.errors import (
+    JournalBusy,
+    JournalClosed,
+    JournalCorrupt,
+    JournalError,
+    JournalFailed,
+    JournalLocked,
+    RecordTooLarge,
+    from_os_error,
+)
+from pairbus.journal.files import Files, RealFiles
+from pairbus.journal.log import LAZY, PRIVILEGED, Done, Log
+from pairbus.journal.options import Options
+from pairbus.journal.record import RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, Record, decode_segment_header
+from pairbus.journal.relocation import Relocations
+from pairbus.journal.segment import Segment, scan, segment_name, survey
+from pairbus.journal.writer import Command, Post, Writer
+
+LOCK_NAME = "lock"
+_OPEN_FILES_MAX = 64
+_NOTES_MAX = 1000
+_REWRITE_BYTES = 4 * 1024 * 1024
+
+
+class SegmentInfo(NamedTuple):
+    number: int
+    size: int  # bytes in use of the file
+    live: int  # payload bytes not released yet
+    is_current: bool
+
+
+class Journal:
+    def __init__(self, folder: str, options: Options, files: Files, clock: Callable[[], float], lock: int) -> None:
+        self.folder = folder
+        self.options = options
+        self.files = files
+        self.notes: list[str] = []
+        self._clock = clock
+        self._lock = lock
+        self._chain: list[Segment] = []
+        self._debris: list[str] = []
+        self._number_max = 0
+        self._lsn = 0
+        self._state = "opened"  # replaying, replayed, started, closed
+        self._writer: Writer | None = None
+        self._log: Log | None = None
+        self._post: Post | None = None
+        self._writes_here = False
+        self._taken_bytes = 0
+        self._ends: dict[int, int] = {}  # replayed segments and where they end
+        self._loaded: dict[int, int] = {}  # payload bytes replayed, per segment
+        self._dropped: dict[int, int] = {}  # payload bytes released, per segment
+        self._deleted_max = 0
+        self._readers: OrderedDict[int, int] = OrderedDict()
+        self._compacting = False
+        self._relocations = Relocations()
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.folder}: {self._state}, lsn {self._lsn}, {self.pending_bytes} bytes pending>"
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | str,
+        options: Options | None = None,
+        files: Files | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Journal:
+        """Take the folder's lock and read the segments' headers. JournalLocked, FormatError, JournalCorrupt."""
+        options, files, path = options or Options(), files or RealFiles(), str(folder)
+        lock_path = f"{path}/{LOCK_NAME}"
+        try:
+            files.make_folder(path)
+            lock = files.lock(lock_path)
+        except OSError as error:
+            raise from_os_error(error, f"the journal folder {path} cannot be opened") from error
+        if lock is None:
+            raise JournalLocked(f"{path} is in use by process {files.holder(lock_path)}; stop it or use another folder")
+        journal = cls(path, options, files, clock, lock)
+        try:
+            chain = survey(files, path, options.salvage)
+        except OSError as error:
+            journal._unlock()
+            raise from_os_error(error, f"the journal in {path} cannot be read") from error
+        except BaseException:
+            journal._unlock()
+            raise
+        journal._chain, journal._debris, journal._number_max = chain.segments, chain.debris, chain.number_max
+        journal.notes += chain.notes
+        return journal
+
+    # -- start-up
+
+    def replay(self) -> Iterator[Record]:
+        """All records in lsn order; once, before start. A torn tail ends it and is said in `notes`; JournalCorrupt when
+        records that were synced are damaged."""
+        if self._state != "opened":
+            raise JournalClosed(f"replay() comes once and before start(); the journal is {self._state}")
+        self._state = "replaying"
+        return self._replay()
+
+    def _replay(self) -> Iterator[Record]:
+        lsn, first_lsn = 0, 1
+        for segment in self._chain:
+            first_lsn = max(first_lsn, segment.header.first_lsn)
+            loaded = 0
+            for records in scan(self.files, segment, lsn, self.options.salvage, self.notes):
+                lsn = records[-1].lsn
+                for record in records:
+                    loaded += len(record.payload)
+                    yield record
+            self._ends[segment.number] = segment.end or SEGMENT_HEADER_BYTES
+            self._loaded[segment.number] = loaded
+        self._lsn = max(lsn, first_lsn - 1)
+        self._state = "replayed"
+
+    def start(self, post: Post, *, thread: bool = True, write_here: bool = False) -> None:
+        """Open for appends. `post` brings a callable to the loop's thread, as `loop.call_soon_threadsafe` does.
+
+        With `write_here` a lazy record is written, and its `done` called, by `append` itself while nothing waits.
+        Without `thread` the rest is written when someone calls `turn()`: for tests.
+        """
+        if self._state != "replayed":
+            raise JournalClosed(f"start() comes after a complete replay(); the journal is {self._state}")
+        try:
+            reuse, previous = self._settle()
+            for path in self._debris:
+                if self.options.salvage:
+                    self.files.rename(path, f"{path}.damaged")
+                else:
+                    self.files.unlink(path)
+                    self._note(f"{path} was never a finished segment: removed")
+        except OSError as error:
+            raise from_os_error(error, f"the end of the journal in {self.folder} cannot be made safe") from error
+        self._post = post
+        self._writes_here = write_here
+        log = Log(
+            self.folder,
+            self.files,
+            self.options,
+            previous=previous,
+            number_next=self._number_max + 1,
+            lsn=self._lsn,
+            answer=lambda answers: writer.answer(answers),
+            note=self._note,
+            relocated=self._relocations.add,
+        )
+        writer = Writer(log, post, self._clock, self._note)
+        log.begin(reuse)
+        self._log, self._writer, self._state = log, writer, "started"
+        if thread:
+            writer.start()
+
+    def _settle(self) -> tuple[Segment | None, tuple[int, int, bool]]:
+        """Make what was replayed durable before anything builds on it.
+
+        The last process may have been killed before it synced its last records, or after a sync that failed: the cache
+        may hold what the disk does not. What is not known to be synced is written again, so that this sync means it.
+        """
+        if not self._chain:
+            return None, (0, 0, True)
+        for segment in self._chain:
+            if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
+                self._rewrite(segment)
+        last = self._chain[-1]
+        if last.end == SEGMENT_HEADER_BYTES:
+            del self._ends[last.number]
+            return last, last.header[3:]
+        return None, (last.number, last.end or 0, True)
+
+    def _rewrite(self, segment: Segment) -> None:
+        end = segment.end or SEGMENT_HEADER_BYTES
+        fd = self.files.open(segment.path)
+        try:
+            if segment.size > end:
+                self.files.truncate(fd, end)
+            for offset in range(segment.synced, end, _REWRITE_BYTES):
+                data = self.files.pread(fd, min(_REWRITE_BYTES, end - offset), offset)
+                written = 0
+                while written < len(data):
+                    written += self.files.pwrite(fd, data[written:], offset + written)
+            self.files.fdatasync(fd)
+        finally:
+            self.files.close(fd)
+
+    # -- service
+
+    def append(
+        self,
+        kind: int,
+        parts: tuple[bytes, ...] | bytes,
+        done: Done | None = None,
+        *,
+        lazy: bool = False,
+    ) -> int:
+        """Queue a record; returns its lsn. `done(error, segment, offset)` comes through `post`, never from here, unless
+        `start` was told to `write_here` and this is a lazy record that needed nobody else.
+
+        Callbacks that come through `post` come in lsn order among the lazy records and among the others; a refusal for
+        too much pending (JournalBusy) overtakes.
+        """
+        size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
+        return self._append(kind, parts, size, done, LAZY | PRIVILEGED if lazy else 0)
+
+    def _append(self, kind: int, parts: tuple[bytes, ...] | bytes, size: int, done: Done | None, flags: int) -> int:
+        writer = self._writer
+        if writer is None or self._state != "started":
+            raise JournalClosed(f"append() to a journal that is {self._state}")
+        if size > RECORD_BYTES_MAX:
+            raise RecordTooLarge(f"a record of {size} bytes: at most {RECORD_BYTES_MAX}")
+        lsn = self._lsn = self._lsn + 1
+        pending = self._taken_bytes - writer.log.released_bytes
+        if pending + size > self.options.pending_bytes_max and pending:
+            self._refuse_busy(done, pending)
+            return lsn
+        self._taken_bytes += size
+        entry = (lsn, kind, parts, size, done, flags)
+        place = writer.write_here(entry) if self._writes_here and flags & LAZY else None
+        if place is None:
+            writer.put(entry)
+        elif done is not None:
+            done(None, *place)
+        return lsn
+
+    def _refuse_busy(self, done: Done | None, pending: int) -> None:
+        if done is None or self._post is None:
+            return
+        callback = done
+        error = JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
+        self._post(lambda: callback(error, 0, 0))
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        """Bytes of a payload, as placed by replay, `done` or `moved`."""
+        if self._relocations:
+            segment, offset = self._relocations.now(segment, offset)
+        try:
+            fd = self._readers.get(segment)
+            if fd is None:
+                fd = self.files.open(f"{self.folder}/{segment_name(segment)}")
+                self._readers[segment] = fd
+                if len(self._readers) > _OPEN_FILES_MAX:
+                    self.files.close(self._readers.popitem(last=False)[1])
+            else:
+                self._readers.move_to_end(segment)
+            data = self.files.pread(fd, length, offset)
+        except OSError as error:
+            raise from_os_error(error, f"reading {length} bytes at {segment}:{offset}") from error
+        if len(data) != length:
+            raise JournalFailed(f"reading {length} bytes at {segment}:{offset}: the segment ends after {len(data)}")
+        return data
+
+    def release(self, segment: int, nbytes: int) -> None:
+        """So many payload bytes of the segment are no longer live: also records that never were (settlements)."""
+        if segment > self._deleted_max:
+            self._dropped[segment] = self._dropped.get(segment, 0) + nbytes
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._taken_bytes - (self._log.released_bytes if self._log is not None else 0)
+
+    @property
+    def is_full(self) -> bool:
+        """The disk has no room: sends are refused with JournalFull until it has."""
+        return self._log is not None and (self._log.is_full or not self._log.number)
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why the writer is dead, if it is."""
+        return self._writer.failure if self._writer is not None else None
+
+    @property
+    def syncs(self) -> int:
+        return self._log.syncs if self._log is not None else 0
+
+    @property
+    def last_lsn(self) -> int:
+        return self._lsn
+
+    def segments(self) -> list[SegmentInfo]:
+        """Oldest first."""
+        sizes, written, current = dict(self._ends), {}, 0
+        if self._log is not None:
+            current = self._log.number
+            sizes.update(self._log.sizes.copy())
+            written = self._log.written
+        return [
+            SegmentInfo(
+                number,
+                size,
+                max(0, self._loaded.get(number, 0) + written.get(number, 0) - self._dropped.get(number, 0)),
+                number == current,
+            )
+            for number, size in sorted(sizes.items())
+        ]
+
+    # -- compaction
+
+    def compaction_is_due(self) -> bool:
+        """Whether compacting the oldest segment pays: it is half dead; or the whole journal is, and it stands in the
+        way; or there are many small segments; or the disk is full and the reserve can hold what lives."""
+        segments = self.segments()
+        if len(segments) < 2 or segments[0].is_current or self._compacting:
+            return False
+        oldest, options = segments[0], self.options
+        if self.is_full and oldest.live > options.reserve_bytes // 2:
+            return False
+        if 2 * oldest.live <= oldest.size or (self.is_full and oldest.live < oldest.size // 2):
+            return True
+        size = sum(segment.size for segment in segments)
+        if size > 2 * options.segment_bytes and 2 * sum(segment.live for segment in segments) < size:
+            return True
+        return len(segments) > 16 and oldest.size < options.segment_bytes // 8
+
+    async def compact(self, owner: Owner) -> int | None:
+        """Copy what lives in the oldest segment forward, then delete it; returns its number, or None when there is only
+        the current one. Raises the JournalError of a copy that could not be written; the segment then stays."""
+        segments = self.segments()
+        if len(segments) < 2 or segments[0].is_current or self._state != "started":
+            return None
+        if self._compacting:
+            raise JournalError("a compaction is already running")
+        number = segments[0].number
+        path = f"{self.folder}/{segment_name(number)}"
+        self._compacting = True
+        try:
+            await Compaction(self._chunks(number, path, segments[0].size), self._append_copy, owner).copy_live()
+            await self._delete(path)
+        finally:
+            self._compacting = False
+        self._forget(number)
+        return number
+
+    def _chunks(self, number: int, path: str, end: int) -> Generator[list[Record], None, None]:
+        try:
+            fd = self.files.open(path)
+            try:
+                header = decode_segment_header(self.files.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
+            finally:
+                self.files.close(fd)
+        except OSError as error:
+            raise from_os_error(error, f"reading {path}") from error
+        if header is None:
+            raise JournalCorrupt(f"segment {number} has a damaged header", segment=number, offset=0)
+        segment = Segment(header, path, end, end)
+        for records in scan(self.files, segment, 0, self.options.salvage, self.notes, chunk_bytes=CHUNK_BYTES):
+            if self._relocations:
+                for record in records:
+                    record.segment, record.offset = self._relocations.known_as(record.segment, record.offset)
+            yield records
+
+    def _append_copy(self, kind: int, parts: tuple[bytes, ...] | bytes, done: Done) -> None:
+        size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
+        self._append(kind, parts, size, done, PRIVILEGED)
+
+    async def _delete(self, path: str) -> None:
+        writer = self._writer
+        assert writer is not None
+        answer: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
+
+        def then(error: JournalError | None) -> None:
+            if not answer.done():
+                answer.set_result(error)
+
+        writer.queue.put(Command(lambda log, now: log.delete(path, now), then))
+        error = await answer
+        if error is not None:
+            raise error
+
+    def _forget(self, number: int) -> None:
+        self._deleted_max = number
+        fd = self._readers.pop(number, None)
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                self.files.close(fd)
+        self._relocations.forget(number)
+        for account in (self._ends, self._loaded, self._dropped):
+            account.pop(number, None)
+        if self._log is not None:
+            self._log.sizes.pop(number, None)
+            self._log.written.pop(number, None)
+
+    # -- the end
+
+    def turn(self) -> bool:
+        """Do the writer's work now, on this thread; only after start(thread=False)."""
+        assert self._writer is not None
+        return self._writer.turn(wait=False)
+
+    def close(self) -> None:
+        """Write and sync what waits, post the answers, unlock. Raises the JournalError if that failed; closed it is."""
+        if self._state == "closed":
+            return
+        error: JournalError | None = None
+        writer, self._state = self._writer, "closed"
+        if writer is not None:
+            command = Command(lambda log, now: log.end(), is_last=True)
+            writer.queue.put(command)
+            if writer.is_threaded:
+                writer.join()
+            else:
+                while writer.turn(wait=False):
+                    pass
+            error = command.error
+        for fd in self._readers.values():
+            with contextlib.suppress(OSError):
+                self.files.close(fd)
+        self._readers.clear()
+        self._unlock()
+        if error is not None:
+            raise error
+
+    def _unlock(self) -> None:
+        with contextlib.suppress(OSError):
+            self.files.close(self._lock)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        if len(self.notes) > _NOTES_MAX:
+            del self.notes[: _NOTES_MAX // 2]

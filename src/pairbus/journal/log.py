@@ -1,0 +1,609 @@
+"""The end of the journal that is written to: group commit, the rules for a failing disk, and the reserve.
+
+Called from one thread at a time; knows no thread and no clock: callers pass `now`. `commit` takes what waits, writes it
+with one call, syncs once, and hands the outcomes to `answer`.
+
+A failed write or sync (`_abandon`): the file is never synced again. Its valid end is the last synced offset, cut there
+if the file system lets us and stated in the next segment's header in any case, so that what is refused never comes
+back. Lazy records that wait, or were answered since the last sync, are written again in the new segment; `relocated`
+tells the new place of those whose old place somebody knows. Refusals go out only after that header is synced; when no
+new segment can be made they carry `unknown`.
+
+A full disk: sends are refused and nothing of theirs is written. Lazy records and compaction's copies go on: in what is
+allocated of the current segment, then in the reserve file, which becomes a segment by renaming, so nothing else on the
+disk can take its room. Sends are accepted again once a whole new reserve is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Sequence
+
+from pairbus.journal.errors import JournalError, JournalFailed, JournalFull, from_os_error, no_room
+from pairbus.journal.files import Files
+from pairbus.journal.options import Options
+from pairbus.journal.record import (
+    MARK,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    encode_segment_header,
+    frame,
+)
+from pairbus.journal.segment import Segment, segment_name
+
+Done = Callable[[JournalError | None, int, int], None]
+# lsn, kind, payload or its parts, payload bytes, done, flags: a plain tuple since every append makes one
+Entry = tuple[int, int, "tuple[bytes, ...] | bytes", int, "Done | None", int]
+Answer = tuple[Done, "JournalError | None", int, int]
+
+LAZY = 1
+PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's copies
+ANSWERED = 4  # a lazy record whose caller was told that it is written
+RESERVE_NAME = "reserve"
+PROBE_S = 0.25
+_ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
+
+
+class Log:
+    def __init__(
+        self,
+        folder: str,
+        files: Files,
+        options: Options,
+        *,
+        previous: tuple[int, int, bool],
+        number_next: int,
+        lsn: int,
+        answer: Callable[[list[Answer]], None],
+        note: Callable[[str], None],
+        relocated: Callable[[int, int, int, int, int], None],
+    ) -> None:
+        self.folder = folder
+        self.files = files
+        self.options = options
+        self.number = 0  # of the current segment; 0: there is none, the disk does not let us make one
+        self.offset = 0
+        self.synced = 0
+        self.sizes: dict[int, int] = {}  # valid bytes per segment written here
+        self.written: dict[int, int] = {}  # payload bytes per segment, as the answers told
+        self.is_full = False
+        self.syncs = 0
+        self.released_bytes = 0  # of memory: payload bytes that no longer have to be kept
+        self._lsn = lsn
+        self._answer = answer
+        self._note = note
+        self._relocated = relocated
+        self._previous = previous
+        self._number_next = number_next
+        self._fd = -1
+        self._salt = 0
+        self._allocated = 0
+        self._allocates = options.allocate_bytes > 0
+        self._has_reserve = False
+        self._wants_reserve = options.reserve_bytes > 0
+        self._unsynced: list[tuple[Entry, int]] = []  # lazy records answered and not yet synced, and where they are
+        self._redo: list[Entry] = []  # the same after their segment was abandoned, until they are written again
+        self._lazy_since: float | None = None
+        self._idle_since: float | None = None
+        self._marked_at = 0
+        self._probed_at = -1e9
+        self._abandons = 0
+        self._has_claimed = False
+        self._leftovers: list[str] = []  # files of abandoned segments without records
+        self._trouble: JournalError | None = None
+        self._last_failure: JournalError | None = None
+
+    # -- what the writer calls
+
+    def begin(self, reuse: Segment | None) -> None:
+        """Make the reserve and the first segment; `reuse` is a last segment without records. A full disk is no reason
+        not to start."""
+        try:
+            self._has_reserve = RESERVE_NAME in self.files.listdir(self.folder)
+            if not self._refill():
+                self._enter_full("no room for the reserve")
+            if reuse is not None:
+                self._reuse(reuse)
+                return
+            self._new_segment()
+        except OSError as error:
+            self._trouble = from_os_error(error, "no segment can be made")
+            if not no_room(error):
+                raise self._trouble from error
+
+    def commit(self, batch: list[Entry], now: float) -> None:
+        """Write, sync if the batch or the lazy deadline asks for it, answer. Never raises OSError."""
+        self._idle_since = now
+        self._abandons = 0
+        if self.is_full or not self.number:
+            self.probe(now)
+        self._drain(batch, now)
+        if self._sync_is_due(now) and not self._sync():
+            self._drain([], now)
+
+    def write_lazy(self, entry: Entry, now: float) -> int | None:
+        """One lazy record into room that is there already: no sync, no new segment, no rule for a failing disk. Returns
+        where its payload lies. None: it takes more than that, and nothing has changed."""
+        lsn, kind, parts, size, _, _ = entry
+        end = self.offset + RECORD_HEADER_BYTES + size
+        if self.options.durability != "default" or not self.number or self.is_full or self._redo:
+            return None
+        if end > self.options.segment_bytes or (self._allocates and end > self._allocated):
+            return None
+        payload = parts if isinstance(parts, bytes) else b"".join(parts)
+        data = frame(self._salt, self.synced, lsn, kind, payload) + payload
+        try:
+            if self.files.pwrite(self._fd, data, self.offset) != len(data):
+                return None
+        except OSError:
+            return None
+        self.offset = self.sizes[self.number] = end
+        self._lsn = lsn
+        self.written[self.number] = self.written.get(self.number, 0) + size
+        self._unsynced.append((entry, end - size))
+        self._idle_since = now
+        if self._lazy_since is None:
+            self._lazy_since = now
+        return end - size
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self._lazy_since is not None
+
+    def timeout(self, now: float) -> float | None:
+        """Seconds until `tick` has something to do."""
+        lazy_s, times = self.options.lazy_sync_s, []
+        if self._lazy_since is not None:
+            times.append(self._lazy_since + 0.8 * lazy_s)
+        if self._idle_since is not None:
+            times.append(self._idle_since + lazy_s)
+        if self.is_full or not self.number or self._redo:
+            times.append(self._probed_at + 2 * PROBE_S)
+        return max(0.0, min(times) - now) if times else None
+
+    def tick(self, now: float) -> None:
+        """What time alone brings: the sync of lazy records, the mark after a pause, the look for room."""
+        self._abandons = 0
+        if self.is_full or not self.number or self._redo:
+            self.probe(now)
+        if self._redo or (self._sync_is_due(now) and not self._sync()):
+            self._drain([], now)
+        if self._idle_since is not None and now >= self._idle_since + self.options.lazy_sync_s:
+            self._idle_since = None
+            self._mark()
+
+    def probe(self, now: float) -> None:
+        """Look, not too often, whether the disk serves us again."""
+        if now < self._probed_at + PROBE_S:
+            return
+        self._probed_at = now
+        if not self.number:
+            try:
+                self._new_segment()
+            except OSError as error:
+                self._trouble = from_os_error(error, "no segment can be made")
+                return
+        if self.is_full and self._refill() and self._allocate(self.options.allocate_bytes):
+            self.is_full = False
+            self._note("the disk has room again: sends are accepted")
+
+    def flush(self) -> JournalError | None:
+        """Sync all that is written, in every mode."""
+        self._abandons = 0
+        self._last_failure = None
+        if self._redo or (self.number and self.offset > self.synced and not self._sync()):
+            self._drain([], self._probed_at)
+            if self.number and self.offset > self.synced:
+                self._sync()
+        if self._redo:
+            return self._trouble or JournalFailed("settlements that were answered could not be written again")
+        return self._last_failure if self.options.durability == "none" else None
+
+    def delete(self, path: str, now: float) -> JournalError | None:
+        """Remove the oldest segment's file for good, after what was copied out of it is on the disk."""
+        self._abandons = 0
+        if self.number and self.offset > self.synced and not self._sync():
+            self._drain([], now)
+            return self._trouble or JournalFailed(f"{path} is kept: the sync before its deletion failed")
+        try:
+            self.files.unlink(path)
+            self.files.fsync_dir(self.folder)
+        except OSError as problem:
+            return from_os_error(problem, f"deleting {path}")
+        self._probed_at = -1e9
+        if self.is_full or not self.number:
+            self.probe(now)
+        return None
+
+    def end(self) -> JournalError | None:
+        """A clean stop: everything synced, the file cut to its size."""
+        error = self.flush()
+        if self.number:
+            self._mark()
+            if self.number:
+                self._close_segment(self.offset, sync=True)
+        return error
+
+    # -- writing
+
+    def _drain(self, batch: list[Entry], now: float) -> None:
+        todo = self._redo + batch if self._redo else batch
+        self._redo = []
+        while todo:
+            todo = self._round(todo, now)
+
+    def _round(self, todo: list[Entry], now: float) -> list[Entry]:
+        """Write what fits in one go; returns what is left to do."""
+        if not self.number or self._abandons >= _ABANDONS_MAX:
+            return self._refuse(todo, self._trouble or JournalFailed("the disk fails"))
+        options = self.options
+        if self.is_full:
+            todo = self._without_sends(todo)
+            limit = self._allocated
+        else:
+            limit = options.segment_bytes
+        room, taken, size = limit - self.offset, 0, 0
+        for entry in todo:
+            more = size + entry[3] + RECORD_HEADER_BYTES
+            if more > room and not (self.offset == SEGMENT_HEADER_BYTES and not taken and not self.is_full):
+                break
+            size = more
+            taken += 1
+        if not taken:
+            return self._turn_page(todo) if todo else []
+        if not self.is_full and not self._allocate(size):
+            return todo
+        if taken == len(todo):
+            return self._write(todo, now)
+        return self._write(todo[:taken], now) + todo[taken:]
+
+    def _write(self, group: list[Entry], now: float) -> list[Entry]:
+        """One write and at most one sync. Returns the lazy records to write again when the disk failed."""
+        salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
+        offset, lazy_bytes = self.offset, 0
+        pieces: list[bytes] = []
+        early: list[Answer] = []
+        late: list[Answer] = []
+        lazy: list[tuple[Entry, int]] = []
+        waiting: list[Entry] = []
+        for entry in group:
+            lsn, kind, parts, size, done, flags = entry
+            payload = parts if isinstance(parts, bytes) else b"".join(parts)
+            pieces.append(frame(salt, synced, lsn, kind, payload))
+            pieces.append(payload)
+            offset += RECORD_HEADER_BYTES
+            if flags & LAZY and mode == "default":
+                lazy.append((entry, offset))
+                if not flags & ANSWERED:  # those stay on the account of the segment that their callers know
+                    lazy_bytes += size
+                if done is not None:
+                    early.append((done, None, number, offset))
+            elif mode == "none":
+                if done is not None:
+                    early.append((done, None, number, offset))
+            else:
+                waiting.append(entry)
+                if done is not None:
+                    late.append((done, None, number, offset))
+            offset += size
+        try:
+            self._pwrite(b"".join(pieces), self.offset)
+        except OSError as error:
+            return self._abandon(error, "write", group)
+        self.offset = self.sizes[number] = offset
+        self._lsn = group[-1][0]
+        if lazy:
+            self.written[number] = self.written.get(number, 0) + lazy_bytes
+            self._unsynced += lazy
+            if self._lazy_since is None:
+                self._lazy_since = now
+        if early:
+            self._answer(early)
+        if mode == "none":
+            self._account(group)
+        if not waiting:
+            return []
+        try:
+            self._fdatasync()
+        except OSError as error:
+            return self._abandon(error, "sync", waiting)
+        self._account(waiting)
+        if late:
+            self._answer(late)
+        return []
+
+    def _account(self, entries: list[Entry]) -> None:
+        number, size = self.number, sum([entry[3] for entry in entries])
+        self.released_bytes += size
+        self.written[number] = self.written.get(number, 0) + size
+
+    def _pwrite(self, data: bytes, offset: int) -> None:
+        done = self.files.pwrite(self._fd, data, offset)
+        while done < len(data):
+            more = self.files.pwrite(self._fd, data[done:], offset + done)
+            if not more:
+                raise OSError(errno.EIO, "a write of no bytes")
+            done += more
+
+    def _fdatasync(self) -> None:
+        self.files.fdatasync(self._fd)
+        self.syncs += 1
+        self.synced = self.offset
+        self._lazy_since = None
+        if self._unsynced:
+            self.released_bytes += sum([entry[3] for entry, _ in self._unsynced])
+            self._unsynced = []
+
+    def _sync_is_due(self, now: float) -> bool:
+        return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
+
+    def _sync(self) -> bool:
+        """False: the disk failed, and the lazy records are in `_redo`."""
+        try:
+            self._fdatasync()
+        except OSError as error:
+            self._redo = self._abandon(error, "sync", [])
+            return False
+        return True
+
+    def _mark(self) -> None:
+        """After a pause, state what is synced, so that damage to the last records shows as such and not as a tear."""
+        if not self.number or self.offset in (self._marked_at, SEGMENT_HEADER_BYTES) or self.synced != self.offset:
+            return
+        end = self.offset + RECORD_HEADER_BYTES
+        if self._allocates and end > self._allocated:
+            return
+        try:
+            self._pwrite(frame(self._salt, self.synced, self._lsn, 0, b"", MARK), self.offset)
+        except OSError as error:
+            self._redo = self._abandon(error, "write", [])
+            return
+        self.offset = self._marked_at = self.sizes[self.number] = end
+
+    # -- refusing
+
+    def _refuse(self, entries: Sequence[Entry], error: JournalError, *, unknown: bool = False) -> list[Entry]:
+        answers: list[Answer] = []
+        if unknown and not error.unknown:
+            error = type(error)(str(error), errno=error.errno, unknown=True)
+        for entry in entries:
+            if entry[5] & ANSWERED:
+                self._redo.append(entry)
+                continue
+            self.released_bytes += entry[3]
+            if entry[4] is not None:
+                answers.append((entry[4], error, 0, 0))
+        if answers:
+            self._answer(answers)
+        return []
+
+    def _without_sends(self, todo: list[Entry]) -> list[Entry]:
+        sends = [entry for entry in todo if not entry[5] & PRIVILEGED]
+        if not sends:
+            return todo
+        self._refuse(sends, self._full_error())
+        return [entry for entry in todo if entry[5] & PRIVILEGED]
+
+    def _full_error(self) -> JournalError:
+        return JournalFull("no room on the disk (ENOSPC); sends are refused until there is room", errno=errno.ENOSPC)
+
+    def _enter_full(self, why: str) -> None:
+        if not self.is_full:
+            self.is_full = True
+            self._note(f"the disk is full ({why}): sends are refused, settlements go on in the reserve")
+
+    # -- segments
+
+    def _allocate(self, size: int) -> bool:
+        """Room for the next `size` bytes. False: there is none, and the journal is full now."""
+        missing = self.offset + size - self._allocated
+        if missing <= 0 or not self._allocates:
+            return True
+        ahead = max(self.options.allocate_bytes, 4 * size)  # a busy journal in bigger steps
+        step = max(missing, min(ahead, self.options.segment_bytes - self._allocated))
+        for length in (step, missing):
+            try:
+                self.files.fallocate(self._fd, self._allocated, length)
+            except OSError as error:
+                if not no_room(error):
+                    self._allocates = False
+                    return True
+            else:
+                self._allocated += length
+                return True
+        self._enter_full(f"segment {self.number} cannot grow")
+        return False
+
+    def _turn_page(self, todo: list[Entry]) -> list[Entry]:
+        """The first record fits no more: on to a new segment."""
+        was_full = self.is_full
+        if was_full:
+            most = self.options.reserve_bytes - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES
+            if not self._has_reserve or todo[0][3] > most:
+                return self._refuse(todo, self._full_error())
+        if self.offset > self.synced and not self._sync():
+            redo, self._redo = self._redo, []
+            return redo + todo
+        left, end = self._fd, self.offset
+        previous, self._previous = self._previous, (self.number, end, True)
+        try:
+            self._new_segment()
+        except OSError as error:
+            trouble = from_os_error(error, "a new segment cannot be made")
+            if self._has_claimed:
+                self._trouble = trouble
+                self._close_segment(end, sync=False)
+                return self._refuse(todo, trouble)
+            self._previous = previous
+            if no_room(error) and not was_full:
+                return todo  # full now: what is privileged may fit in the rest of what is allocated
+            return self._refuse(todo, trouble)
+        with contextlib.suppress(OSError):
+            self.files.truncate(left, end)
+        self._close_fd(left)
+        return todo
+
+    def _new_segment(self) -> None:
+        """Create, write the header, sync file and folder: only then may a record in it be confirmed.
+
+        Where this fails after a header was written (`_has_claimed`), a power cut may bring that file back, and with it
+        what it says about where the segment before ends: nothing may be added there any more.
+        """
+        self._has_claimed = False
+        if not self.is_full:
+            try:
+                self._create(use_reserve=False)
+                return
+            except OSError as error:
+                if not no_room(error):
+                    raise
+                self._enter_full("a new segment cannot be made")
+        self._create(use_reserve=self._has_reserve)
+
+    def _create(self, *, use_reserve: bool) -> None:
+        files, options = self.files, self.options
+        number = self._number_next
+        self._number_next += 1
+        path = f"{self.folder}/{segment_name(number)}"
+        salt = files.salt()
+        header = SegmentHeader(number, salt, self._lsn + 1, *self._previous)
+        fd, allocated = -1, 0
+        try:
+            if use_reserve:
+                self._has_reserve = False
+                files.rename(f"{self.folder}/{RESERVE_NAME}", path)
+                fd = files.open(path)
+                allocated = options.reserve_bytes
+            else:
+                fd = files.create(path)
+                if self._allocates:
+                    try:
+                        files.fallocate(fd, 0, max(options.allocate_bytes, SEGMENT_HEADER_BYTES))
+                        allocated = max(options.allocate_bytes, SEGMENT_HEADER_BYTES)
+                    except OSError as error:
+                        if no_room(error):
+                            raise
+                        self._allocates = False
+            data = encode_segment_header(header)
+            self._has_claimed = True
+            if files.pwrite(fd, data, 0) != len(data):
+                raise OSError(errno.ENOSPC, "a short write of the segment header")
+            files.fdatasync(fd)
+            files.fsync_dir(self.folder)
+        except OSError:
+            if fd >= 0:
+                self._close_fd(fd)
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+            raise
+        self._take(fd, number, salt, allocated)
+        while self._leftovers:  # not before: their headers said where the segment before them ends
+            with contextlib.suppress(OSError):
+                files.unlink(self._leftovers.pop())
+
+    def _reuse(self, segment: Segment) -> None:
+        """Go on in a segment that has a header and nothing else."""
+        fd = self.files.open(segment.path)
+        try:
+            self.files.truncate(fd, SEGMENT_HEADER_BYTES)
+            self.files.pwrite(fd, encode_segment_header(segment.header), 0)
+            self.files.fdatasync(fd)
+            self.files.fsync_dir(self.folder)
+        except OSError:
+            self._close_fd(fd)
+            raise
+        self._take(fd, segment.number, segment.header.salt, SEGMENT_HEADER_BYTES)
+
+    def _take(self, fd: int, number: int, salt: int, allocated: int) -> None:
+        self._fd, self._salt, self._allocated = fd, salt, allocated
+        self.number = number
+        self.offset = self.synced = self.sizes[number] = SEGMENT_HEADER_BYTES
+        self._marked_at = 0
+        self._trouble = None
+
+    def _refill(self) -> bool:
+        """Allocate the reserve. False: there is no room for it."""
+        if not self._wants_reserve:
+            return True
+        path, fd, made = f"{self.folder}/{RESERVE_NAME}", -1, False
+        try:
+            if self._has_reserve:
+                fd = self.files.open(path)
+            else:
+                fd = self.files.create(path)
+                made = True
+            self.files.fallocate(fd, 0, self.options.reserve_bytes)
+            self.files.fdatasync(fd)
+            self._has_reserve = True
+            return True
+        except OSError as error:
+            if made or self._has_reserve:
+                self._has_reserve = False
+                with contextlib.suppress(OSError):
+                    self.files.unlink(path)
+            if no_room(error):
+                return False
+            self._wants_reserve = False
+            self._note(f"no reserve for a full disk: {from_os_error(error, 'fallocate')}")
+            return True
+        finally:
+            if fd >= 0:
+                self._close_fd(fd)
+
+    def _abandon(self, error: OSError, doing: str, group: list[Entry]) -> list[Entry]:
+        """The rules after a failed write or sync; returns what must be written again in the new segment."""
+        self._abandons += 1
+        number = self.number
+        end = self.offset if self.options.durability == "none" else self.synced
+        trouble = from_os_error(error, f"{doing} failed in segment {number} at offset {self.offset}")
+        self._last_failure = trouble
+        self._note(f"{trouble}; the segment ends at offset {end}")
+        if no_room(error):
+            self._enter_full(f"{doing} failed")
+        answered = self._redo + [self._answered(entry, number, offset) for entry, offset in self._unsynced]
+        self._redo, self._unsynced, self._lazy_since = [], [], None
+        self._close_segment(end, sync=False)
+        lazy = [entry for entry in group if entry[5] & LAZY]
+        sends = [entry for entry in group if not entry[5] & LAZY]
+        try:
+            self._new_segment()
+        except OSError as problem:
+            self._trouble = from_os_error(problem, "no segment can be made")
+            self._refuse(group, trouble, unknown=True)
+            self._redo = answered + self._redo
+            return []
+        self._refuse(sends, trouble)
+        return answered + lazy
+
+    def _answered(self, entry: Entry, number: int, offset: int) -> Entry:
+        """The entry for writing again: its caller was told a place, which `relocated` keeps good."""
+        lsn, kind, parts, size, done, flags = entry
+        if flags & ANSWERED or done is None:
+            return (lsn, kind, parts, size, done, flags | ANSWERED)
+
+        def relocate(error: JournalError | None, new_number: int, new_offset: int) -> None:
+            self._relocated(number, offset, size, new_number, new_offset)
+
+        return (lsn, kind, parts, size, relocate, flags | ANSWERED)
+
+    def _close_segment(self, end: int, *, sync: bool) -> None:
+        """Leave the current segment for good. One without records is no link of the chain and goes away."""
+        number, fd = self.number, self._fd
+        self.number, self._fd = 0, -1
+        with contextlib.suppress(OSError):
+            self.files.truncate(fd, end)
+            if sync:
+                self.files.fdatasync(fd)
+        self._close_fd(fd)
+        self.sizes[number] = end
+        if end > SEGMENT_HEADER_BYTES:
+            self._previous = (number, end, end <= self.synced)
+        elif not sync:
+            del self.sizes[number]
+            self._leftovers.append(f"{self.folder}/{segment_name(number)}")
+
+    def _close_fd(self, fd: int) -> None:
+        with contextlib.suppress(OSError):
+            self.files.close(fd)

@@ -1,0 +1,213 @@
+"""The writer's thread: takes all that waits, lets the Log commit it, wakes the loop once for all answers.
+
+A lazy record that comes while the thread has nothing to do is written by the caller itself (`write_here`): it costs one
+write into the page cache instead of two changes of thread, which is most of what a settlement costs.
+
+Decides nothing about the disk. Its own rule: it never dies silently. Should the Log raise what it must not, every
+waiting and every later append is answered with JournalFailed, and the error is raised once on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from pairbus.journal.errors import JournalError, JournalFailed
+from pairbus.journal.log import Answer, Entry, Log
+
+Post = Callable[[Callable[[], None]], object]
+BATCH_BYTES = 8 * 1024 * 1024
+
+
+class Command:
+    """Something for the writer to do between two batches; `run` gets the log and the time."""
+
+    __slots__ = ("error", "finished", "is_last", "run", "then")
+
+    def __init__(
+        self,
+        run: Callable[[Log, float], JournalError | None],
+        then: Callable[[JournalError | None], None] | None = None,
+        is_last: bool = False,
+    ) -> None:
+        self.run = run
+        self.then = then
+        self.is_last = is_last
+        self.error: JournalError | None = None
+        self.finished = False
+
+
+class Writer:
+    def __init__(self, log: Log, post: Post, clock: Callable[[], float], note: Callable[[str], None]) -> None:
+        self.log = log
+        self.failure: JournalError | None = None
+        self.queue: SimpleQueue[Entry | Command] = SimpleQueue()
+        self._post = post
+        self._clock = clock
+        self._note = note
+        self._thread: threading.Thread | None = None
+        self._undone: list[Entry] = []  # what a crash must answer,
+        self._log_in_use = threading.Lock()
+        # Entries put by the loop's thread, and those of them that are committed: equal when the writer has nothing.
+        self._taken = 0
+        self._committed = 0
+        self._told: list[list[Answer]] = []  # but for these
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="pairbus-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_threaded(self) -> bool:
+        return self._thread is not None
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def put(self, entry: Entry) -> None:
+        self._taken += 1
+        self.queue.put(entry)
+
+    def write_here(self, entry: Entry) -> tuple[int, int] | None:
+        """From the loop's thread: segment and offset of a lazy record that is now written. None: put it, nothing has
+        happened.
+
+        Only while nothing waits: a record must not overtake those that were appended before it.
+        """
+        if self._taken != self._committed or self.failure is not None:
+            return None
+        if not self._log_in_use.acquire(blocking=False):
+            return None
+        try:
+            is_first = not self.log.has_unsynced
+            offset = self.log.write_lazy(entry, self._clock())
+            number = self.log.number
+        finally:
+            self._log_in_use.release()
+        if offset is None:
+            return None
+        if is_first:
+            self.queue.put(Command(lambda log, now: None))  # the thread must learn that a sync will be due
+        return number, offset
+
+    def _run(self) -> None:
+        while self.turn(wait=True):
+            pass
+
+    def turn(self, *, wait: bool) -> bool:
+        """One round; False after the last command. Without `wait` it does what there is to do now and returns."""
+        command: Command | None = None
+        try:
+            if self.failure is None:
+                command, batch = self._collect(wait)
+                self._undone, self._told = batch, []
+                now = self._clock()
+                with self._log_in_use:
+                    if batch:
+                        self.log.commit(batch, now)
+                    else:
+                        self.log.tick(now)
+                self._undone = []
+                self._committed += len(batch)
+            else:
+                command, batch = self._collect(wait)
+                self._refuse(batch)
+            if command is not None:
+                return self._obey(command)
+        except BaseException as error:  # a bug of ours, or no memory: say so to everyone
+            self._crash(error)
+            if command is not None:
+                return self._obey(command)
+        return True
+
+    def _collect(self, wait: bool) -> tuple[Command | None, list[Entry]]:
+        batch: list[Entry] = []
+        get, size = self.queue.get, 0
+        try:
+            if wait:
+                timeout = None
+                if self.failure is None:
+                    with self._log_in_use:
+                        timeout = self.log.timeout(self._clock())
+                item = get(True, timeout)
+            else:
+                item = get(False)
+            while True:
+                if type(item) is not tuple:
+                    assert isinstance(item, Command)
+                    return item, batch
+                batch.append(item)
+                size += item[3]
+                if size >= BATCH_BYTES:
+                    break
+                item = get(False)
+        except Empty:
+            pass
+        return None, batch
+
+    def _obey(self, command: Command) -> bool:
+        error = self.failure
+        if error is None:
+            try:
+                with self._log_in_use:
+                    error = command.run(self.log, self._clock())
+            except BaseException as problem:
+                self._crash(problem)
+                error = self.failure
+        command.error = error
+        command.finished = True
+        then = command.then
+        if then is not None:
+            self._send(lambda: then(error))
+        return not command.is_last
+
+    def answer(self, answers: list[Answer]) -> None:
+        """One wake-up of the loop for all of them."""
+        self._told.append(answers)
+        self._send(lambda: deliver(answers))
+
+    def _send(self, callback: Callable[[], None]) -> None:
+        try:
+            self._post(callback)
+        except RuntimeError as error:  # the loop is closed: nobody is left to hear it
+            self._note(f"answers of the journal could not be delivered: {error}")
+
+    def _crash(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = JournalFailed(f"the journal's writer crashed: {error!r}", unknown=True)
+            self._note(str(self.failure))
+
+            def complain() -> None:
+                raise error
+
+            self._send(complain)
+        told = Counter(id(answer[0]) for answers in self._told for answer in answers)
+        undone, self._undone, self._told = self._undone, [], []
+        waiting = []
+        for entry in undone:
+            if told[id(entry[4])]:
+                told[id(entry[4])] -= 1
+            else:
+                waiting.append(entry)
+        self._refuse(waiting)
+
+    def _refuse(self, entries: list[Entry]) -> None:
+        failure = self.failure
+        answers: list[Answer] = [(entry[4], failure, 0, 0) for entry in entries if entry[4] is not None]
+        if answers:
+            self._send(lambda: deliver(answers))
+
+
+def deliver(answers: list[Answer]) -> None:
+    """Every callback is called, whatever another one raises; the first error is raised at the end."""
+    failure: BaseException | None = None
+    for done, error, segment, offset in answers:
+        try:
+            done(error, segment, offset)
+        except BaseException as problem:
+            failure = failure or problem
+    if failure is not None:
+        raise failure

@@ -1,0 +1,247 @@
+"""The ledger writer: one JSON object a line, append-only, a file per process, rotated by size.
+
+Owns the file and the buffer; decides nothing about what is worth an event. `event` only appends to a list (a few µs);
+the owner calls `flush` every 0.2 s and `close` at the end. A ledger must never stop a broker: when the disk refuses,
+events are dropped, counted, and the gap is written down as soon as there is room again. The format is described in
+docs/reference/ledger.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+from typing import Final
+
+from pairbus import __version__
+from pairbus.errors import LedgerError
+
+SCHEMA: Final = 1
+UNIT_BYTES: Final = 64 * 1024
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+# Reached only when the owner's timer is late; the write then happens inside `event`.
+PENDING_LINES_MAX: Final = 20_000
+_NAMES_MAX: Final = 10_000
+_WRITER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+_writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+
+
+class LedgerWriter:
+    """Safe to share between threads; a forked child goes on in a file of its own."""
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_descriptor",
+        "_dropped",
+        "_events",
+        "_file_bytes_max",
+        "_folder",
+        "_lines",
+        "_lock",
+        "_names",
+        "_number",
+        "_size",
+        "dropped_total",
+        "error",
+        "path",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        folder: Path,
+        writer: str,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not _WRITER_NAME.fullmatch(writer):
+            raise LedgerError(f"{writer!r} can't name a ledger's writer: letters, digits, dot, dash, at most 64")
+        self._folder = folder
+        self.writer = writer
+        self._clock = clock
+        self._file_bytes_max = file_bytes_max
+        self._lines: list[str] = []
+        # Escaped names by name: a process has few namespaces and entities, and many events on each.
+        self._names: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._number = 0
+        self._size = 0
+        self._events = 0
+        self._dropped = 0
+        self.dropped_total = 0
+        self.error: OSError | None = None
+        self.path: Path | None = None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise LedgerError(f"the ledger folder {folder} can't be written: {error.strerror}; name another") from error
+        _writers.add(self)
+
+    def __repr__(self) -> str:
+        return f"<LedgerWriter {self.path}: {self._events} events, {self.dropped_total} dropped>"
+
+    def event(
+        self,
+        kind: str,
+        t: float,
+        ns: str,
+        entity: str | None = None,
+        *,
+        mid: str | None = None,
+        seq: int | None = None,
+        size: int | None = None,
+        outcome: str | None = "ok",
+        ms: float | None = None,
+        cause: str | None = None,
+        queue: int | None = None,
+        old: str | None = None,
+        new: str | None = None,
+    ) -> None:
+        """`size` becomes `bytes` and `units`, `old` and `new` the `from` and `to` of a state change."""
+        line = f'{{"t":{t:.6f},"kind":"{kind}","ns":{self._names.get(ns) or self._name(ns)}'
+        if entity is not None:
+            line += f',"entity":{self._names.get(entity) or self._name(entity)}'
+        if mid is not None:
+            line += f',"mid":{quoted(mid)}'
+        if seq is not None:
+            line += f',"seq":{seq}'
+        if size is not None:
+            line += f',"bytes":{size},"units":{-(-size // UNIT_BYTES) or 1}'
+        if outcome is not None:
+            line += f',"outcome":{self._names.get(outcome) or self._name(outcome)}'
+        if ms is not None:
+            line += f',"ms":{ms:.3f}'
+        if cause is not None:
+            line += f',"cause":"{cause}"'
+        if queue is not None:
+            line += f',"queue":{queue}'
+        if old is not None:
+            line += f',"from":{quoted(old)}'
+        if new is not None:
+            line += f',"to":{quoted(new)}'
+        self._lines.append(line + "}\n")
+        if len(self._lines) >= PENDING_LINES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            self._flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._flush()
+            if self._descriptor is not None:
+                self._end("closed")
+        _writers.discard(self)
+
+    def _name(self, text: str) -> str:
+        if len(self._names) >= _NAMES_MAX:
+            self._names.clear()
+        escaped = self._names[text] = quoted(text)
+        return escaped
+
+    def _flush(self) -> None:
+        # Other threads append to this very list meanwhile: take a count, never swap the list under them.
+        count = len(self._lines)
+        if not count:
+            return
+        lines = self._lines[:count]
+        del self._lines[:count]
+        try:
+            if self._descriptor is None or self._size >= self._file_bytes_max:
+                if self._descriptor is not None:
+                    self._end("rotated")
+                self._open()
+            if self._dropped:
+                self._write(_line({"t": self._clock(), "kind": "gap", "events": self._dropped}))
+                self._dropped = 0
+            self._write("".join(lines).encode())
+            self._events += count
+            self.error = None
+        except OSError as error:
+            self.error = error
+            self._dropped += count
+            self.dropped_total += count
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        pid = os.getpid()
+        while True:
+            self._number += 1
+            path = self._folder / f"{self.writer}-{pid}-{self._number:06d}.jsonl"
+            try:
+                self._descriptor = os.open(path, flags, 0o600)
+                break
+            except FileExistsError:
+                # An earlier process had the same id.
+                continue
+        self.path = path
+        self._size = self._events = 0
+        try:
+            self._write(
+                _line({"schema": SCHEMA, "writer": self.writer, "pid": pid, "t": self._clock(), "pairbus": __version__})
+            )
+        except OSError:
+            # Without its first line nobody could read the file; the next flush makes another.
+            self._abandon()
+            path.unlink(missing_ok=True)
+            raise
+
+    def _write(self, data: bytes) -> None:
+        """All of it or none: a half-written line would spoil the next one too."""
+        assert self._descriptor is not None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            try:
+                os.ftruncate(self._descriptor, self._size)
+            except OSError:
+                self._abandon()
+            raise
+        self._size += len(data)
+
+    def _abandon(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _end(self, reason: str) -> None:
+        assert self._descriptor is not None
+        try:
+            # A file without this line was cut by a kill: what is missing after it is unknown, not nothing.
+            self._write(_line({"t": self._clock(), "kind": "end", "reason": reason, "events": self._events}))
+        except OSError as error:
+            self.error = error
+        self._abandon()
+
+    def _forked(self) -> None:
+        """In the child: what the parent has not flushed yet is the parent's to write."""
+        self._lock = threading.Lock()
+        self._lines.clear()
+        self._dropped = self._number = 0
+        self._abandon()
+
+
+def _line(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def _forked() -> None:
+    for writer in list(_writers):
+        writer._forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,27 @@
+"""For tests of code that uses Service Bus: fixtures, faults as `with` blocks, a clock that stands still.
+
+The fixtures (`pairbus_broker`, `pairbus_namespace`, `pairbus_queue`) are there wherever pytest runs with pairbus
+installed. Names are looked up when they are first used, since pytest imports this package in every run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.testing.clock import ManualClock as ManualClock
+    from pairbus.testing.faults import fault as fault
+
+__all__ = ["ManualClock", "fault"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ManualClock":
+        from pairbus.testing.clock import ManualClock
+
+        return ManualClock
+    if name == "fault":
+        from pairbus.testing.faults import fault
+
+        return fault
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

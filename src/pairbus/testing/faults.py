@@ -1,0 +1,112 @@
+"""Faults as `with` blocks: in force inside, gone after, however the block is left.
+
+    with fault(broker, "no-send", entity="orders"):
+        ...
+    async with fault(broker, "unreachable", namespace="contoso"):
+        ...
+
+`broker` is what `serve()` or `serve_sync()` gave, or the data folder of a broker in another process. Inside the block
+the fault is in force already, and it has ended when the block is left: both ways the broker has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pairbus.broker.commands import Commands
+from pairbus.broker.control import request
+from pairbus.broker.faults import Fault
+from pairbus.errors import InvalidFault
+
+if TYPE_CHECKING:
+    from pairbus.broker.server import Broker
+
+
+class fault:
+    """`namespace` may be left out where the broker serves one only."""
+
+    __slots__ = ("_broker", "_fault", "_namespace")
+
+    def __init__(
+        self,
+        broker: Broker | Path | str,
+        kind: str,
+        *,
+        entity: str | None = None,
+        namespace: str | None = None,
+        rate: float | None = None,
+        delay: float | None = None,
+    ) -> None:
+        self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
+        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay)
+        self._namespace = namespace
+
+    def __repr__(self) -> str:
+        return f"<fault {self._fault.kind} on {self._fault.target}>"
+
+    def __enter__(self) -> None:
+        self._ask(self._begin())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ask(self._end())
+
+    async def __aenter__(self) -> None:
+        await self._ask_async(self._begin())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._ask_async(self._end())
+
+    def _begin(self) -> dict[str, Any]:
+        return {"command": "fault", **self._fault.as_json()}
+
+    def _end(self) -> dict[str, Any]:
+        # Exactly this one: a fault of the same kind on an entity outlives a block for the whole namespace.
+        message = {"command": "clear", "kind": self._fault.kind, "exact": True}
+        return message if self._fault.entity is None else message | {"entity": self._fault.entity}
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        broker = self._broker
+        if not isinstance(broker, Path) and _runs_on_this_loop(broker):
+            # The control socket is served by this very loop: waiting for it here would wait for ever.
+            faults = {name: broker.faults(name) for name in broker.namespaces}
+            message["namespace"] = self._chosen(list(faults))
+            _check(Commands(faults).answer(message, broker.clock()))
+            return
+        folder = broker if isinstance(broker, Path) else broker.data
+        if self._namespace is None:
+            self._namespace = self._chosen(list(_check(request(folder, {"command": "list"}))["namespaces"]))
+        _check(request(folder, message | {"namespace": self._namespace}))
+
+    async def _ask_async(self, message: dict[str, Any]) -> None:
+        if not isinstance(self._broker, Path) and _runs_on_this_loop(self._broker):
+            self._ask(message)
+        else:
+            await asyncio.to_thread(self._ask, message)
+
+    def _chosen(self, names: list[str]) -> str:
+        if self._namespace is not None:
+            return self._namespace
+        if len(names) != 1:
+            raise InvalidFault(f"the broker serves {', '.join(names)}; say which with namespace=")
+        return names[0]
+
+
+def _runs_on_this_loop(broker: Broker) -> bool:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return any(server.loop is running for server in broker.namespaces.values())
+
+
+def _check(answer: dict[str, Any]) -> dict[str, Any]:
+    if not answer.get("ok"):
+        raise InvalidFault(str(answer.get("error", "the broker gave no reason")))
+    return answer

@@ -1,0 +1,52 @@
+"""A lean AMQP client for Service Bus and its like: exact bytes in, exact bytes out.
+
+`pairbus.wire.sync` has the same for code without an event loop.
+"""
+
+from .client import WireClient
+from .connection_string import ConnectionString
+from .credentials import Login, SharedKey, SharedSignature
+from .errors import (
+    Busy,
+    ClientClosed,
+    ConnectionStringError,
+    LinkLost,
+    LockLost,
+    NotFound,
+    QuotaExceeded,
+    Refused,
+    TimedOut,
+    TooLarge,
+    Unauthorized,
+    Unreachable,
+    WindowFull,
+    WireError,
+)
+from .received import ReceivedMessage
+from .receiver import Receiver
+from .sender import Sender
+
+__all__ = [
+    "Busy",
+    "ClientClosed",
+    "ConnectionString",
+    "ConnectionStringError",
+    "LinkLost",
+    "LockLost",
+    "Login",
+    "NotFound",
+    "QuotaExceeded",
+    "ReceivedMessage",
+    "Receiver",
+    "Refused",
+    "Sender",
+    "SharedKey",
+    "SharedSignature",
+    "TimedOut",
+    "TooLarge",
+    "Unauthorized",
+    "Unreachable",
+    "WindowFull",
+    "WireClient",
+    "WireError",
+]

@@ -1,0 +1,48 @@
+"""Cutting a list of encoded messages into batches that a link takes (dialect 4, message format 0x80013700)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .errors import TooLarge
+
+BATCH_SIZE_PROPERTY = "com.microsoft:max-message-batch-size"
+#: Descriptor, constructor and length of the data section that each message is wrapped in.
+WRAP_BYTES = 8
+BATCH_BYTES_MAX = 1024 * 1024
+MESSAGES_MAX = 4500
+_STANDARD_BYTES = 256 * 1024
+
+
+def batch_bytes_max(max_message_size: int | None, properties: Mapping[Any, Any] | None) -> int:
+    """As the SDK reckons: the link's own property, else a MiB where a message may be as large, else 256 KiB."""
+    stated = (properties or {}).get(BATCH_SIZE_PROPERTY)
+    if isinstance(stated, int) and stated > 0:
+        return int(stated)
+    if not max_message_size:
+        return BATCH_BYTES_MAX
+    return BATCH_BYTES_MAX if max_message_size >= BATCH_BYTES_MAX else min(max_message_size, _STANDARD_BYTES)
+
+
+def cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int = MESSAGES_MAX) -> Iterator[range]:
+    """Ranges of indexes, in order, each as large as fits. A message that fits nowhere raises before any is given."""
+    for index, payload in enumerate(payloads):
+        if len(payload) + WRAP_BYTES > bytes_max:
+            raise TooLarge(
+                "amqp:link:message-size-exceeded",
+                f"message {index} of {len(payloads)} has {len(payload)} bytes; a batch on this link holds {bytes_max}",
+            )
+    return _cut(payloads, bytes_max, messages_max)
+
+
+def _cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int) -> Iterator[range]:
+    start = size = 0
+    for index, payload in enumerate(payloads):
+        wrapped = len(payload) + WRAP_BYTES
+        if index > start and (size + wrapped > bytes_max or index - start >= messages_max):
+            yield range(start, index)
+            start, size = index, 0
+        size += wrapped
+    if start < len(payloads):
+        yield range(start, len(payloads))

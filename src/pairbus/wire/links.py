@@ -1,0 +1,168 @@
+"""A link that opens itself at its next use, and again after it was lost: what senders and receivers share.
+
+A shell. A link has a session of its own, so that its delivery ids are its own and an error of one ends no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any, Protocol
+
+from pairbus.amqp.link import Link
+from pairbus.amqp.performatives import Error
+from pairbus.amqp.session import Session
+
+from .errors import CLIENT_CLOSED, LINK_LOST, ClientClosed, LinkLost, Unauthorized, WireError, refusal
+from .transport import Owner, SingleFlight, Transport, before
+
+DETACH_S_MAX = 1.0
+
+
+class Home(Protocol):
+    """What a link needs of the client that it belongs to."""
+
+    timeout: float
+
+    async def authorized(self, entity: str, deadline: float) -> Transport: ...
+    def doubt(self, entity: str) -> None: ...
+    def forget(self, link: ReopeningLink) -> None: ...
+
+
+class ReopeningLink(Owner):
+    role: str
+
+    def __init__(self, home: Home, entity: str, timeout: float) -> None:
+        self.entity = entity
+        self.timeout = timeout
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._home = home
+        self._link: Link | None = None
+        self._transport: Transport | None = None
+        self._attached: asyncio.Future[None] | None = None
+        self._detached: asyncio.Future[None] | None = None
+        self._flight = SingleFlight()
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None
+
+    async def open(self, timeout: float | None = None) -> None:
+        """Nothing to do where it is open; otherwise connects, authorizes and attaches."""
+        await self._open(self._deadline(timeout))
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self.loop.time() + (self.timeout if timeout is None else timeout)
+
+    async def _open(self, deadline: float) -> None:
+        if self._link is None:
+            self._check_not_closed()
+            await self._flight.run(self._attempt, deadline, f"opening a {self.role} for {self.entity}")
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was closed")
+
+    async def _attempt(self) -> None:
+        deadline = self.loop.time() + self._home.timeout
+        transport = await self._home.authorized(self.entity, deadline)
+        session = transport.begin(self)
+        link = self._attach(session, f"{self.role}-{uuid.uuid4()}")
+        link.context = self
+        self._transport = transport
+        self._attached = self.loop.create_future()
+        transport.wake()
+        try:
+            await before(deadline, f"attaching a {self.role} to {self.entity}", self._attached)
+        except BaseException:
+            self._abandon(link)
+            transport.overdue()
+            raise
+        finally:
+            self._attached = None
+
+    def _attach(self, session: Session, name: str) -> Link:
+        raise NotImplementedError
+
+    def _opened(self, link: Link) -> None:
+        """The link is usable from now on; events for it follow in the same loop turn."""
+
+    def _dropped(self, error: WireError) -> None:
+        """The link is gone, and with it what was under way on it."""
+
+    async def close(self) -> Any:
+        raise NotImplementedError
+
+    # -- what the transport tells
+
+    def attached(self, link: Link) -> None:
+        if link.refused or self._attached is None:
+            return  # the reason comes with the detach
+        self._link = link
+        self._opened(link)
+        if not self._attached.done():
+            self._attached.set_result(None)
+
+    def detached(self, error: Error | None) -> None:
+        if self._detached is not None and not self._detached.done():
+            self._detached.set_result(None)
+        elif error is None:
+            self._drop(LinkLost(LINK_LOST, f"{self.entity}: the peer detached the {self.role}"))
+        else:
+            condition, text = str(error.condition), f"{self.entity}: {error.description or error.condition}"
+            found: WireError = refusal(condition, text)
+            if isinstance(found, Unauthorized):
+                self._home.doubt(self.entity)
+            elif self._link is not None:
+                found = LinkLost(condition, text)
+            self._drop(found)
+
+    def lost(self, error: WireError) -> None:
+        self._drop(error)
+
+    # -- the end
+
+    def _drop(self, error: WireError) -> None:
+        link = self._link
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_exception(error)
+            self._attached.exception()
+        if link is not None:
+            self._abandon(link)
+            self._dropped(error)
+
+    def _abandon(self, link: Link) -> None:
+        """From here on nothing that the peer says about this link is heard."""
+        transport, self._transport, self._link = self._transport, None, None
+        link.context = link.session.context = None
+        if transport is not None:
+            transport.leave(self)
+            if transport.error is None:
+                link.detach()
+                link.session.end()
+                transport.wake()
+
+    def discard(self) -> None:
+        """Closes without a word to anyone, for a link that nobody got."""
+        self.closed = True
+        self._flight.cancel()
+        self._drop(ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was given up"))
+
+    async def _detach(self) -> None:
+        """Closes the link and waits a little for the peer's answer, so that what was written before has been read."""
+        link = self._link
+        if link is None:
+            return
+        self._detached = self.loop.create_future()
+        link.detach()
+        if self._transport is not None:
+            self._transport.wake()
+        try:
+            async with asyncio.timeout(DETACH_S_MAX):
+                await self._detached
+        except TimeoutError:
+            pass
+        finally:
+            self._detached = None
+            self._drop(ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was closed"))

@@ -1,0 +1,370 @@
+"""Sending: one message at a time, pipelined with confirms, or in batches.
+
+A shell: it writes to the engine, keeps futures and arms timers. What an answer means is decided in `confirms`, how a
+list is cut in `batches`. A message that was on the wire when its time ran out, or when the link was lost, fails with
+`outcome_unknown`; it is never sent again by itself. One that still waited for credit fails as not sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from pairbus.amqp.events import Disposed
+from pairbus.amqp.link import Link, SenderLink
+from pairbus.amqp.message import BATCH_FORMAT, join_batch
+from pairbus.amqp.performatives import Accepted, Modified, Rejected, Released, Source, Target
+from pairbus.amqp.session import Session
+
+from .batches import batch_bytes_max, cut
+from .confirms import Confirms, send_error
+from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
+from .links import Home, ReopeningLink
+from .transport import before
+
+_TAG = struct.Struct(">I").pack
+_TERMINAL = (Accepted, Rejected, Released, Modified)
+#: Messages that wait here for credit or for the socket, in bytes.
+QUEUED_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Sender(ReopeningLink):
+    """Get one from `WireClient.sender`. Safe for many tasks at once."""
+
+    role = "sender"
+
+    def __init__(self, home: Home, entity: str, *, window: int, timeout: float) -> None:
+        if window < 1:
+            raise ValueError(f"a window of {window}: at least one message must be allowed under way")
+        super().__init__(home, entity, timeout)
+        self.window = window
+        self._sender: SenderLink | None = None
+        self._bytes_max: float = math.inf
+        self._batch_bytes_max = 0
+        self._confirms: Confirms[asyncio.Future[None]] = Confirms()
+        self._queue: deque[tuple[bytes, int, asyncio.Future[None], float]] = deque()
+        self._queued_bytes = 0
+        self._tag = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open" if self._sender is not None else "not open"
+        return f"<Sender {self.entity}: {state}, {self.under_way} of {self.window} under way>"
+
+    @property
+    def under_way(self) -> int:
+        """Messages without an answer, those that wait for credit included."""
+        return len(self._confirms) + len(self._queue)
+
+    @property
+    def room(self) -> int:
+        """How many `send_nowait` takes now; `await ready()` where it is 0."""
+        if self._sender is None or self._queued_bytes >= QUEUED_BYTES_MAX:
+            return 0
+        return self.window - len(self._confirms) - len(self._queue)
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Until the link is open and there is room."""
+        await self._ready(self._deadline(timeout))
+
+    async def _ready(self, deadline: float) -> None:
+        await self._open(deadline)
+        while self.room <= 0:
+            waiter: asyncio.Future[None] = self.loop.create_future()
+            self._waiters.append(waiter)
+            await before(deadline, f"waiting for room to send to {self.entity}", waiter)
+            await self._open(deadline)
+
+    # -- sending
+
+    async def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
+        """Returns when the peer has accepted the message."""
+        deadline = self._deadline(timeout)
+        if self.room <= 0:
+            await self._ready(deadline)
+        future = self._submit(payload, message_format, math.inf)
+        timer = self.loop.call_at(deadline, self._expire, (future,))
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+    def send_nowait(self, payload: bytes, message_format: int = 0) -> asyncio.Future[None]:
+        """Sends and returns the confirm. The caller looks at every one of them, or calls `flush`.
+
+        Raises WindowFull without room and LinkLost where the link is not open; then nothing was sent; `ready` helps.
+        """
+        deadline = self.loop.time() + self.timeout
+        future = self._submit(payload, message_format, deadline)
+        if self._timer is None:
+            self._timer = self.loop.call_at(deadline, self._on_timer)
+        return future
+
+    async def send_many(
+        self, payloads: Sequence[bytes], *, message_format: int = 0, timeout: float | None = None
+    ) -> list[WireError | None]:
+        """Pipelined singles; one entry for each, None where it was confirmed. Raises only before the first was sent."""
+        deadline = self._deadline(timeout)
+        await self._ready(deadline)
+        futures: list[asyncio.Future[None]] = []
+        results: list[WireError | None] = []
+        timer = self.loop.call_at(deadline, self._expire, futures)
+        try:
+            problem: WireError | None = None
+            for payload in payloads:
+                if self.room <= 0:
+                    try:
+                        await self._ready(deadline)
+                    except WireError as error:
+                        problem = error
+                        break
+                try:
+                    futures.append(self._submit(payload, message_format, math.inf))
+                except TooLarge as error:
+                    failed: asyncio.Future[None] = self.loop.create_future()
+                    _fail(failed, error)
+                    futures.append(failed)
+            for future in futures:
+                try:
+                    await future
+                    results.append(None)
+                except WireError as error:
+                    results.append(error)
+            results.extend([problem] * (len(payloads) - len(results)))
+            return results
+        finally:
+            timer.cancel()
+            for future in futures:
+                future.cancel()
+
+    async def send_batch(self, payloads: Sequence[bytes], *, timeout: float | None = None) -> None:
+        """As few transfers as the link's limit allows, each all or nothing. Raises the first refusal; where the list
+        had to be cut, others may have been accepted: `send_batch_nowait` tells them apart."""
+        if not payloads:
+            return
+        deadline = self._deadline(timeout)
+        await self._ready(deadline)
+        futures: list[asyncio.Future[None]] = []
+        timer = self.loop.call_at(deadline, self._expire, futures)
+        try:
+            for part in cut(payloads, self._batch_bytes_max):
+                if self.room <= 0:
+                    await self._ready(deadline)
+                futures.append(self._submit(join_batch(payloads[part.start : part.stop]), BATCH_FORMAT, math.inf))
+            for future in futures:
+                await future
+        finally:
+            timer.cancel()
+            for future in futures:
+                future.cancel()
+
+    def send_batch_nowait(self, payloads: Sequence[bytes]) -> list[tuple[range, asyncio.Future[None]]]:
+        """The indexes that went into each transfer, and its confirm. Wants as much room as there are transfers."""
+        if self._sender is None:
+            raise self._not_open()
+        parts = list(cut(payloads, self._batch_bytes_max))
+        if len(parts) > self.room:
+            raise self._full(len(parts))
+        return [(part, self.send_nowait(join_batch(payloads[part.start : part.stop]), BATCH_FORMAT)) for part in parts]
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Until everything under way has its answer; raises the first failure among them."""
+        deadline = self._deadline(timeout)
+        futures = [future for future, _ in self._confirms.entries()] + [entry[2] for entry in self._queue]
+        for future in futures:
+            if not future.done():
+                await asyncio.wait((future,), timeout=max(0.0, deadline - self.loop.time()))
+                if not future.done():
+                    raise TimedOut(TIMED_OUT, f"flushing {self.entity}: no answer in time", outcome_unknown=True)
+        for future in futures:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                raise error
+
+    async def close(self) -> None:
+        """Closes the link. What is under way fails with an unknown outcome: `flush` first."""
+        if not self.closed:
+            self.closed = True
+            self._flight.cancel()
+            self._home.forget(self)
+            await self._detach()
+
+    # -- the hot path
+
+    def _submit(self, payload: bytes, message_format: int, deadline: float) -> asyncio.Future[None]:
+        link = self._sender
+        if link is None:
+            raise self._not_open()
+        confirms, queue = self._confirms, self._queue
+        if len(confirms) + len(queue) >= self.window or self._queued_bytes >= QUEUED_BYTES_MAX:
+            raise self._full(1)
+        if len(payload) > self._bytes_max:
+            raise TooLarge(
+                "amqp:link:message-size-exceeded",
+                f"{self.entity} takes messages of up to {self._bytes_max} bytes; this one has {len(payload)}",
+            )
+        future = self.loop.create_future()
+        transport = self._transport
+        assert transport is not None
+        if link.credit <= 0 or queue or transport.paused or link.session.is_blocked:
+            queue.append((payload, message_format, future, deadline))
+            self._queued_bytes += len(payload)
+            transport.watchers.add(self)  # a session's window may open without an event for the link
+            return future
+        self._tag = tag = (self._tag + 1) & 0xFFFFFFFF
+        confirms.add(link.send(payload, _TAG(tag), message_format=message_format), future, deadline)
+        transport.wrote(len(payload))
+        return future
+
+    def _pump(self) -> None:
+        link, transport, queue = self._sender, self._transport, self._queue
+        if link is None or transport is None:
+            return
+        while queue and link.credit > 0 and not transport.paused and not link.session.is_blocked:
+            payload, message_format, future, deadline = queue.popleft()
+            self._queued_bytes -= len(payload)
+            if not future.done():  # cancelled, or its time ran out: never sent
+                self._tag = tag = (self._tag + 1) & 0xFFFFFFFF
+                self._confirms.add(link.send(payload, _TAG(tag), message_format=message_format), future, deadline)
+                transport.wrote(len(payload))
+
+    def input_done(self) -> None:
+        self._pump()
+        if not self._queue and self._transport is not None:
+            self._transport.watchers.discard(self)
+            self._wake_waiters()
+
+    def credit_changed(self) -> None:
+        link = self._sender
+        if link is None:
+            return
+        self._pump()
+        if link.drain and not self._queue:
+            link.drained()
+            assert self._transport is not None
+            self._transport.wake()
+        self._wake_waiters()
+
+    def disposed(self, event: Disposed) -> None:
+        if not event.role:
+            return
+        state = event.state
+        if not event.settled:
+            # the peer wants to hear that we are done with it, where it told an outcome at all
+            if type(state) not in _TERMINAL:
+                return
+            event.session.dispose(False, event.first, event.last, True, state)
+        futures = self._confirms.take(event.first, event.last)
+        if type(state) is Accepted:
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+        else:
+            make = send_error(state)
+            for future in futures:
+                if not future.done():
+                    _fail(future, make() if make is not None else None)
+        if self._queue:
+            self._pump()
+        if self._waiters:
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- opening, losing, time
+
+    def _attach(self, session: Session, name: str) -> Link:
+        return session.attach(name, False, Source(address=name), Target(address=self.entity))
+
+    def _opened(self, link: Link) -> None:
+        assert isinstance(link, SenderLink)
+        self._sender = link
+        self._bytes_max = link.max_message_size or math.inf
+        self._batch_bytes_max = batch_bytes_max(link.max_message_size, link.properties)
+
+    def _dropped(self, error: WireError) -> None:
+        self._sender = None
+        kind, condition, text = type(error), error.condition, error.description
+        for future in self._confirms.take_all():
+            if not future.done():
+                _fail(
+                    future, kind(condition, f"a message to {self.entity} was under way: {text}", outcome_unknown=True)
+                )
+        queue, self._queue, self._queued_bytes = self._queue, deque(), 0
+        for _, _, future, _ in queue:
+            if not future.done():
+                _fail(future, kind(condition, f"a message to {self.entity} was not sent: {text}"))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake_waiters()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self.loop.time()
+        overdue = self._confirms.take_overdue(now)
+        self._time_out(overdue, sent=True)
+        waiting = [entry for entry in self._queue if entry[3] <= now]
+        self._time_out([future for _, _, future, _ in waiting], sent=False)
+        self._prune()
+        deadlines = [self._confirms.deadline, *(entry[3] for entry in self._queue if entry[3] != math.inf)]
+        following = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if following is not None:
+            self._timer = self.loop.call_at(following, self._on_timer)
+        self._wake_waiters()
+        if overdue and self._transport is not None:
+            self._transport.overdue()
+
+    def _expire(self, futures: Sequence[asyncio.Future[None]]) -> None:
+        late = {future for future in futures if not future.done()}
+        sent = self._confirms.remove(late)
+        self._time_out(sent, sent=True)
+        self._time_out(late - sent, sent=False)
+        self._prune()
+        self._wake_waiters()
+        if sent and self._transport is not None:
+            self._transport.overdue()
+
+    def _time_out(self, futures: Sequence[asyncio.Future[None]] | set[asyncio.Future[None]], *, sent: bool) -> None:
+        for future in futures:
+            if not future.done():
+                _fail(future, self._sent_too_late() if sent else self._never_sent())
+
+    def _prune(self) -> None:
+        kept = [entry for entry in self._queue if not entry[2].done()]
+        if len(kept) < len(self._queue):
+            self._queue = deque(kept)
+            self._queued_bytes = sum(len(entry[0]) for entry in kept)
+
+    def _sent_too_late(self) -> TimedOut:
+        text = f"no answer from {self.entity} in time: the message may have been stored"
+        return TimedOut(TIMED_OUT, text, outcome_unknown=True)
+
+    def _never_sent(self) -> TimedOut:
+        return TimedOut(
+            TIMED_OUT, f"{self.entity} gave no credit, or the socket took nothing: the message was not sent"
+        )
+
+    def _not_open(self) -> LinkLost:
+        self._check_not_closed()
+        return LinkLost("pairbus:link-lost", f"the sender for {self.entity} is not open; await ready() opens it")
+
+    def _full(self, wanted: int) -> WindowFull:
+        return WindowFull(
+            WINDOW_FULL,
+            f"room for {max(0, self.room)} of {wanted}: {self.under_way} of {self.window} messages to {self.entity} "
+            "are under way; await ready()",
+        )
+
+
+def _fail(future: asyncio.Future[None], error: WireError | None) -> None:
+    future.set_exception(error or WireError("amqp:unknown-error", "no reason given", outcome_unknown=True))
+    # a caller that gave up after the first failure must not find a log line for each of the others
+    future.exception()

@@ -1,0 +1,211 @@
+"""The wire client for code without an event loop: the same names, each call waits for its result.
+
+A front: a thread of its own runs the loop and the asyncio client. Calls may come from any thread. Not for use inside a
+running event loop, where each call would stop that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from . import client, receiver, sender
+from .connection_string import ConnectionString
+from .errors import CLIENT_CLOSED, ClientClosed, WireError
+from .received import ReceivedMessage
+from .receiver import COMPLETE
+from .requests import LockToken
+
+T = TypeVar("T")
+Messages = ReceivedMessage | Sequence[ReceivedMessage]
+
+
+class LoopThread:
+    """A loop on a daemon thread. `run` waits; interrupting the wait (Ctrl-C) cancels what was run."""
+
+    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._serve, name="pairbus-wire", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        if not self._thread.is_alive():  # stopped, or we are the child of a fork: threads stay with the parent
+            coroutine.close()
+            raise ClientClosed(CLIENT_CLOSED, "the client was closed, or made in another process; make a new one")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.run(self._finish())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _finish(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+class WireClient:
+    """Takes what `pairbus.wire.client.WireClient` takes."""
+
+    def __init__(self, host: str, port: int | None = None, **options: Any) -> None:
+        self._use(client.WireClient(host, port, **options))
+
+    @classmethod
+    def from_connection_string(cls, text: str | ConnectionString, **options: Any) -> Self:
+        made = cls.__new__(cls)
+        made._use(client.WireClient.from_connection_string(text, **options))
+        return made
+
+    def _use(self, inner: client.WireClient) -> None:
+        self._client = inner
+        self._thread = LoopThread()
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client.is_connected
+
+    def connect(self, timeout: float | None = None) -> None:
+        self._thread.run(self._client.connect(timeout))
+
+    def sender(self, entity: str, **options: Any) -> Sender:
+        return Sender(self._thread, self._thread.run(self._client.sender(entity, **options)))
+
+    def receiver(self, entity: str, **options: Any) -> Receiver:
+        return Receiver(self._thread, self._thread.run(self._client.receiver(entity, **options)))
+
+    def request(
+        self, entity: str, operation: str, body: Mapping[str, Any], timeout: float | None = None
+    ) -> tuple[int, Any]:
+        return self._thread.run(self._client.request(entity, operation, body, timeout))
+
+    def settle_by_token(self, entity: str, tokens: Iterable[LockToken], disposition: str, **options: Any) -> None:
+        self._thread.run(self._client.settle_by_token(entity, tokens, disposition, **options))
+
+    def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
+        return self._thread.run(self._client.renew(entity, tokens, timeout))
+
+    def peek(self, entity: str, from_sequence: int = 1, count: int = 100, timeout: float | None = None) -> list[bytes]:
+        return self._thread.run(self._client.peek(entity, from_sequence, count, timeout))
+
+    def close(self) -> None:
+        try:
+            self._thread.run(self._client.close())
+        except ClientClosed:
+            return
+        self._thread.stop()
+
+
+class Sender:
+    def __init__(self, thread: LoopThread, inner: sender.Sender) -> None:
+        self._thread = thread
+        self._sender = inner
+
+    def __repr__(self) -> str:
+        return repr(self._sender)
+
+    @property
+    def entity(self) -> str:
+        return self._sender.entity
+
+    def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
+        self._thread.run(self._sender.send(payload, message_format=message_format, timeout=timeout))
+
+    def send_nowait(self, payload: bytes, message_format: int = 0) -> Future[None]:
+        """Waits in the window, not here, and never for the answer: that is the future's. `send_many` costs far less."""
+        return self._thread.start(self._sender.send(payload, message_format=message_format))
+
+    def send_many(
+        self, payloads: Sequence[bytes], *, message_format: int = 0, timeout: float | None = None
+    ) -> list[WireError | None]:
+        return self._thread.run(self._sender.send_many(payloads, message_format=message_format, timeout=timeout))
+
+    def send_batch(self, payloads: Sequence[bytes], *, timeout: float | None = None) -> None:
+        self._thread.run(self._sender.send_batch(payloads, timeout=timeout))
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._thread.run(self._sender.flush(timeout))
+
+    def close(self) -> None:
+        self._thread.run(self._sender.close())
+
+
+class Receiver:
+    def __init__(self, thread: LoopThread, inner: receiver.Receiver) -> None:
+        self._thread = thread
+        self._receiver = inner
+
+    def __repr__(self) -> str:
+        return repr(self._receiver)
+
+    @property
+    def entity(self) -> str:
+        return self._receiver.entity
+
+    def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:
+        return self._thread.run(self._receiver.receive(max_count, max_wait))
+
+    def complete(self, messages: Messages, timeout: float | None = None) -> None:
+        self._thread.run(self._receiver.complete(messages, timeout))
+
+    def abandon(
+        self, messages: Messages, properties: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> None:
+        self._thread.run(self._receiver.abandon(messages, properties, timeout))
+
+    def defer(
+        self, messages: Messages, properties: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> None:
+        self._thread.run(self._receiver.defer(messages, properties, timeout))
+
+    def dead_letter(
+        self,
+        messages: Messages,
+        reason: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._thread.run(self._receiver.dead_letter(messages, reason, description, timeout))
+
+    def release(self, messages: Messages) -> None:
+        self._thread.run(self._receiver.release(messages))
+
+    def settle_nowait(self, messages: Sequence[ReceivedMessage], state: bytes = COMPLETE) -> Future[None]:
+        async def settle() -> None:
+            await self._receiver.settle_nowait(messages, state)
+
+        return self._thread.start(settle())
+
+    def close(self) -> list[ReceivedMessage]:
+        return self._thread.run(self._receiver.close())

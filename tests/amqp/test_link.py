@@ -1,0 +1,227 @@
+"""Messages, credit and settlement on a link."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pairbus.amqp.events import CreditChanged, Delivered, DeliveryTooLarge, Disposed, LinkDetached
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Transfer
+
+from .pair import SMALL, ConnectionPair
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=3000), max_size=8), st.sampled_from([None, 1, 100]))
+def test_messages_arrive_whole_and_in_order_whatever_the_frame_size(bodies: list[bytes], step: int | None) -> None:
+    pair = ConnectionPair(server={"limits": SMALL}, step=step)
+    sender, receiver = pair.sender()
+    receiver.flow(100)
+    pair.pump()
+    for number, body in enumerate(bodies):
+        assert sender.send(body, b"%d" % number, message_format=number) == number
+        pair.pump()
+        receiver.settle(number, number, ACCEPTED_BYTES)
+        pair.pump()
+    got = pair.take("server", Delivered)
+    assert [event.payload for event in got] == bodies
+    assert [event.tag for event in got] == [b"%d" % number for number in range(len(bodies))]
+    assert [event.message_format for event in got] == list(range(len(bodies)))
+    assert [event.first for event in pair.take("client", Disposed)] == list(range(len(bodies)))
+
+
+def test_a_message_beyond_the_limit_is_discarded_and_reported_and_the_link_goes_on() -> None:
+    pair = ConnectionPair(server={"limits": SMALL})
+    sender, receiver = pair.sender()
+    receiver.flow(10)
+    pair.pump()
+    for _ in range(4):
+        sender.send(b"x" * (SMALL.message_bytes_max + 1), b"big")
+        sender.send(b"small", b"small")
+        pair.pump()
+        for large in pair.take("server", DeliveryTooLarge):
+            assert large.size == SMALL.message_bytes_max + 1
+            receiver.settle(large.delivery_id, large.delivery_id, Rejected(error=Error("c", "d", None)))
+        for event in pair.take("server", Delivered):
+            assert event.payload == b"small"
+            receiver.settle(event.delivery_id, event.delivery_id, ACCEPTED_BYTES)
+        pair.pump()
+    states = [type(event.state) for event in pair.take("client", Disposed)]
+    assert states == [Rejected, Accepted] * 4
+    assert receiver.session.unsettled == 0
+
+
+def test_the_senders_window_blocks_and_opens_with_settling() -> None:
+    pair = ConnectionPair(server={"limits": SMALL})
+    sender, receiver = pair.sender()
+    receiver.flow(1000)
+    pair.pump()
+    for _ in range(20):
+        sender.send(b"x", b"t")
+    pair.pump()
+    assert sender.session.is_blocked
+    got = pair.take("server", Delivered)
+    assert len(got) == SMALL.incoming_window
+    total = len(got)
+    while got:
+        receiver.settle(got[0].delivery_id, got[-1].delivery_id, ACCEPTED_BYTES)
+        pair.pump()
+        got = pair.take("server", Delivered)
+        total += len(got)
+    assert total == 20
+    assert not sender.session.is_blocked
+
+
+def test_credit_is_absolute_and_counts_what_is_under_way() -> None:
+    pair = ConnectionPair()
+    receiver, sender = pair.receiver()
+    receiver.flow(5)
+    pair.pump()
+    assert sender.credit == 5
+    (changed,) = pair.take("server", CreditChanged)
+    assert changed.link is sender
+    sender.send(b"1", b"1")
+    sender.send(b"2", b"2")
+    assert sender.credit == 3
+    receiver.flow(5)  # it has seen none of the two yet
+    pair.pump()
+    assert sender.credit == 3
+    receiver.flow(5)
+    pair.pump()
+    assert sender.credit == 5
+    assert [event.payload for event in pair.take("client", Delivered)] == [b"1", b"2"]
+
+
+def test_credit_granted_before_our_attach_is_kept() -> None:
+    pair = ConnectionPair(auto_accept=False)
+    session = pair.client.begin()
+    link = session.attach("r", True, None, None)
+    link.credit = 7
+    session.write_flow(link)
+    pair.pump()
+    server_link = pair.server.sessions[0].links[0]
+    assert server_link.credit == 7
+
+
+def test_drain_gives_the_unused_credit_back() -> None:
+    pair = ConnectionPair()
+    receiver, sender = pair.receiver()
+    receiver.flow(5, drain=True)
+    pair.pump()
+    assert sender.drain
+    sender.send(b"x", b"x")
+    sender.drained()  # type: ignore[union-attr]
+    pair.pump()
+    assert (sender.credit, receiver.credit) == (0, 0)
+    assert sender.delivery_count == receiver.delivery_count == 5
+    assert not sender.drain
+
+
+def test_settled_transfers_need_no_disposition() -> None:
+    pair = ConnectionPair()
+    sender, receiver = pair.sender()
+    receiver.flow(10)
+    pair.pump()
+    sender.send(b"x", b"x", settled=True)
+    pair.pump()
+    (event,) = pair.take("server", Delivered)
+    assert event.settled
+    assert receiver.unsettled == receiver.session.unsettled == 0
+
+
+def test_a_settlement_that_the_sender_confirms_opens_the_window_again() -> None:
+    pair = ConnectionPair(client={"limits": SMALL})
+    receiver, sender = pair.receiver()
+    receiver.flow(1000)
+    pair.pump()
+    for _ in range(5 * SMALL.incoming_window):
+        delivery_id = sender.send(b"x", b"t")
+        pair.pump()
+        receiver.settle(delivery_id, delivery_id, ACCEPTED_BYTES, settled=False)
+        pair.pump()
+        sender.session.dispose(False, delivery_id, delivery_id, True, ACCEPTED_BYTES)
+        pair.pump()
+    assert len(pair.take("client", Delivered)) == 5 * SMALL.incoming_window
+    assert receiver.session.unsettled == 0
+
+
+def test_an_aborted_message_is_forgotten() -> None:
+    pair = ConnectionPair()
+    sender, receiver = pair.sender()
+    receiver.flow(10)
+    pair.pump()
+    session = sender.session
+    session.write_transfer(Transfer(handle=0, delivery_id=0, delivery_tag=b"a", more=True).encode(), b"half")
+    session.write_transfer(Transfer(handle=0, aborted=True).encode(), b"")
+    session.write_transfer(Transfer(handle=0, delivery_id=1, delivery_tag=b"b").encode(), b"whole")
+    pair.pump()
+    assert [event.payload for event in pair.take("server", Delivered)] == [b"whole"]
+
+
+def test_detach_from_the_server_frees_its_window() -> None:
+    pair = ConnectionPair()
+    sender, receiver = pair.sender()
+    receiver.flow(10)
+    pair.pump()
+    sender.send(b"x", b"x")
+    pair.pump()
+    assert receiver.session.unsettled == 1
+    receiver.detach(Error("amqp:link:detach-forced", "idle", None))
+    sender.send(b"too late", b"y")  # crosses the detach on the wire
+    pair.pump()
+    assert receiver.session.unsettled == 0
+    (gone,) = pair.take("client", LinkDetached)
+    assert gone.error is not None
+    assert gone.error.condition == "amqp:link:detach-forced"
+    assert len(pair.take("server", Delivered)) == 1
+    assert pair.server.link_count == pair.client.link_count == 0
+
+
+def test_handles_are_used_again() -> None:
+    pair = ConnectionPair(server={"limits": SMALL}, client={"limits": SMALL})
+    session = pair.client.begin()
+    for number in range(20):
+        link = session.attach(f"s{number}", False, None, None)
+        pair.pump()
+        assert link.handle == 0
+        link.detach()
+        pair.pump()
+    assert pair.server.is_open
+
+
+def test_delivery_ids_are_consecutive_per_session_dialect_0_9() -> None:
+    pair = ConnectionPair()
+    session = pair.client.begin()
+    links = [session.attach(name, False, None, None) for name in "ab"]
+    pair.pump()
+    ids = [link.send(b"x", b"t") for link in links for _ in range(3)]  # type: ignore[attr-defined]
+    assert ids == list(range(6))
+
+
+@pytest.mark.parametrize("start", [0xFFFFFFFE])
+def test_numbers_wrap_round(start: int) -> None:
+    pair = ConnectionPair()
+    sender, receiver = pair.sender()
+    receiver.flow(10)
+    pair.pump()
+    sender.session.next_delivery_id = start
+    ids = [sender.send(b"x", b"t") for _ in range(4)]
+    assert ids == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1]
+    pair.pump()
+    assert len(pair.take("server", Delivered)) == 4
+    receiver.settle(ids[0], ids[-1], ACCEPTED_BYTES)
+    pair.pump()
+    (disposed,) = pair.take("client", Disposed)
+    assert (disposed.first, disposed.last) == (0xFFFFFFFE, 1)
+    assert receiver.session.unsettled == 0
+
+
+def test_reprs_say_what_a_reader_wants_to_know() -> None:
+    pair = ConnectionPair()
+    sender, receiver = pair.sender("orders")
+    receiver.flow(3)
+    pair.pump()
+    assert repr(sender) == "<SenderLink 'orders' sender handle 0: attached, credit 3>"
+    assert repr(sender.session) == "<Session channel 0: 1 links, 0 unsettled>"
+    assert repr(pair.client) == "<Connection client 'client': open, 1 sessions>"

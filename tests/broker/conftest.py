@@ -1,0 +1,43 @@
+"""A broker on a thread for the whole run, with a clock that a test may move forward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.broker import Broker, serve_sync
+
+from .sdk import Sdk
+
+
+class Clock:
+    """The time of day, plus what tests have added: locks run out without anybody waiting for them."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
+@pytest.fixture(scope="session")
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[Broker]:
+    data: Path = tmp_path_factory.mktemp("broker")
+    with serve_sync("contoso", data=data, ledger=True, clock=clock) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["sync", "async"])
+def sdk(request: pytest.FixtureRequest, broker: Broker) -> Sdk:
+    return Sdk(request.param == "async", broker.namespaces["contoso"])

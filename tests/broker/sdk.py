@@ -1,0 +1,132 @@
+"""The official SDK, sync or async, behind one async face, so that every test of the broker runs through both.
+
+Nothing of the SDK is changed: sync calls run on a thread, async ones are awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import azure.servicebus as sync_sdk
+import azure.servicebus.aio as async_sdk
+from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.broker import NamespaceServer
+
+_numbers = itertools.count(1)
+
+
+class Bridge:
+    """One object of the SDK: `await bridge.send_messages(…)`, `async with bridge`."""
+
+    def __init__(self, target: Any, is_async: bool) -> None:
+        self.target = target
+        self.is_async = is_async
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.target, name)
+        if not callable(found):
+            return found
+        if name.startswith("get_queue_") and hasattr(self.target, "fully_qualified_namespace") and name in MAKERS:
+            return lambda *args, **options: Bridge(found(*args, **options), self.is_async)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            args = tuple(arg.target if isinstance(arg, Bridge) else arg for arg in args)
+            if self.is_async:
+                return await found(*args, **options)
+            return await asyncio.to_thread(found, *args, **options)
+
+        return call
+
+    async def __aenter__(self) -> Bridge:
+        if self.is_async:
+            await self.target.__aenter__()
+        else:
+            await asyncio.to_thread(self.target.__enter__)
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        if self.is_async:
+            await self.target.__aexit__(*exc)
+        else:
+            await asyncio.to_thread(self.target.__exit__, *exc)
+
+    async def collect(self, name: str, *args: Any) -> list[Any]:
+        """All pages of a listing."""
+        if self.is_async:
+            return [item async for item in getattr(self.target, name)(*args)]
+        return await asyncio.to_thread(lambda: list(getattr(self.target, name)(*args)))
+
+
+MAKERS = {"get_queue_sender", "get_queue_receiver"}
+
+
+class Sdk:
+    """The SDK against one namespace."""
+
+    def __init__(self, is_async: bool, namespace: NamespaceServer) -> None:
+        self.is_async = is_async
+        self.namespace = namespace
+
+    def __repr__(self) -> str:
+        return f"<Sdk {'async' if self.is_async else 'sync'} {self.namespace.name}>"
+
+    def client(self, connection_string: str | None = None, **options: Any) -> Bridge:
+        module = async_sdk if self.is_async else sync_sdk
+        made = module.ServiceBusClient.from_connection_string(
+            connection_string or self.namespace.connection_string, **{"retry_total": 0, **options}
+        )
+        return Bridge(made, self.is_async)
+
+    def client_with(self, credential: Any, **options: Any) -> Bridge:
+        module = async_sdk if self.is_async else sync_sdk
+        host = f"{self.namespace.host}:{self.namespace.port}"
+        made = module.ServiceBusClient(host, credential, **{"retry_total": 0, "use_tls": False, **options})
+        return Bridge(made, self.is_async)
+
+    def admin(self, connection_string: str | None = None) -> Bridge:
+        ca = self.namespace.ca_file
+        text = connection_string or self.namespace.connection_string
+        if self.is_async:
+            made: Any = AsyncAdministrationClient.from_connection_string(
+                text, transport=AioHttpTransport(connection_verify=ca), retry_total=0
+            )
+        else:
+            made = ServiceBusAdministrationClient.from_connection_string(
+                text, transport=RequestsTransport(connection_verify=ca), retry_total=0
+            )
+        return Bridge(made, self.is_async)
+
+    async def queue(self, **options: Any) -> str:
+        name = f"queue-{next(_numbers)}"
+        async with self.admin() as admin:
+            await admin.create_queue(name, **options)
+        return name
+
+    async def send(self, queue: str, *messages: Any) -> None:
+        async with self.client() as client, client.get_queue_sender(queue) as sender:
+            for message in messages:
+                await sender.send_messages(message)
+
+    async def receive(self, queue: str, count: int, wait: float = 5, **options: Any) -> list[Any]:
+        """Receives and completes, or removes with `receive_mode`; fewer than `count` only when the wait is over."""
+        got: list[Any] = []
+        async with self.client() as client, client.get_queue_receiver(queue, **options) as receiver:
+            while len(got) < count:
+                new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=wait)
+                if not new:
+                    break
+                for message in new:
+                    if "receive_mode" not in options:
+                        await receiver.complete_message(message)
+                got += new
+        return got
+
+    async def depth(self, queue: str) -> tuple[int, int]:
+        async with self.admin() as admin:
+            found = await admin.get_queue_runtime_properties(queue)
+        return found.active_message_count, found.dead_letter_message_count

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+from pairbus.broker.authorization import Authorization
+from pairbus.broker.sas import LISTEN, SEND, Claims
+
+
+def claims(path: str = "", *rights: str, expires_at: float = 100.0, key: str = "k") -> Claims:
+    return Claims(path, frozenset(rights or (SEND, LISTEN)), expires_at, key)
+
+
+def test_nothing_is_allowed_before_a_token_is_put() -> None:
+    authorization = Authorization()
+    assert not authorization
+    assert not authorization.allows(SEND, "q", 0.0)
+    assert authorization.deadline is None
+    assert not authorization.expire(1e9)
+
+
+def test_rights_and_scopes_of_several_tokens_add_up() -> None:
+    authorization = Authorization()
+    authorization.put(claims("q", SEND))
+    authorization.put(claims("r", LISTEN))
+    assert authorization.allows(SEND, "Q", 0.0)
+    assert authorization.allows(LISTEN, "r/$DeadLetterQueue", 0.0)
+    assert not authorization.allows(LISTEN, "q", 0.0)
+    assert not authorization.allows(SEND, "r", 0.0)
+    assert not authorization.allows(SEND, "q2", 0.0)
+
+
+def test_a_token_counts_until_it_expires_and_is_dropped_then() -> None:
+    authorization = Authorization()
+    authorization.put(claims(expires_at=100.0))
+    authorization.put(claims("q", expires_at=200.0))
+    assert authorization.deadline == 100.0
+    assert authorization.allows(SEND, "r", 99.9)
+    assert not authorization.allows(SEND, "r", 100.0)
+    assert authorization.expire(100.0)
+    assert not authorization.expire(100.0)
+    assert authorization.deadline == 200.0
+
+
+def test_a_renewed_token_replaces_the_old_one() -> None:
+    authorization = Authorization()
+    authorization.put(claims(expires_at=100.0))
+    authorization.put(claims(expires_at=500.0))
+    assert authorization.deadline == 500.0
+    authorization.put(claims(expires_at=math.inf, key="other"))
+    assert authorization.deadline == 500.0
+
+
+def test_the_number_of_tokens_is_bounded_and_the_oldest_go() -> None:
+    authorization = Authorization()
+    for number in range(1500):
+        authorization.put(claims(f"q{number}"))
+    assert not authorization.allows(SEND, "q0", 0.0)
+    assert authorization.allows(SEND, "q1499", 0.0)
+    assert repr(authorization) == "<Authorization 1000 tokens>"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.broker.commands import Commands
+from pairbus.broker.faults import Fault, Faults
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def faults() -> dict[str, Faults]:
+    return {"contoso": Faults(), "fabrikam": Faults()}
+
+
+@pytest.fixture
+def commands(faults: dict[str, Faults]) -> Commands:
+    return Commands(faults, lambda: {"pid": 42})
+
+
+def test_fault_sets_it_on_the_named_namespace_alone(commands: Commands, faults: dict[str, Faults]) -> None:
+    answer = commands.answer(
+        {"command": "fault", "namespace": "contoso", "kind": "throttle", "entity": "orders", "rate": 2, "for": 30}, NOW
+    )
+    expected = Fault("throttle", entity="orders", rate=2, until=NOW + 30)
+    assert answer == {"ok": True, "faults": [expected.as_json()]}
+    assert faults["contoso"].active(NOW) == [expected]
+    assert faults["fabrikam"].active(NOW) == []
+
+
+def test_clear_tells_how_many_and_what_is_left(commands: Commands, faults: dict[str, Faults]) -> None:
+    for each in (Fault("no-send"), Fault("no-send", entity="orders"), Fault("unreachable")):
+        faults["contoso"].set(each)
+    answer = commands.answer({"command": "clear", "namespace": "contoso", "kind": "no-send", "exact": True}, NOW)
+    assert answer["cleared"] == 1
+    assert [f["kind"] for f in answer["faults"]] == ["no-send", "unreachable"]
+    assert commands.answer({"command": "clear", "namespace": "contoso"}, NOW) == {
+        "ok": True,
+        "cleared": 2,
+        "faults": [],
+    }
+
+
+def test_list_and_status(commands: Commands, faults: dict[str, Faults]) -> None:
+    faults["contoso"].set(Fault("no-send", until=NOW + 1))
+    listed = {"contoso": [{"kind": "no-send", "until": NOW + 1}], "fabrikam": []}
+    assert commands.answer({"command": "list"}, NOW) == {"ok": True, "namespaces": listed}
+    assert commands.answer({"command": "list", "namespace": "fabrikam"}, NOW) == {
+        "ok": True,
+        "namespaces": {"fabrikam": []},
+    }
+    assert commands.answer({"command": "status"}, NOW) == {"ok": True, "pid": 42, "namespaces": listed}
+    assert commands.answer({"command": "list"}, NOW + 1)["namespaces"] == {"contoso": [], "fabrikam": []}
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({}, "there is no command None; the commands are fault, clear, list, status"),
+        ({"command": "stop"}, "the commands are"),
+        ({"command": ["fault"]}, "the commands are"),
+        ({"command": "fault", "namespace": "contoso"}, "there is no fault ''; the kinds are"),
+        ({"command": "fault", "kind": "no-send"}, "no namespace '' is served here; there is contoso, fabrikam"),
+        ({"command": "clear", "namespace": "Contoso2"}, "there is contoso, fabrikam"),
+        ({"command": "fault", "namespace": "contoso", "kind": "no-send", "partition": 1}, "fault knows no partition"),
+        ({"command": "status", "x": 1}, "it takes nothing"),
+        ({"command": "fault", "namespace": 7, "kind": "no-send"}, "namespace of fault must be a string, not 7"),
+        ({"command": "fault", "namespace": "contoso", "kind": "no-send", "for": 0}, "for 0 is out of bounds"),
+        ({"command": "fault", "namespace": "contoso", "kind": "no-send", "for": "9"}, "for '9' is out of bounds"),
+        ({"command": "fault", "namespace": "contoso", "kind": "throttle", "rate": "x"}, "rate 'x'"),
+    ],
+)
+def test_a_wrong_command_changes_nothing_and_is_told_what_is_right(
+    commands: Commands, faults: dict[str, Faults], message: dict[str, Any], says: str
+) -> None:
+    answer = commands.answer(message, NOW)
+    assert answer["ok"] is False
+    assert says in answer["error"]
+    assert "\n" not in answer["error"]
+    assert not faults["contoso"]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(["command", "namespace", "kind", "entity", "rate", "delay", "for", "exact", "x"])
+likely = st.sampled_from(["fault", "clear", "list", "status", "contoso", "no-send", "throttle", "latency", 1, 0.5])
+
+
+@given(st.dictionaries(names, anything | likely, max_size=8))
+def test_no_message_whatever_raises(message: dict[str, Any]) -> None:
+    answer = Commands({"contoso": Faults()}).answer(message, NOW)
+    assert answer["ok"] or answer["error"]

@@ -1,0 +1,333 @@
+"""Random operations, compaction at random moments, a failing disk, kills and power cuts, against a plain account of
+what must, may and must not be there afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pairbus.broker.queue import Abandon, Complete, DeadLetter, LocksLost, Message, Release
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import JournalError, MemoryFiles, Options
+
+from .namespace_rig import Rig, body_of, make
+
+DEAD = "orders/$DeadLetterQueue"
+OPTIONS = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
+MAX_DELIVERIES = 3
+LOCK_S = 30.0
+
+
+class Fate:
+    """What is known of one message. `present`: must, may or must not be there after a kill."""
+
+    def __init__(self) -> None:
+        self.present = "may"
+        self.lazily_gone = False  # answered, but a power cut may bring it back
+        self.place = "active"
+        self.place_is_certain = True
+        self.count = 0
+        self.number: int | None = None
+        self.count_is_certain = True
+
+    def __repr__(self) -> str:
+        return f"<{self.present} in {self.place}, {self.count} failed deliveries, number {self.number}>"
+
+
+class Durability(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.rig = Rig(options=OPTIONS, memory_budget=800)
+        self.rig.create(lock_duration=LOCK_S, max_delivery_count=MAX_DELIVERIES)
+        self.fates: dict[bytes, Fate] = {}
+        self.locks: dict[bytes, tuple[bytes, str, float]] = {}  # token → body, path, until
+        self.number_max = 0
+        self.compaction: asyncio.Task[int | None] | None = None
+        self.sent = 0
+        for _ in range(4):
+            self.send([300, 40, 300, 1])
+            self.rig.run()
+
+    def teardown(self) -> None:
+        if hasattr(self, "rig"):
+            self.stop_compaction()
+            self.rig.__exit__()
+
+    # what clients do
+
+    @rule(sizes=st.lists(st.sampled_from([1, 40, 300]), min_size=1, max_size=4))
+    def send(self, sizes: list[int]) -> None:
+        bodies = []
+        for size in sizes:
+            self.sent += 1
+            body = b"%d." % self.sent + b"x" * size
+            self.fates[body] = Fate()
+            bodies.append(body)
+
+        def done(refusal: Refusal | None) -> None:
+            for body in bodies:
+                if refusal is None:
+                    self.fates[body].present = "must"
+                elif "nothing was stored" in refusal.description:
+                    self.fates[body].present = "not"
+
+        self.rig.namespace.send(self.rig.queue(), [make(body) for body in bodies], self.rig.now, done)
+
+    def body(self, message: Message, path: str) -> bytes:
+        body = body_of(self.rig.namespace.delivery(self.rig.queue(path), message, locked=False))
+        fate = self.fates[body]
+        assert fate.present != "not"
+        if fate.number is None:
+            assert message.sequence_number > self.number_max, "a sequence number was given out twice"
+            fate.number = message.sequence_number
+        assert fate.number == message.sequence_number
+        return body
+
+    @rule(count=st.integers(1, 4), path=st.sampled_from(["orders", "orders", DEAD]))
+    def acquire(self, count: int, path: str) -> None:
+        for message in self.rig.acquire(count, path):
+            assert message.lock_token is not None
+            self.locks[message.lock_token] = (self.body(message, path), path, message.locked_until)
+
+    @precondition(lambda self: self.locks)
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(
+            [
+                Complete(),
+                Complete(),
+                Release(),
+                Abandon(),
+                Abandon({"a": 1}),
+                DeadLetter("why"),
+                DeadLetter("why", "trace " * 120),
+            ]
+        ),
+    )
+    def settle(self, data: st.DataObject, outcome: Complete | Release | Abandon | DeadLetter) -> None:
+        token = data.draw(st.sampled_from(sorted(self.locks)))
+        body, path, until = self.locks.pop(token)
+        fate = self.fates[body]
+        fate.count_is_certain = False
+        if isinstance(outcome, Complete):
+            fate.present = "may"
+        elif isinstance(outcome, DeadLetter) or fate.count + 1 >= MAX_DELIVERIES:
+            fate.place_is_certain = False
+
+        def done(refusal: Refusal | None) -> None:
+            if isinstance(refusal, LocksLost):
+                assert until <= self.rig.now
+                fate.present = "must"
+            elif refusal is not None:
+                # The lock stands; a completion that may yet come true is as good as one that does.
+                self.locks[token] = (body, path, until)
+                if isinstance(outcome, Complete) and "nothing was stored" in refusal.description:
+                    fate.present = "must"
+            elif isinstance(outcome, Complete):
+                fate.present = "not"
+                fate.lazily_gone = True
+            elif isinstance(outcome, Abandon):
+                fate.count += 1
+                if fate.count >= MAX_DELIVERIES:
+                    fate.place = "dead"
+            elif isinstance(outcome, DeadLetter):
+                if fate.place == "dead":
+                    fate.count += 1
+                fate.place = "dead"
+
+        self.rig.namespace.settle(self.rig.queue(path), [token], outcome, self.rig.now, done)
+
+    @rule(count=st.integers(1, 3), path=st.sampled_from(["orders", "orders", DEAD]))
+    def take(self, count: int, path: str) -> None:
+        queue = self.rig.queue(path)
+        bodies: list[bytes] = []
+
+        def done(messages: list[Message], refusal: Refusal | None) -> None:
+            for message in messages:
+                self.fates[self.body(message, path)].present = "not"
+            if refusal is not None:
+                # At most once: one whose removal may yet come true may be gone unseen.
+                for body in bodies:
+                    self.fates[body].present = "must" if "nothing was stored" in refusal.description else "may"
+
+        before = {message.sequence_number for message in queue.scan(0) if message.state == 0}
+        self.rig.namespace.take(queue, count, self.rig.now, done)
+        for message in queue.scan(0):
+            if message.sequence_number in before and message.state != 0:
+                bodies.append(self.body(message, path))
+                self.fates[bodies[-1]].present = "may"
+
+    @rule(seconds=st.sampled_from([0.05, 10.0, LOCK_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.rig.now += seconds
+        for token, (body, path, until) in list(self.locks.items()):
+            if until <= self.rig.now:
+                del self.locks[token]
+                fate = self.fates[body]
+                fate.count += 1
+                fate.count_is_certain = False
+                if fate.count >= MAX_DELIVERIES and path == "orders":
+                    fate.place_is_certain = False
+                    fate.place = "dead"
+        self.rig.namespace.tick(self.rig.now)
+
+    # what the machine does
+
+    @rule()
+    def write(self) -> None:
+        self.rig.turn()
+
+    @rule()
+    def answer(self) -> None:
+        self.rig.answer()
+
+    @rule()
+    def compact(self) -> None:
+        """Begin, or go on a little."""
+        if self.compaction is None:
+            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.survivors))
+        self.rig.loop.run_until_complete(asyncio.sleep(0))
+        if self.compaction.done():
+            with contextlib.suppress(JournalError):
+                self.compaction.result()
+            self.compaction = None
+
+    @rule(segments=st.integers(1, 4))
+    def compact_whole(self, segments: int) -> None:
+        for _ in range(200):
+            self.compact()
+            self.rig.turn()
+            self.rig.answer()
+            if self.compaction is None:
+                segments -= 1
+                if not segments:
+                    break
+
+    @rule(
+        calls=st.integers(1, 4),
+        names=st.sampled_from([("fdatasync",), ("pwrite",), ("create", "rename"), ("fdatasync", "create", "rename")]),
+    )
+    def disk_fails(self, calls: int, names: tuple[str, ...]) -> None:
+        left = [calls]
+
+        def fault(called: str, path: str) -> int | None:
+            if called in names and left[0]:
+                left[0] -= 1
+                raise OSError(errno.EIO, "Input/output error")
+            return None
+
+        self.rig.files.fault = fault
+
+    @rule()
+    def quiet(self) -> None:
+        """All is written and answered: what is there is what the account says, in memory too."""
+        self.rig.files.fault = None
+        for _ in range(60):
+            self.rig.now += 0.3
+            if any(until <= self.rig.now for _, _, until in self.locks.values()):
+                self.rig.now -= 0.3  # no lock runs out here
+            self.rig.namespace.upkeep.write_again()
+            self.rig.run()
+            if self.compaction is not None:
+                self.compact()
+        if self.rig.journal.failure is not None:
+            return
+        found = self.found(self.rig)
+        for body, fate in self.fates.items():
+            if fate.present == "must":
+                assert body in found, fate
+                assert found[body][:2] == (fate.place, fate.count), fate
+                fate.place_is_certain = fate.count_is_certain = True
+            elif fate.present == "not":
+                assert body not in found, fate
+
+    def found(self, rig: Rig) -> dict[bytes, tuple[str, int]]:
+        found = {}
+        for place, path in (("active", "orders"), ("dead", DEAD)):
+            for message in rig.queue(path).scan(0):
+                body = body_of(rig.namespace.delivery(rig.queue(path), message, locked=False))
+                assert body not in found, "a message is there twice"
+                found[body] = (place, message.delivery_count)
+                fate = self.fates[body]
+                assert fate.number in (None, message.sequence_number)
+                fate.number = message.sequence_number
+        return found
+
+    def stop_compaction(self) -> None:
+        if self.compaction is not None:
+            self.compaction.cancel()
+            with contextlib.suppress(asyncio.CancelledError, JournalError):
+                self.rig.loop.run_until_complete(self.compaction)
+            self.compaction = None
+
+    @rule()
+    def kill(self) -> None:
+        self.crash(lambda files: files.kill(), power=False)
+
+    @rule(everything=st.booleans())
+    def power_cut(self, everything: bool) -> None:
+        self.crash(lambda files: files.power_cut(everything=everything), power=True)
+
+    @rule(seed=st.integers(0, 2**16))
+    def torn_power_cut(self, seed: int) -> None:
+        self.crash(lambda files: files.power_cut(random.Random(seed)), power=True)
+
+    def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
+        files = left(self.rig.files)
+        # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
+        lingering = set(self.found(self.rig)) if self.rig.namespace.upkeep._unwritten else set()
+        self.stop_compaction()
+        self.rig.__exit__()
+        self.number_max = max([self.number_max, *(fate.number or 0 for fate in self.fates.values())])
+        now = self.rig.now
+        self.rig = Rig(files, OPTIONS, 800)
+        self.rig.now = now
+        self.locks.clear()
+        found = self.found(self.rig)
+        for body, fate in list(self.fates.items()):
+            if fate.present == "must":
+                assert body in found, f"lost: {fate}"
+            if fate.present == "not" and body not in lingering and not (power and fate.lazily_gone):
+                assert body not in found, f"came back: {fate}"
+            if body not in found:
+                del self.fates[body]
+                continue
+            place, count = found[body]
+            if body in lingering:
+                fate.place_is_certain = fate.count_is_certain = False
+            if fate.place_is_certain and not power:
+                assert place == fate.place, fate
+            assert count <= max(fate.count, MAX_DELIVERIES) + 1, fate
+            if fate.count_is_certain and not power:
+                assert count == fate.count, fate
+            fate.present, fate.lazily_gone = "must", False
+            fate.place, fate.count, fate.place_is_certain, fate.count_is_certain = place, count, True, True
+        assert self.rig.namespace.notes == []
+
+    @invariant()
+    def accounts_are_sane(self) -> None:
+        if not hasattr(self, "rig"):
+            return
+        namespace = self.rig.namespace
+        entity = namespace.queues["orders"]
+        assert entity.pending_bytes >= 0
+        for queue in (entity.active, entity.dead_letter):
+            resident = sum(message.length for message in queue.scan(0) if message.content is not None)
+            assert queue.resident_bytes == resident
+        assert namespace.resident_bytes == entity.active.resident_bytes + entity.dead_letter.resident_bytes
+
+
+Durability.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+TestDurability = Durability.TestCase

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from pairbus.broker import records
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.queue import Stored
+from pairbus.broker.records import RecordError
+from pairbus.broker.replay import CHANGES_RESIDENT_BYTES_MAX, Rebuilt, rebuild
+from pairbus.journal import Record
+
+NAMED = QueueDescription(name="orders")
+
+
+class History:
+    """Records as a journal would give them, each in a segment and at an offset of its own, and what was released."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.released: dict[int, int] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, kind: int, payload: bytes) -> History:
+        number = next(self._numbers)
+        self.records.append(Record(number, kind, payload, number, number * 1000))
+        return self
+
+    def queue(self, id: int = 1, revision: int = 0, last: int = 0, description: QueueDescription = NAMED) -> History:
+        return self.add(records.QUEUE, records.pack_queue(id, revision, last, description.to_json()))
+
+    def enqueue(
+        self, *numbers: int, id: int = 1, count: int = 0, place: int = records.ACTIVE, changes: bytes = b""
+    ) -> History:
+        payload = records.pack_batch_head(id, len(numbers))
+        for number in numbers:
+            payload += records.pack_entry(number, 1.5, count, place, b"@@@@", 0, 0, changes, 3) + b"abc"
+        return self.add(records.ENQUEUE, payload)
+
+    def remove(self, *numbers: int, id: int = 1) -> History:
+        return self.add(records.REMOVE, records.pack_remove(id, numbers))
+
+    def update(self, number: int, count: int, place: int, changes: bytes | None = None, id: int = 1) -> History:
+        return self.add(records.UPDATE, records.pack_updates(id, [(number, count, place, changes)])[0])
+
+    def deleted(self, id: int = 1) -> History:
+        return self.add(records.DELETED, records.pack_deleted(id))
+
+    def rebuild(self) -> Rebuilt:
+        self.released.clear()
+
+        def release(segment: int, nbytes: int) -> None:
+            self.released[segment] = self.released.get(segment, 0) + nbytes
+
+        return rebuild(self.records, release)
+
+    def live(self) -> dict[int, int]:
+        """Segment (one per record here) → bytes that were not released."""
+        return {
+            record.segment: len(record.payload) - self.released.get(record.segment, 0)
+            for record in self.records
+            if len(record.payload) != self.released.get(record.segment, 0)
+        }
+
+
+def there(rebuilt: Rebuilt, id: int = 1) -> tuple[list[int], list[int]]:
+    entity = rebuilt.entities[id]
+    return (
+        [message.sequence_number for message in entity.active.scan(0)],
+        [message.sequence_number for message in entity.dead_letter.scan(0)],
+    )
+
+
+def test_nothing() -> None:
+    rebuilt = History().rebuild()
+    assert (rebuilt.entities, rebuilt.next_id, rebuilt.meta, rebuilt.notes) == ({}, 1, None, [])
+
+
+def test_a_plain_story() -> None:
+    history = History().queue().enqueue(1, 2, 3).remove(2).update(3, 4, records.DEAD, b"\xc1\x01\x00")
+    rebuilt = history.rebuild()
+    assert there(rebuilt) == ([1], [3])
+    entity = rebuilt.entities[1]
+    assert (entity.last_sequence, entity.confirmed_sequence) == (3, 3)
+    assert entity.active.available == entity.dead_letter.available == 1
+    (dead,) = entity.dead_letter.scan(0)
+    assert (dead.delivery_count, dead.changes, dead.segment, dead.length) == (4, b"\xc1\x01\x00", 2, 3)
+    start = records.BATCH_HEAD_BYTES + 2 * (records.ENTRY_HEAD_BYTES + 4 + 3)
+    assert dead.offset == 2000 + start + records.ENTRY_HEAD_BYTES + 4
+    assert dead.content is None
+    # what is left of the batch's record: two of its three messages
+    assert history.live() == {1: len(history.records[0].payload), 2: 2 * (records.ENTRY_HEAD_BYTES + 4 + 3)}
+
+
+def test_a_copy_replaces_what_was_known() -> None:
+    history = History().queue().enqueue(1, 2).update(1, 1, records.DEAD).enqueue(1, count=1, place=records.DEAD)
+    rebuilt = history.rebuild()
+    assert there(rebuilt) == ([2], [1])
+    (dead,) = rebuilt.entities[1].dead_letter.scan(0)
+    assert (dead.segment, dead.delivery_count) == (4, 1)
+    assert set(history.live()) == {1, 2, 4}
+
+
+def test_what_is_told_before_its_entity_is_kept() -> None:
+    rebuilt = History().remove(3).update(5, 1, records.ACTIVE).enqueue(7).queue(last=9).rebuild()
+    assert there(rebuilt) == ([7], [])
+    assert rebuilt.entities[1].last_sequence == 9
+
+
+def test_numbers_of_what_is_gone_count() -> None:
+    assert History().queue().enqueue(4).remove(4).rebuild().entities[1].last_sequence == 4
+    assert History().queue().remove(6).rebuild().entities[1].last_sequence == 6
+    assert History().queue(last=8).queue(revision=1, last=3).rebuild().entities[1].last_sequence == 8
+
+
+def test_the_highest_revision_stands() -> None:
+    newer = replace(NAMED, user_metadata="new")
+    history = History().queue().queue(revision=2, description=newer).queue(revision=1)
+    rebuilt = history.rebuild()
+    entity = rebuilt.entities[1]
+    assert (entity.description, entity.revision, entity.next_revision) == (newer, 2, 2)
+    assert (entity.segment, entity.offset) == (2, 2000)
+    assert set(history.live()) == {2}
+
+
+def test_deleted_is_deleted() -> None:
+    history = History().queue().enqueue(1, 2).deleted()
+    rebuilt = history.rebuild()
+    assert rebuilt.entities == {}
+    assert rebuilt.next_id == 2
+    assert history.live() == {}
+    # copied meanwhile, and deleted once more behind the copies
+    again = history.enqueue(1).queue().deleted().rebuild()
+    assert again.entities == {}
+    assert again.notes == []
+
+
+def test_meta_keeps_ids_from_coming_back() -> None:
+    rebuilt = History().add(records.META, records.pack_meta(5)).queue().rebuild()
+    assert (rebuilt.next_id, rebuilt.meta) == (5, (1, 1000))
+    assert History().add(records.META, records.pack_meta(2)).queue(id=7).rebuild().next_id == 8
+
+
+def test_messages_that_nothing_describes_are_dropped_and_said() -> None:
+    history = History().enqueue(1, 2, id=3)
+    rebuilt = history.rebuild()
+    assert rebuilt.entities == {}
+    assert rebuilt.notes == ["2 messages of entity 3, which nothing describes, are dropped"]
+    assert history.live() == {}
+
+
+@pytest.mark.parametrize("ids", [(1, 2), (2, 1)])
+def test_of_two_creations_of_one_name_the_later_stands(ids: tuple[int, int]) -> None:
+    history = History()
+    for id in ids:
+        history.queue(id=id, description=replace(NAMED, name="ORDERS" if id == 1 else "orders"))
+    rebuilt = history.enqueue(1, id=2).rebuild()
+    assert list(rebuilt.entities) == [2]
+    assert there(rebuilt, 2) == ([1], [])
+
+
+def test_long_changes_stay_where_they_are() -> None:
+    long = b"x" * (CHANGES_RESIDENT_BYTES_MAX + 1)
+    rebuilt = History().queue().enqueue(1, changes=long).enqueue(2).update(2, 0, records.ACTIVE, long).rebuild()
+    one, two = rebuilt.entities[1].active.scan(0)
+    assert isinstance(one.changes, Stored)
+    assert isinstance(two.changes, Stored)
+    assert (one.changes.segment, one.changes.length) == (2, len(long))
+    assert one.changes.offset == 2000 + records.BATCH_HEAD_BYTES + records.ENTRY_HEAD_BYTES + 4
+    assert (two.changes.segment, two.changes.length) == (4, len(long))
+
+
+def test_pings_leave_nothing() -> None:
+    history = History().add(records.PING, records.pack_ping(1) + b"ping")
+    assert history.rebuild().entities == {}
+    assert history.live() == {}
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        (History().add(99, b"\x01"), "kind"),
+        (History().queue().enqueue(1, place=7), "place 7"),
+        (History().queue().enqueue(1).update(1, 0, 9), "place 9"),
+        (History().add(records.REMOVE, b"\x02\x00\x00\x00\x01"), "version 2"),
+    ],
+)
+def test_what_a_later_version_wrote_is_refused(history: History, words: str) -> None:
+    with pytest.raises(RecordError, match=words):
+        history.rebuild()

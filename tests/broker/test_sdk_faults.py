@@ -1,0 +1,193 @@
+"""The ways in which a namespace or an entity is unavailable (P46), brought about on purpose; the application's view."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from azure.core.exceptions import HttpResponseError, ServiceRequestError, ServiceResponseError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.broker import Broker
+from pairbus.broker.control import request
+from pairbus.testing import fault
+
+from .sdk import Sdk
+
+# the SDK leaves sockets and coroutines behind when a connection fails under it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+SCOPES = ["namespace", "entity"]
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left(broker: Broker) -> Iterator[None]:
+    yield
+    assert not broker.faults("contoso").active(time.time())
+
+
+def entity(scope: str, queue: str) -> str | None:
+    return queue if scope == "entity" else None
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_p46_cannot_send(sdk: Sdk, broker: Broker, scope: str) -> None:
+    queue, other = await sdk.queue(), await sdk.queue()
+    await sdk.send(queue, ServiceBusMessage("before"))
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "no-send", entity=entity(scope, queue)):
+            with pytest.raises(ServiceBusError, match="unable to process") as caught:
+                await sender.send_messages(ServiceBusMessage("during"))
+            assert type(caught.value) is ServiceBusError
+            if scope == "entity":
+                await sdk.send(other, ServiceBusMessage("elsewhere"))
+            # receiving and management go on
+            assert [str(m) for m in await sdk.receive(queue, 1)] == ["before"]
+            assert await sdk.depth(queue) == (0, 0)
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert [str(m) for m in await sdk.receive(queue, 2, wait=1)] == ["after"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_p46_cannot_receive(sdk: Sdk, broker: Broker, scope: str) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
+        await receiver.receive_messages(max_wait_time=0.5)
+        with fault(broker, "no-receive", entity=entity(scope, queue)):
+            await sdk.send(queue, ServiceBusMessage("sent in the meantime"))
+            with pytest.raises(ServiceBusError):
+                await receiver.receive_messages(max_wait_time=2)
+            with pytest.raises(ServiceBusError):
+                await receiver.receive_messages(max_wait_time=2)
+        (message,) = await receiver.receive_messages(max_wait_time=5)
+        assert str(message) == "sent in the meantime"
+        await receiver.complete_message(message)
+
+
+async def test_p46_cannot_manage(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    with fault(broker, "no-manage"):
+        async with sdk.admin() as admin:
+            for call, args in (
+                ("create_queue", (f"{queue}-2",)),
+                ("get_queue", (queue,)),
+                ("delete_queue", (queue,)),
+            ):
+                with pytest.raises(HttpResponseError) as caught:
+                    await getattr(admin, call)(*args)
+                assert caught.value.status_code == 500
+        await sdk.send(queue, ServiceBusMessage("x"))
+        assert len(await sdk.receive(queue, 1)) == 1
+    async with sdk.admin() as admin:
+        assert (await admin.get_queue(queue)).name == queue
+
+
+async def test_p46_cannot_contact_the_service(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        with fault(broker, "unreachable"):
+            with pytest.raises(ServiceBusConnectionError):
+                await sender.send_messages(ServiceBusMessage("during"))
+            with pytest.raises(ServiceBusConnectionError):
+                await sdk.send(queue, ServiceBusMessage("during"))
+            async with sdk.admin() as admin:
+                with pytest.raises((ServiceRequestError, ServiceResponseError)):
+                    await admin.get_queue(queue)
+        await sdk.send(queue, ServiceBusMessage("after"))
+    assert [str(m) for m in await sdk.receive(queue, 3, wait=1)] == ["before", "after"]
+
+
+async def test_an_unreachable_entity_takes_no_other_with_it(sdk: Sdk, broker: Broker) -> None:
+    queue, other = await sdk.queue(), await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        with fault(broker, "unreachable", entity=queue):
+            with pytest.raises(ServiceBusError):
+                await sender.send_messages(ServiceBusMessage("during"))
+            with pytest.raises(ServiceBusError):
+                await sdk.send(queue, ServiceBusMessage("during"))
+            await sdk.send(other, ServiceBusMessage("elsewhere"))
+    await sdk.send(queue, ServiceBusMessage("after"))
+    assert [str(m) for m in await sdk.receive(queue, 3, wait=1)] == ["before", "after"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_black_hole_says_nothing_and_goes_on_afterwards(sdk: Sdk, broker: Broker, scope: str) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        with fault(broker, "black-hole", entity=entity(scope, queue)), pytest.raises(OperationTimeoutError):
+            await sender.send_messages(ServiceBusMessage("swallowed"), timeout=1)
+    # what was on its way arrives when the route is back, as with TCP: the outcome of a timed-out send is unknown (P20)
+    await sdk.send(queue, ServiceBusMessage("after"))
+    got = {str(m) for m in await sdk.receive(queue, 3, wait=1)}
+    assert {"before", "after"} <= got <= {"before", "after", "swallowed"}
+
+
+async def test_a_black_hole_swallows_new_connections(sdk: Sdk, broker: Broker) -> None:
+    with fault(broker, "black-hole"):
+        reader, writer = await asyncio.open_connection(sdk.namespace.host, sdk.namespace.port)
+        writer.write(b"AMQP\x03\x01\x00\x00")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.3)
+    assert await asyncio.wait_for(reader.readexactly(8), 5) == b"AMQP\x03\x01\x00\x00"
+    writer.close()
+
+
+async def test_p24_throttled_to_a_rate(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "throttle", rate=0):
+            with pytest.raises(ServiceBusServerBusyError, match="50009"):
+                await sender.send_messages(ServiceBusMessage("x"))
+            async with sdk.admin() as admin:
+                with pytest.raises(HttpResponseError) as caught:
+                    await admin.get_queue(queue)
+                assert caught.value.status_code in (429, 503)
+        with fault(broker, "throttle", rate=3, entity=queue):
+            outcomes = []
+            for _ in range(20):
+                try:
+                    await sender.send_messages(ServiceBusMessage("x"))
+                    outcomes.append("ok")
+                except ServiceBusServerBusyError:
+                    outcomes.append("busy")
+            assert outcomes[:3] == ["ok"] * 3
+            assert "busy" in outcomes
+        await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_latency_delays_answers(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("warm"))
+        with fault(broker, "latency", delay=0.7, entity=queue):
+            began = time.monotonic()
+            await sender.send_messages(ServiceBusMessage("x"))
+            assert time.monotonic() - began >= 0.7
+            with pytest.raises(OperationTimeoutError):
+                await sender.send_messages(ServiceBusMessage("y"), timeout=0.2)
+
+
+async def test_a_fault_ends_by_itself(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        message = {"command": "fault", "namespace": "contoso", "kind": "no-send", "entity": queue, "for": 0.5}
+        assert (await asyncio.to_thread(request, broker.data, message))["ok"]
+        with pytest.raises(ServiceBusError):
+            await sender.send_messages(ServiceBusMessage("x"))
+        while broker.faults("contoso").active(broker.clock()):
+            await asyncio.sleep(0.02)
+        await sender.send_messages(ServiceBusMessage("x"))

@@ -1,0 +1,352 @@
+"""All that a queue does, through the unmodified official SDK, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from typing import Any
+
+import pytest
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+
+from .conftest import Clock
+from .sdk import Bridge, Sdk
+
+# the SDK leaves sockets and coroutines behind when a connection fails under it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+
+
+async def first(receiver: Bridge, wait: float = 5) -> ServiceBusReceivedMessage:
+    (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=wait)
+    return message  # type: ignore[no-any-return]
+
+
+async def test_a_message_arrives_as_it_was_sent(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    properties = {"text": "ü", "number": 5, "yes": True, "real": 1.5, "raw": b"\0", "id": uuid.uuid4()}
+    sent = ServiceBusMessage(
+        b"\x00body\xff",
+        application_properties=dict(properties),
+        content_type="application/json",
+        correlation_id="c",
+        message_id="m-1",
+        reply_to="r",
+        reply_to_session_id="rs",
+        subject="s",
+        to="t",
+    )
+    await sdk.send(queue, sent)
+    (got,) = await sdk.receive(queue, 1)
+    assert b"".join(got.body) == b"\x00body\xff"
+    expected = {key.encode(): value for key, value in properties.items()}
+    assert got.application_properties == {**expected, b"text": "ü".encode()}
+    for name in ("content_type", "correlation_id", "message_id", "reply_to", "reply_to_session_id", "subject", "to"):
+        assert getattr(got, name) == getattr(sent, name), name
+    assert got.sequence_number == 1
+    assert got.delivery_count == 0
+    assert abs((datetime.datetime.now(datetime.UTC) - got.enqueued_time_utc).total_seconds()) < 3600 * 24
+    assert await sdk.depth(queue) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body_type", "body"),
+    [
+        (AmqpMessageBodyType.DATA, [b"one", b"two"]),
+        (AmqpMessageBodyType.DATA, [b""]),
+        (AmqpMessageBodyType.VALUE, {b"key": [1, None, True]}),
+        (AmqpMessageBodyType.VALUE, b"text"),
+        (AmqpMessageBodyType.SEQUENCE, [[1, b"two"], [3.5]]),
+    ],
+)
+async def test_every_kind_of_body(sdk: Sdk, body_type: AmqpMessageBodyType, body: Any) -> None:
+    queue = await sdk.queue()
+    field = {
+        AmqpMessageBodyType.DATA: "data_body",
+        AmqpMessageBodyType.VALUE: "value_body",
+        AmqpMessageBodyType.SEQUENCE: "sequence_body",
+    }
+    message = AmqpAnnotatedMessage(
+        **{field[body_type]: body},
+        header={"durable": True, "priority": 7},
+        annotations={"x-mine": "kept"},
+        footer={"end": "of it"},
+    )
+    await sdk.send(queue, message)
+    (got,) = await sdk.receive(queue, 1)
+    raw = got.raw_amqp_message
+    assert raw.body_type is body_type
+    assert (raw.body if body_type is AmqpMessageBodyType.VALUE else list(raw.body)) == body
+    assert (raw.header.durable, raw.header.priority) == (True, 7)
+    assert raw.annotations[b"x-mine"] == b"kept"
+    assert raw.footer == {b"end": b"of it"}
+    assert got.message_id  # the broker gives one to a message that comes without
+
+
+async def test_lists_and_batches_keep_their_order(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(f"list {i}") for i in range(50)])
+        batch = await sender.create_message_batch()
+        for i in range(50):
+            batch.add_message(ServiceBusMessage(f"batch {i}"))
+        await sender.send_messages(batch)
+    got = await sdk.receive(queue, 100, receive_mode=DELETE)
+    assert [str(m) for m in got] == [f"{kind} {i}" for kind in ("list", "batch") for i in range(50)]
+    assert [m.sequence_number for m in got] == list(range(1, 101))
+
+
+async def test_receive_and_delete_leaves_nothing(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(10)])
+    got = await sdk.receive(queue, 10, receive_mode=DELETE)
+    assert [str(m) for m in got] == [str(i) for i in range(10)]
+    assert await sdk.depth(queue) == (0, 0)
+
+
+async def test_an_empty_queue_gives_nothing_within_the_wait(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    assert await sdk.receive(queue, 1, wait=1) == []
+
+
+async def test_a_waiting_receiver_gets_what_comes(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    waiting = asyncio.create_task(sdk.receive(queue, 1, wait=20))
+    while not any(link.is_sender for c in list(sdk.namespace.connections) for link in c.links()):
+        await asyncio.sleep(0.01)
+    await sdk.send(queue, ServiceBusMessage("at last"))
+    assert [str(m) for m in await waiting] == ["at last"]
+
+
+async def test_abandon_brings_it_back_with_one_more_delivery(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue, ServiceBusMessage("again"), ServiceBusMessage("later"))
+    async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
+        message = await first(receiver)
+        assert message.delivery_count == 0
+        await receiver.abandon_message(message)
+        message = await first(receiver)
+        assert (str(message), message.delivery_count) == ("again", 1)
+        await receiver.complete_message(message)
+
+
+async def test_too_many_deliveries_end_in_the_dead_letter_queue(sdk: Sdk) -> None:
+    queue = await sdk.queue(max_delivery_count=2)
+    await sdk.send(queue, ServiceBusMessage("poison", message_id="p"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue) as receiver:
+            for _ in range(2):
+                await receiver.abandon_message(await first(receiver))
+            assert await receiver.receive_messages(max_message_count=1, max_wait_time=1) == []
+        assert await sdk.depth(queue) == (0, 1)
+        async with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+            dead = await first(receiver)
+            assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
+            assert dead.dead_letter_error_description == "Message could not be consumed after 2 delivery attempts."
+            assert (str(dead), dead.message_id) == ("poison", "p")
+            await receiver.complete_message(dead)
+    assert await sdk.depth(queue) == (0, 0)
+
+
+async def test_dead_lettering_with_a_reason(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue, ServiceBusMessage("bad", application_properties={"mine": 1}), ServiceBusMessage("worse"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue) as receiver:
+            await receiver.dead_letter_message(await first(receiver), reason="why", error_description="how")
+            await receiver.dead_letter_message(await first(receiver))
+        async with client.get_queue_receiver(queue, sub_queue="deadletter") as receiver:
+            dead = await first(receiver)
+            assert (dead.dead_letter_reason, dead.dead_letter_error_description) == ("why", "how")
+            assert dead.application_properties[b"mine"] == 1
+            await receiver.complete_message(dead)
+            dead = await first(receiver)
+            assert (str(dead), dead.dead_letter_reason) == ("worse", None)
+            # dead letters go nowhere from here, however often they are abandoned
+            for _ in range(12):
+                await receiver.abandon_message(dead)
+                dead = await first(receiver)
+            assert dead.delivery_count == 12
+            await receiver.complete_message(dead)
+
+
+async def test_a_lock_runs_out_and_its_token_is_worth_nothing_then(sdk: Sdk, clock: Clock) -> None:
+    queue = await sdk.queue(lock_duration=datetime.timedelta(seconds=300))
+    await sdk.send(queue, ServiceBusMessage("slow"))
+    async with sdk.client() as client, client.get_queue_receiver(queue) as slow:
+        message = await first(slow)
+        async with client.get_queue_receiver(queue) as other:
+            assert await other.receive_messages(max_message_count=1, max_wait_time=1) == []
+            clock.advance(301)
+            again = await first(other)
+            assert (str(again), again.delivery_count) == ("slow", 1)
+            message._settled = False
+            with pytest.raises(MessageLockLostError):
+                await slow.complete_message(message)
+            await other.complete_message(again)
+
+
+async def test_a_renewed_lock_lasts(sdk: Sdk, clock: Clock) -> None:
+    queue = await sdk.queue(lock_duration=datetime.timedelta(seconds=300))
+    await sdk.send(queue, ServiceBusMessage("slow"))
+    async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
+        message = await first(receiver)
+        before = message.locked_until_utc
+        clock.advance(200)
+        after = await receiver.renew_message_lock(message)
+        assert (after - before).total_seconds() >= 199
+        clock.advance(200)
+        assert await receiver.receive_messages(max_message_count=1, max_wait_time=1) == []
+        await receiver.complete_message(message)
+    assert await sdk.depth(queue) == (0, 0)
+
+
+async def test_messages_stay_locked_when_their_receiver_is_gone(sdk: Sdk, clock: Clock) -> None:
+    queue = await sdk.queue(lock_duration=datetime.timedelta(seconds=300))
+    await sdk.send(queue, ServiceBusMessage("left behind"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue) as receiver:
+            await first(receiver)
+        async with client.get_queue_receiver(queue) as receiver:
+            assert await receiver.receive_messages(max_message_count=1, max_wait_time=1) == []
+            clock.advance(301)
+            assert (await first(receiver)).delivery_count == 1
+
+
+async def test_peek_shows_without_taking(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(5)])
+    async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
+        assert await receiver.peek_messages(max_message_count=1, sequence_number=99) == []
+        locked = await first(receiver)
+        peeked = await receiver.peek_messages(max_message_count=10, sequence_number=1)
+        assert [str(m) for m in peeked] == ["0", "1", "2", "3", "4"]
+        assert [m.sequence_number for m in peeked] == [1, 2, 3, 4, 5]
+        peeked = await receiver.peek_messages(max_message_count=2, sequence_number=3)
+        assert [str(m) for m in peeked] == ["2", "3"]
+        await receiver.complete_message(locked)
+    assert await sdk.depth(queue) == (4, 0)
+
+
+async def test_large_messages_travel_in_many_frames(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    body = bytes(range(256)) * 1000  # 256,000 bytes: four frames each way
+    await sdk.send(queue, ServiceBusMessage(body))
+    (got,) = await sdk.receive(queue, 1)
+    assert b"".join(got.body) == body
+
+
+async def test_a_message_that_is_too_large_is_refused_and_the_link_stays(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        for size in (262144, 2_000_000):
+            with pytest.raises(MessageSizeExceededError):
+                await sender.send_messages(ServiceBusMessage(b"x" * size))
+        await sender.send_messages(ServiceBusMessage("fits"))
+    assert await sdk.depth(queue) == (1, 0)
+
+
+async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(sdk: Sdk) -> None:
+    queue = await sdk.queue(max_size_in_megabytes=1)
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        for _ in range(5):
+            await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
+        assert len(await sdk.receive(queue, 1)) == 1
+        await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
+    assert await sdk.depth(queue) == (5, 0)
+
+
+async def test_an_unknown_queue(sdk: Sdk) -> None:
+    async with sdk.client() as client:
+        with pytest.raises(MessagingEntityNotFoundError):
+            async with client.get_queue_sender("no-such-queue") as sender:
+                await sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(MessagingEntityNotFoundError):
+            async with client.get_queue_receiver("no-such-queue") as receiver:
+                await receiver.receive_messages(max_wait_time=1)
+
+
+async def test_nobody_sends_to_a_dead_letter_queue(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client:
+        with pytest.raises(ServiceBusError, match="dead-letter"):
+            async with client.get_queue_sender(f"{queue}/$DeadLetterQueue") as sender:
+                await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_names_are_matched_in_any_case(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue.upper(), ServiceBusMessage("x"))
+    assert len(await sdk.receive(queue.title(), 1)) == 1
+
+
+async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_load(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(200)])
+    halves = await asyncio.gather(*(sdk.receive(queue, 200, wait=2) for _ in range(3)))
+    assert sorted(int(str(m)) for half in halves for m in half) == list(range(200))
+
+
+async def test_many_senders_at_once(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+
+    async def send(n: int) -> None:
+        await sdk.send(queue, *[ServiceBusMessage(f"{n}.{i}") for i in range(10)])
+
+    await asyncio.gather(*(send(n) for n in range(8)))
+    got = await sdk.receive(queue, 80, receive_mode=DELETE)
+    assert sorted(str(m) for m in got) == sorted(f"{n}.{i}" for n in range(8) for i in range(10))
+
+
+async def test_p32_pings_are_confirmed_counted_and_never_delivered(sdk: Sdk) -> None:
+    queue = await sdk.queue(max_size_in_megabytes=1)
+    ping = ServiceBusMessage(
+        b"",
+        content_type="application/vnd.ms-servicebus-ping",
+        time_to_live=datetime.timedelta(seconds=1),
+        session_id=str(uuid.uuid4()),
+    )
+    await sdk.send(queue, ping, ServiceBusMessage("real"), [ping, ServiceBusMessage("real too")])
+    async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
+        assert [str(m) for m in await receiver.peek_messages(max_message_count=10)] == ["real", "real too"]
+    assert [str(m) for m in await sdk.receive(queue, 3, wait=1)] == ["real", "real too"]
+    assert await sdk.depth(queue) == (0, 0)
+    assert sdk.namespace.namespace.queues[queue].pings == 2
+    # a ping is refused whenever a message would be
+    for size in (200_000, 10_000, 1_000, 10):
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await sdk.send(queue, *[ServiceBusMessage(b"x" * size) for _ in range(20)])
+    with pytest.raises(ServiceBusQuotaExceededError):
+        await sdk.send(queue, ping)
+
+
+async def test_a_deleted_queue_cuts_its_links(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("x"))
+        async with sdk.admin() as admin:
+            await admin.delete_queue(queue)
+        with pytest.raises(ServiceBusError):
+            await sender.send_messages(ServiceBusMessage("y"))
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.send_messages(ServiceBusMessage("z"))

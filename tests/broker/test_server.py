@@ -1,0 +1,171 @@
+"""The broker as a whole: starting, stopping, restarting, its folder, its pages, its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import stat
+import urllib.request
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.broker import Broker, serve, serve_sync
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.server import parse_namespace
+from pairbus.errors import PairbusError
+
+from .sdk import Sdk
+
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("contoso", ("contoso", 0)), ("a-1:5672", ("a-1", 5672)), ("x:0", ("x", 0))]
+)
+def test_namespaces_are_named_with_or_without_a_port(text: str, expected: tuple[str, int]) -> None:
+    assert parse_namespace(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":1", "Contoso", "a_b", "-a", "a-", "a b", "x" * 51, "../x", "a:x", "a:65536", "a:-1"]
+)
+def test_what_can_not_be_a_namespace_is_named(text: str) -> None:
+    with pytest.raises(PairbusError, match=r"lower-case letters|not a port"):
+        parse_namespace(text)
+
+
+async def create(broker: Broker, queue: str) -> None:
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    namespace = broker.namespaces["contoso"].namespace
+    namespace.create_queue(QueueDescription(name=queue), broker.clock(), done.set_result)
+    assert await done is None
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with serve("contoso", data=tmp_path) as broker:
+        await create(broker, "q")
+        first = broker.namespaces["contoso"].connection_string
+        sdk = Sdk(True, broker.namespaces["contoso"])
+        await sdk.send("q", [ServiceBusMessage(str(i), message_id=f"m{i}") for i in range(20)])
+        assert [str(m) for m in await sdk.receive("q", 5)] == ["0", "1", "2", "3", "4"]
+        port = broker.namespaces["contoso"].port
+    async with serve(f"contoso:{port}", data=tmp_path) as broker:
+        assert broker.namespaces["contoso"].connection_string == first
+        sdk = Sdk(True, broker.namespaces["contoso"])
+        assert await sdk.depth("q") == (15, 0)
+        await sdk.send("q", ServiceBusMessage("20"))
+        got = await sdk.receive("q", 16)
+    assert [str(m) for m in got] == [str(i) for i in range(5, 21)]
+    assert [m.sequence_number for m in got] == list(range(6, 22))
+
+
+async def test_namespaces_know_nothing_of_each_other(tmp_path: Path) -> None:
+    async with serve("one", "two", data=tmp_path) as broker:
+        one, two = (Sdk(True, broker.namespaces[name]) for name in ("one", "two"))
+        queue = await one.queue()
+        async with two.admin() as admin:
+            assert await admin.collect("list_queues") == []
+        async with one.admin() as admin:
+            assert [q.name for q in await admin.collect("list_queues")] == [queue]
+        assert one.namespace.port != two.namespace.port
+        key_of_one = one.namespace.connection_string.split("SharedAccessKey=")[1]
+        assert key_of_one not in two.namespace.connection_string
+
+
+async def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
+    async with serve("contoso", data=tmp_path):
+        with pytest.raises(PairbusError, match=r"contoso|another|lock"):
+            async with serve("contoso", data=tmp_path):
+                pass
+    async with serve("contoso", data=tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "B")])
+async def test_a_broker_that_can_not_start_says_why_and_leaves_nothing_running(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(PairbusError):
+        async with serve(*names, data=tmp_path):
+            pass
+    async with serve("a", data=tmp_path):
+        pass
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    taken = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    with pytest.raises((PairbusError, OSError), match=str(port)):
+        async with serve(f"contoso:{port}", data=tmp_path):
+            pass
+    taken.close()
+    async with serve(f"contoso:{port}", data=tmp_path):
+        pass
+
+
+async def test_only_the_owner_can_read_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with serve("contoso", data=data, ledger=True) as broker:
+        await create(broker, "q")
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
+        for path in data.rglob("*"):
+            if path.name != "ca.pem":
+                assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def page(broker: Broker, path: str, scheme: str = "https") -> str:
+    namespace = broker.namespaces["contoso"]
+    context = ssl.create_default_context(cafile=namespace.ca_file) if scheme == "https" else None
+    url = f"{scheme}://{namespace.host}:{namespace.port}{path}"
+    with urllib.request.urlopen(url, context=context, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_health_and_metrics_over_http_and_https(tmp_path: Path) -> None:
+    with serve_sync("contoso", data=tmp_path) as broker:
+        sdk = Sdk(False, broker.namespaces["contoso"])
+
+        async def use() -> str:
+            queue = await sdk.queue()
+            await sdk.send(queue, [ServiceBusMessage("x")] * 3)
+            await sdk.receive(queue, 2)
+            return queue
+
+        queue = asyncio.run(use())
+        for scheme in ("http", "https"):
+            assert json.loads(page(broker, "/health", scheme))["status"] == "healthy"
+            metrics = page(broker, "/metrics", scheme)
+        labels = f'{{namespace="contoso",entity="{queue}"}}'
+        assert f"pairbus_messages_sent_total{labels} 3" in metrics
+        assert 'outcome="complete"} 2' in metrics
+        assert f'pairbus_queue_messages{{namespace="contoso",entity="{queue}",state="active"}} 1' in metrics
+
+
+async def test_the_ledger_tells_what_happened_to_each_message(tmp_path: Path) -> None:
+    async with serve("contoso", data=tmp_path, ledger=True) as broker:
+        await create(broker, "q")
+        sdk = Sdk(True, broker.namespaces["contoso"])
+        await sdk.send("q", ServiceBusMessage("one", message_id="a"), [ServiceBusMessage("two", message_id="b")])
+        async with sdk.client() as client, client.get_queue_receiver("q") as receiver:
+            (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            await receiver.dead_letter_message(message, reason="r")
+            (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            await receiver.complete_message(message)
+    (path,) = (tmp_path / "contoso" / "ledger").glob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    seen = [(line["kind"], line.get("mid"), line.get("seq"), line["outcome"]) for line in lines if "entity" in line]
+    assert ("send", "a", None, "ok") in seen
+    assert ("send", "b", None, "ok") in seen
+    assert ("receive", "a", 1, "ok") in seen
+    assert ("dead-letter", None, 1, "ok") in seen
+    assert ("receive", "b", 2, "ok") in seen
+    assert ("settle", None, 2, "ok") in seen
+    assert all(line["ns"] == "contoso" for line in lines if "entity" in line)
+
+
+def test_the_sync_twin_reports_a_failed_start(tmp_path: Path) -> None:
+    with pytest.raises(PairbusError, match="lower-case"), serve_sync("UPPER", data=tmp_path):
+        pass

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from pairbus.journal import JournalCorrupt, JournalError, JournalFull, MachineStopped, MemoryFiles, Options, Record
+from tests.journal.rig import SMALL, Rig, check_crash
+
+PUT, GONE = 1, 2
+
+
+class Shelf:
+    """The smallest owner: a put has a name, and a tombstone takes it away."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.places: dict[bytes, tuple[int, int, int]] = {}
+        for record in rig.records:
+            name = record.payload[:4]
+            if record.kind == PUT:
+                self.places[name] = (record.segment, record.offset, len(record.payload))
+            else:
+                self.places.pop(name, None)
+
+    def put(self, name: bytes, size: int) -> None:
+        payload = name + b"." * size
+
+        def done(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self.places[name] = (segment, offset, len(payload))
+
+        assert self.rig.journal is not None
+        self.rig.journal.append(PUT, payload, done)
+
+    def drop(self, name: bytes) -> None:
+        assert self.rig.journal is not None
+        segment, _, size = self.places.pop(name)
+        self.rig.journal.release(segment, size)
+        self.rig.journal.append(GONE, name, lazy=True)
+
+    def live(self, record: Record) -> tuple[int, bytes] | None:
+        place = self.places.get(record.payload[:4])
+        if record.kind == PUT and place is not None and place[:2] == (record.segment, record.offset):
+            return PUT, record.payload
+        return None
+
+    def moved(self, record: Record, segment: int, offset: int) -> None:
+        if self.live(record) is not None:
+            self.places[record.payload[:4]] = (segment, offset, len(record.payload))
+
+
+def filled(files: MemoryFiles | None = None, options: Options = SMALL) -> tuple[Rig, Shelf]:
+    rig = Rig(files, options).open()
+    shelf = Shelf(rig)
+    for i in range(60):
+        shelf.put(b"%04d" % i, 150)
+        rig.turn()
+    for i in range(60):
+        if i % 5:
+            shelf.drop(b"%04d" % i)
+    rig.turn()
+    rig.turn(after=1.0)
+    return rig, shelf
+
+
+async def compact(rig: Rig, shelf: Shelf) -> int | None:
+    """Runs the compaction with the writer's work done on this thread."""
+    assert rig.journal is not None
+    task = asyncio.ensure_future(rig.journal.compact(shelf))
+    while not task.done():
+        await asyncio.sleep(0)
+        rig.journal.turn()
+        if rig.files.is_dead:
+            task.cancel()
+            raise MachineStopped
+    return task.result()
+
+
+async def test_live_records_move_and_the_segment_goes() -> None:
+    rig, shelf = filled()
+    assert rig.journal is not None
+    names = set(shelf.places)
+    count = len(rig.segment_paths())
+    assert rig.journal.compaction_is_due()
+    assert await compact(rig, shelf) == 1
+    assert len(rig.segment_paths()) == count - 1
+    assert set(shelf.places) == names
+    for name, place in shelf.places.items():
+        assert place[0] != 1
+        assert rig.journal.read(*place)[:4] == name
+    again = Rig(rig.files.power_cut()).open()
+    assert set(Shelf(again).places) == names
+
+
+async def test_until_only_the_current_one_is_left() -> None:
+    rig, shelf = filled()
+    assert rig.journal is not None
+    names = set(shelf.places)
+    while rig.journal.compaction_is_due():
+        await compact(rig, shelf)
+    assert len(rig.journal.segments()) <= 3
+    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == names
+
+
+async def test_nothing_to_compact_in_the_current_segment() -> None:
+    rig = Rig().open()
+    assert rig.journal is not None
+    rig.send(b"x")
+    assert not rig.journal.compaction_is_due()
+    assert await compact(rig, Shelf(rig)) is None
+
+
+async def test_killed_at_every_file_operation() -> None:
+    """With all of what was not synced, with none of it, with any of it; and killed without a power cut."""
+    rig, shelf = filled()
+    start = rig.files.calls
+    expected = set(shelf.places)
+    await compact(rig, shelf)
+    operations = rig.files.calls - start
+    assert operations > 5
+    for number in range(1, operations + 1):
+        rig, shelf = filled()
+        rig.files.dies_at = rig.files.calls + number
+        with pytest.raises(MachineStopped):
+            await compact(rig, shelf)
+        chance = random.Random(number)
+        disks = [rig.files.power_cut(), rig.files.power_cut(everything=True), rig.files.kill()]
+        disks += [rig.files.power_cut(chance) for _ in range(20)]
+        for disk in disks:
+            again = Rig(disk).open()
+            after = Shelf(again)
+            assert set(after.places) == expected
+            await compact(again, after)
+            assert set(after.places) == expected
+            third = Rig(again.files.power_cut()).open()
+            assert set(Shelf(third).places) == expected
+            assert third.journal is not None
+            for name, place in Shelf(third).places.items():
+                assert third.journal.read(*place)[:4] == name
+
+
+async def test_a_copy_that_fails_leaves_the_segment() -> None:
+    rig, shelf = filled()
+    expected = set(shelf.places)
+
+    def fault(name: str, path: str) -> int | None:
+        if name in ("fdatasync", "create"):
+            raise OSError(5, "injected")
+        return None
+
+    rig.files.fault = fault
+    with pytest.raises(JournalError, match="EIO"):
+        await compact(rig, shelf)
+    rig.files.fault = None
+    rig.turn(after=1.0)
+    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == expected
+    assert await compact(rig, shelf) == 1
+    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == expected
+
+
+async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> None:
+    rig, shelf = filled()
+
+    def fault(name: str, path: str) -> int | None:
+        if name == "unlink":
+            raise OSError(5, "injected")
+        return None
+
+    rig.files.fault = fault
+    with pytest.raises(JournalError, match="deleting"):
+        await compact(rig, shelf)
+    rig.files.fault = None
+    assert await compact(rig, shelf) == 1
+
+
+async def test_compaction_on_a_full_disk_makes_room() -> None:
+    rig, shelf = filled()
+    rig.files.capacity = rig.files.used()
+    assert rig.journal is not None
+    i = 100
+    while not rig.journal.is_full:
+        shelf.put(b"%04d" % i, 150)
+        rig.turn()
+        i += 1
+    assert isinstance(rig.send(b"no"), JournalFull)
+    while rig.journal.is_full:
+        assert rig.journal.compaction_is_due()
+        await compact(rig, shelf)
+    assert rig.send(b"yes") is None
+    check_crash(rig, rig.files.power_cut())
+
+
+async def test_damage_found_by_compaction_keeps_the_segment() -> None:
+    rig, shelf = filled()
+    rig.files.content(rig.segment_paths()[0])[200] ^= 1
+    with pytest.raises(JournalCorrupt):
+        await compact(rig, shelf)
+    assert rig.segment_paths()[0].endswith("0001.segment")
+
+
+async def test_one_at_a_time() -> None:
+    rig, shelf = filled()
+    assert rig.journal is not None
+    first = asyncio.ensure_future(rig.journal.compact(shelf))
+    await asyncio.sleep(0)
+    with pytest.raises(JournalError, match="already running"):
+        await rig.journal.compact(shelf)
+    while not first.done():
+        rig.turn()
+        await asyncio.sleep(0)
+    assert first.result() == 1
+
+
+def test_many_small_segments_are_due() -> None:
+    files = MemoryFiles()
+    for i in range(20):
+        rig = Rig(files).open()
+        rig.send(b"%d" % i)
+        assert rig.journal is not None
+        due = rig.journal.compaction_is_due()
+        rig.journal.close()
+        files = files.kill()
+    assert due

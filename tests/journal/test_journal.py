@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pairbus.journal import (
+    Journal,
+    JournalBusy,
+    JournalClosed,
+    JournalError,
+    JournalLocked,
+    MemoryFiles,
+    Options,
+    RecordTooLarge,
+)
+from pairbus.journal import record as record_module
+from tests.journal.rig import FOLDER, SMALL, Rig, reopened
+
+
+async def append(journal: Journal, payload: bytes, *, lazy: bool = False) -> tuple[int, int]:
+    answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+    def done(error: JournalError | None, segment: int, offset: int) -> None:
+        if error is None:
+            answer.set_result((segment, offset))
+        else:
+            answer.set_exception(error)
+
+    journal.append(1, payload, done, lazy=lazy)
+    return await answer
+
+
+def opened(folder: Path, options: Options | None = None) -> tuple[Journal, list[bytes]]:
+    journal = Journal.open(folder, options)
+    found = [record.payload for record in journal.replay()]
+    journal.start(asyncio.get_running_loop().call_soon_threadsafe)
+    return journal, found
+
+
+async def test_the_round_trip_on_real_files_with_the_thread(tmp_path: Path) -> None:
+    options = Options(segment_bytes=64 * 1024, reserve_bytes=4096, allocate_bytes=8192)
+    journal, found = opened(tmp_path / "j", options)
+    assert found == []
+    payloads = [b"%05d" % i * 100 for i in range(300)]
+    places = await asyncio.gather(*(append(journal, p, lazy=i % 3 == 0) for i, p in enumerate(payloads)))
+    assert len({segment for segment, _ in places}) > 1
+    for payload, (segment, offset) in zip(payloads, places, strict=True):
+        assert journal.read(segment, offset, len(payload)) == payload
+    assert 0 < journal.syncs < 100
+    journal.close()
+    again, found = opened(tmp_path / "j", options)
+    assert found == payloads
+    assert again.notes == []
+    again.close()
+
+
+async def test_lazy_records_are_synced_by_the_thread_alone(tmp_path: Path) -> None:
+    journal, _ = opened(tmp_path / "j", Options(lazy_sync_s=0.01, reserve_bytes=0))
+    log = journal._log
+    assert log is not None
+    synced = asyncio.Event()
+    loop, fdatasync = asyncio.get_running_loop(), log._fdatasync
+
+    def told() -> None:
+        fdatasync()
+        loop.call_soon_threadsafe(synced.set)
+
+    log._fdatasync = told  # type: ignore[method-assign]
+    await append(journal, b"complete", lazy=True)
+    await asyncio.wait_for(synced.wait(), 30)
+    assert journal.pending_bytes == 0
+    journal.close()
+
+
+async def test_closing_answers_all_that_waits(tmp_path: Path) -> None:
+    journal, _ = opened(tmp_path / "j")
+    answers: list[int] = []
+    for i in range(100):
+        journal.append(1, b"x" * 100, lambda error, segment, offset, i=i: answers.append(i))  # type: ignore[misc]
+    journal.close()
+    await asyncio.sleep(0)
+    assert answers == list(range(100))
+    with pytest.raises(JournalClosed):
+        journal.append(1, b"late")
+    journal.close()
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    with pytest.raises(JournalLocked, match=r"is in use by process \d+"):
+        Journal.open(tmp_path / "j")
+    journal.close()
+    Journal.open(tmp_path / "j").close()
+
+
+def test_the_order_of_calls_is_checked() -> None:
+    journal = Journal.open(FOLDER, SMALL, MemoryFiles())
+    with pytest.raises(JournalClosed, match="after a complete replay"):
+        journal.start(lambda callback: None)
+    with pytest.raises(JournalClosed, match="append"):
+        journal.append(1, b"")
+    records = journal.replay()
+    with pytest.raises(JournalClosed, match="once"):
+        journal.replay()
+    assert list(records) == []
+    journal.close()
+
+
+def test_too_much_pending_is_refused_at_once_and_through_the_callback() -> None:
+    rig = Rig(options=Options(segment_bytes=4096, reserve_bytes=0, pending_bytes_max=250)).open()
+    lsns = [rig.append(b"x" * 100) for _ in range(4)]
+    refused = [lsn for lsn, error, _, _ in rig.answers if isinstance(error, JournalBusy)]
+    assert len(refused) == 2
+    rig.turn()
+    assert rig.answer_to(lsns[0]) is None and rig.answer_to(lsns[1]) is None
+    assert rig.journal is not None and rig.journal.pending_bytes == 0
+    assert rig.send(b"y" * 1000) is None  # alone, even a larger one goes through
+
+
+def test_a_record_beyond_the_format_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pairbus.journal.journal.RECORD_BYTES_MAX", 1000)
+    assert record_module.RECORD_BYTES_MAX > 1000
+    rig = Rig().open()
+    with pytest.raises(RecordTooLarge, match="a record of 1001 bytes: at most 1000"):
+        rig.append(b"x" * 1001)
+
+
+def test_parts_are_one_payload() -> None:
+    rig = Rig().open()
+    assert rig.journal is not None
+    rig.journal.append(9, (b"ab", b"", b"cd"))
+    rig.turn()
+    again = reopened(rig.files.power_cut())
+    assert [(r.lsn, r.kind, r.payload) for r in again.records] == [(1, 9, b"abcd")]
+
+
+def test_live_bytes_per_segment() -> None:
+    rig = Rig().open()
+    assert rig.journal is not None
+    for i in range(20):
+        assert rig.send(bytes([i]) * 300) is None
+    for lsn, _, segment, _ in rig.answers:
+        if lsn % 2:
+            rig.journal.release(segment, 300)
+    assert sum(info.live for info in rig.journal.segments()) == 3000
+    again = reopened(rig.files.power_cut())
+    assert again.journal is not None
+    assert sum(info.live for info in again.journal.segments()) == 6000
+    assert [info.is_current for info in again.journal.segments()][-1]
+
+
+def test_reading_what_is_not_there_is_a_journal_error() -> None:
+    rig = Rig().open()
+    assert rig.send(b"abc") is None
+    assert rig.journal is not None
+    with pytest.raises(JournalError, match="reading 3 bytes at 9:64: ENOENT"):
+        rig.journal.read(9, 64, 3)
+    with pytest.raises(JournalError, match="the segment ends"):
+        rig.journal.read(1, 10**6, 3)
+
+
+def test_repr() -> None:
+    assert repr(Rig().open().journal) == "<Journal j: started, lsn 0, 0 bytes pending>"
+
+
+WRITER = """
+    import asyncio, sys
+    from pairbus.journal import Journal, Options
+
+    async def main():
+        options = Options(segment_bytes=200_000, reserve_bytes=65_536, allocate_bytes=32_768, durability=sys.argv[2])
+        journal = Journal.open(sys.argv[1], options)
+        last = -1
+        for record in journal.replay():
+            last = int(record.payload[:10])
+        loop = asyncio.get_running_loop()
+        journal.start(loop.call_soon_threadsafe)
+        counter = last
+
+        def send():
+            nonlocal counter
+            counter += 1
+            number = counter
+
+            def done(error, segment, offset):
+                assert error is None
+                sys.stdout.write(f"{number}\\n")
+                sys.stdout.flush()
+                send()
+
+            journal.append(1, b"%010d" % number + b"x" * 500, done, lazy=number % 5 == 0)
+
+        for _ in range(20):
+            send()
+        await loop.create_future()
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("durability", ["default", "none"])
+def test_killed_with_signal_9_again_and_again(tmp_path: Path, durability: str) -> None:
+    """Each life goes on from what it replayed; everything that any life confirmed is there, lazy ones too."""
+    confirmed: set[int] = set()
+    for life in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "j"), durability],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        for _ in range(150 + 37 * life):
+            confirmed.add(int(process.stdout.readline()))
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read()
+        confirmed.update(int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n"))
+        process.stdout.close()
+        assert process.wait() == -signal.SIGKILL
+        journal = Journal.open(tmp_path / "j")
+        found = [int(record.payload[:10]) for record in journal.replay()]
+        journal.close()
+        assert found == sorted(set(found))
+        assert confirmed <= set(found)

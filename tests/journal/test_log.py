@@ -1,0 +1,384 @@
+"""The rules for a failing and a full disk, one by one."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from pairbus.journal import JournalFailed, JournalFull, MemoryFiles, Options
+from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
+
+STRICT = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="strict")
+NONE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="none")
+UNALLOCATED = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=0)
+
+
+class FailOnce:
+    """Fails the given call on a segment's file, `times` times."""
+
+    def __init__(self, name: str, number: int = errno.EIO, times: int = 1, path: str = "") -> None:
+        self.name, self.number, self.times, self.path = name, number, times, path
+
+    def __call__(self, name: str, path: str) -> int | None:
+        if name == self.name and self.times and self.path in path:
+            self.times -= 1
+            raise OSError(self.number, "injected")
+        return None
+
+
+def both(*faults: Callable[[str, str], int | None]) -> Callable[[str, str], int | None]:
+    def fault(name: str, path: str) -> int | None:
+        for one in faults:
+            one(name, path)
+        return None
+
+    return fault
+
+
+# -- group commit
+
+
+def test_all_that_waits_is_one_write_and_one_sync() -> None:
+    rig = Rig().open()
+    before = len(rig.files.log)
+    for i in range(10):
+        rig.append(b"%d" % i, lazy=i % 2 == 1)
+    rig.turn()
+    assert rig.files.log[before:] == ["pwrite 000000000001.segment", "fdatasync 000000000001.segment"]
+    lsns = [lsn for lsn, _, _, _ in rig.answers]
+    assert lsns == [2, 4, 6, 8, 10, 1, 3, 5, 7, 9]  # the lazy ones before the sync; each class in lsn order
+
+
+def test_answers_tell_where_the_payload_is() -> None:
+    rig = Rig().open()
+    for i in range(40):
+        assert rig.send(b"%03d" % i * 50) is None
+    assert rig.journal is not None
+    assert len({segment for _, _, segment, _ in rig.answers}) > 1
+    for lsn, _, segment, offset in rig.answers:
+        payload = rig.asked[lsn][1]
+        assert rig.journal.read(segment, offset, len(payload)) == payload
+
+
+def test_lazy_records_are_answered_after_the_write_and_synced_in_time_without_other_traffic() -> None:
+    rig = Rig().open()
+    rig.append(b"complete", lazy=True)
+    rig.turn()
+    assert rig.answers[0][1] is None
+    assert rig.files.log[-1].startswith("pwrite")
+    assert reopened(rig.files.power_cut()).records == []
+    assert rig.journal is not None and rig.journal._log is not None
+    wait = rig.journal._log.timeout(rig.now)
+    assert wait is not None and 0 < wait < 0.1
+    rig.turn(after=wait)
+    assert rig.files.log[-1].startswith("fdatasync")
+    assert reopened(rig.files.power_cut()).replayed() == [b"complete"]
+
+
+def test_a_stream_of_lazy_records_does_not_put_the_sync_off() -> None:
+    rig = Rig().open()
+    syncs = 0
+    for i in range(30):
+        rig.append(b"%d" % i, lazy=True)
+        rig.turn(after=0.01)
+        syncs = sum(call.startswith("fdatasync") for call in rig.files.log)
+    assert syncs >= 3 + 2
+
+
+def test_strict_syncs_lazy_records_before_the_answer() -> None:
+    rig = Rig(options=STRICT).open()
+    assert rig.send(b"complete", lazy=True) is None
+    assert reopened(rig.files.power_cut(), STRICT).replayed() == [b"complete"]
+
+
+def test_none_answers_without_a_sync_and_survives_a_kill() -> None:
+    rig = Rig(options=NONE).open()
+    before = len(rig.files.log)
+    assert rig.send(b"one") is None
+    assert rig.files.log[before:] == ["pwrite 000000000001.segment"]
+    assert reopened(rig.files.kill(), NONE).replayed() == [b"one"]
+    assert reopened(rig.files.power_cut(), NONE).replayed() == []
+
+
+def test_a_clean_stop_syncs_in_every_mode() -> None:
+    for options in (SMALL, STRICT, NONE):
+        rig = Rig(options=options).open()
+        rig.append(b"one", lazy=True)
+        assert rig.journal is not None
+        rig.journal.close()
+        assert rig.answers[0][1] is None
+        assert reopened(rig.files.power_cut(), options).replayed() == [b"one"]
+
+
+def test_a_new_segment_is_durable_before_a_record_in_it_is_confirmed() -> None:
+    rig = Rig().open()
+    for i in range(60):
+        assert rig.send(b"%03d" % i * 60) is None
+        check_crash(rig, rig.files.power_cut())
+
+
+# -- the failing disk
+
+
+@pytest.mark.parametrize("options", [SMALL, STRICT, UNALLOCATED])
+@pytest.mark.parametrize("name", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("truncate_fails", [False, True])
+def test_a_failed_write_or_sync(options: Options, name: str, truncate_fails: bool) -> None:
+    rig = Rig(options=options).open()
+    assert rig.send(b"kept") is None
+    assert rig.send(b"settled", lazy=True) is None
+    first = rig.journal._log.number  # type: ignore[union-attr]
+    rig.files.fault = both(FailOnce(name), FailOnce("truncate", times=9 if truncate_fails else 0))
+    send, lazy = rig.append(b"refused"), rig.append(b"goes on", lazy=True)
+    rig.turn()
+    error = rig.answer_to(send)
+    assert isinstance(error, JournalFailed) and error.errno == errno.EIO and "EIO" in str(error)
+    assert not error.unknown
+    assert rig.answer_to(lazy) is None
+    log = rig.files.log
+    failed = max(i for i, call in enumerate(log) if call == f"{name} {first:012d}.segment")
+    assert f"fdatasync {first:012d}.segment" not in log[failed + 1 :]
+    rig.files.fault = None
+    assert rig.send(b"next") is None
+    for files in (rig.files.kill(), rig.files.power_cut(everything=True), rig.files.power_cut()):
+        assert check_crash(rig, files, lazy_survives=True) == [b"kept", b"settled", b"goes on", b"next"]
+
+
+def test_refusals_go_out_only_when_the_next_header_is_durable() -> None:
+    """Otherwise a refused send could come back after a power cut."""
+    rig = Rig().open()
+    assert rig.send(b"kept") is None
+    rig.files.fault = FailOnce("fdatasync")
+    rig.append(b"refused")
+    calls_at_answer: list[str] = []
+    post = rig.journal._writer._post  # type: ignore[union-attr]
+    rig.journal._writer._post = lambda callback: (calls_at_answer.append(rig.files.log[-1]), post(callback))  # type: ignore[union-attr]
+    rig.turn()
+    assert calls_at_answer == [f"fsync_dir {FOLDER}"]
+
+
+def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resumes_later() -> None:
+    rig = Rig().open()
+    assert rig.send(b"kept") is None
+    assert rig.send(b"settled", lazy=True) is None
+    rig.files.fault = both(FailOnce("fdatasync"), FailOnce("create", times=99))
+    send, lazy = rig.append(b"refused"), rig.append(b"second", lazy=True)
+    rig.turn()
+    error = rig.answer_to(send)
+    assert isinstance(error, JournalFailed) and error.unknown
+    assert rig.answer_to(lazy) is None  # it had been written and answered before the sync failed
+    later = rig.send(b"later")
+    assert isinstance(later, JournalFailed) and not later.unknown  # nothing of it was written
+    assert rig.journal is not None and rig.journal.is_full
+    rig.files.fault = None
+    rig.turn(after=1.0)  # time alone brings the settlements to the disk
+    assert not rig.journal.is_full
+    rig.turn(after=0.2)
+    assert rig.send(b"again") is None
+    assert check_crash(rig, rig.files.power_cut(), lazy_survives=True) == [b"kept", b"settled", b"second", b"again"]
+
+
+def test_a_disk_that_fails_for_ever_is_not_tried_for_ever() -> None:
+    rig = Rig().open()
+    assert rig.send(b"kept") is None
+    rig.files.fault = lambda name, path: FailOnce("fdatasync")(name, path) if rig.files.calls else None
+    for _ in range(50):
+        assert isinstance(rig.send(b"refused"), JournalFailed)
+    assert isinstance(rig.send(b"lazy", lazy=True), (JournalFailed, type(None)))
+    rig.turn(after=1.0)
+    assert len(rig.segment_paths()) <= 3
+    rig.files.fault = None
+    rig.turn(after=1.0)
+    assert rig.send(b"again") is None
+
+
+@pytest.mark.parametrize("step", [1, 7, 30])
+def test_short_writes_are_completed(step: int) -> None:
+    rig = Rig().open()
+    rig.files.fault = lambda name, path: step if name == "pwrite" else None
+    rig.append(b"a" * 100)
+    rig.append(b"b" * 100)
+    rig.turn()
+    rig.files.fault = None
+    assert check_crash(rig, rig.files.power_cut()) == [b"a" * 100, b"b" * 100]
+
+
+def test_a_write_of_no_bytes_is_a_failure_not_a_loop() -> None:
+    rig = Rig().open()
+    rig.files.fault = lambda name, path: 0 if name == "pwrite" and rig.journal is not None else None
+    assert isinstance(rig.send(b"x"), (JournalFailed, JournalFull))
+
+
+@pytest.mark.parametrize("doing", ["create", "fsync_dir", "fdatasync"])
+def test_a_segment_change_that_fails_refuses_and_recovers(doing: str) -> None:
+    rig = Rig().open()
+    sent = []
+    rig.files.fault = FailOnce(doing, path="" if doing == "fsync_dir" else "0002")
+    while rig.journal is not None and len(rig.journal.segments()) < 3:
+        payload = b"%05d" % len(rig.asked) * 30
+        if rig.send(payload) is None:
+            sent.append(payload)
+    assert len(sent) == len(rig.asked) - 1
+    assert check_crash(rig, rig.files.power_cut()) == sent
+    assert check_crash(rig, rig.files.power_cut(everything=True)) == sent
+
+
+# -- the full disk
+
+
+def fill(rig: Rig, size: int = 100) -> int:
+    count = 0
+    while True:
+        error = rig.send(b"s" * size)
+        if error is not None:
+            assert isinstance(error, JournalFull) and error.errno == errno.ENOSPC
+            return count
+        count += 1
+
+
+@pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
+def test_a_full_disk_refuses_sends_and_settling_goes_on_until_there_is_room(options: Options) -> None:
+    rig = Rig(MemoryFiles(capacity=12_000), options).open()
+    sent = fill(rig)
+    assert sent > 50
+    assert rig.journal is not None and rig.journal.is_full
+    for i in range(15):
+        assert rig.send(b"settle %d" % i, lazy=True) is None
+        assert isinstance(rig.send(b"no"), JournalFull)
+        rig.turn(after=0.3)
+    assert rig.journal.is_full
+    rig.files.capacity = 30_000
+    rig.turn(after=0.6)
+    assert not rig.journal.is_full
+    assert any("room again" in note for note in rig.journal.notes)
+    assert "reserve" in rig.files.listdir(FOLDER)
+    assert rig.send(b"room") is None
+    rig.turn(after=0.2)
+    found = check_crash(rig, rig.files.power_cut(), lazy_survives=True)
+    assert found == [b"s" * 100] * sent + [b"settle %d" % i for i in range(15)] + [b"room"]
+
+
+def test_when_the_reserve_is_used_up_settling_is_refused_too_and_nothing_breaks() -> None:
+    rig = Rig(MemoryFiles(capacity=12_000)).open()
+    fill(rig)
+    answers = [rig.send(b"settle" * 10, lazy=True) for _ in range(100)]
+    refused = [error for error in answers if error is not None]
+    assert 15 < len(answers) - len(refused) < 50
+    assert all(isinstance(error, JournalFull) and not error.unknown for error in refused)
+    rig.files.capacity = 40_000
+    assert isinstance(rig.send(b"too early: the look for room has its pace"), JournalFull)
+    rig.turn(after=0.6)
+    assert rig.send(b"room") is None
+    rig.turn(after=0.2)
+    check_crash(rig, rig.files.power_cut(), lazy_survives=True)
+
+
+@pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
+def test_no_room_at_every_byte_count(options: Options) -> None:
+    for extra in range(400):
+        rig = Rig(MemoryFiles(), options).open()
+        assert rig.send(b"kept") is None
+        assert rig.send(b"settled", lazy=True) is None
+        rig.files.capacity = rig.files.used() + extra
+        for i in range(9):
+            rig.append(b"%d" % i * 60)
+            rig.append(b"lazy %d" % i, lazy=True)
+            rig.turn()
+        assert len(rig.answers) == 20
+        rig.turn(after=0.2)
+        lazies = [error for lsn, error, _, _ in rig.answers if rig.asked[lsn][2]]
+        assert lazies == [None] * 10  # the reserve holds them all
+        rig.files.capacity = None
+        found = check_crash(rig, rig.files.power_cut(), lazy_survives=True)
+        assert found[:2] == [b"kept", b"settled"]
+        check_crash(rig, rig.files.kill(), lazy_survives=True)
+        check_crash(rig, rig.files.power_cut(everything=True), lazy_survives=True)
+
+
+def test_it_starts_on_a_full_disk_and_resumes() -> None:
+    rig = Rig(MemoryFiles(capacity=12_000)).open()
+    sent = fill(rig)
+    for _ in range(3):  # restarts do not eat up the reserve
+        rig = Rig(rig.files.kill()).open()
+        assert len(rig.records) >= sent
+        assert isinstance(rig.send(b"no"), JournalFull)
+        assert rig.send(b"settle", lazy=True) is None
+        rig.turn(after=0.2)
+    rig.files.capacity = 50_000
+    rig.turn(after=1.0)
+    assert rig.send(b"yes") is None
+
+
+def test_without_fallocate_it_works_all_the_same() -> None:
+    rig = Rig()
+    rig.files.fault = FailOnce("fallocate", errno.EOPNOTSUPP, times=10**9)
+    rig.open()
+    for i in range(60):
+        assert rig.send(b"%d" % i * 60) is None
+    assert rig.journal is not None and any("no reserve" in note for note in rig.journal.notes)
+    files = rig.files.power_cut()
+    assert len(reopened(files).records) == 60
+
+
+def test_a_new_segment_that_failed_half_way_does_not_take_back_what_follows() -> None:
+    """Its header may turn up after a power cut and says where the old segment ended: nothing may be added there."""
+    rig = Rig().open()
+    rig.files.fault = both(FailOnce("fsync_dir"), FailOnce("unlink"))
+    while rig.send(b"x" * 150) is None:
+        pass
+    rig.turn(after=0.3)
+    assert rig.send(b"would fit in the old one") is None
+    for files in (rig.files.power_cut(everything=True), rig.files.power_cut(), rig.files.kill()):
+        check_crash(rig, files)
+
+
+def test_an_abandoned_segment_without_records_stays_until_the_next_one_is_made() -> None:
+    """It alone says that the failed tail before it does not count."""
+    for calls in range(1, 12):
+        rig = Rig().open()
+        rig.files.failed_sync_lands = True
+        assert rig.send(b"kept") is None
+        rig.files.fault = both(FailOnce("fdatasync"), FailOnce("truncate", times=99))
+        assert rig.send(b"refused, and on the disk") is not None
+        rig.files.fault = both(FailOnce("pwrite"), FailOnce("truncate", times=99))
+        rig.append(b"refused too")
+        rig.files.dies_at = rig.files.calls + calls
+        rig.turn()
+        for files in (rig.files.power_cut(everything=True), rig.files.power_cut(), rig.files.kill()):
+            assert check_crash(rig, files)[0] == b"kept"
+
+
+def test_lazy_records_written_again_are_read_and_compacted_under_the_place_that_was_told() -> None:
+    rig = Rig().open()
+    assert rig.send(b"settled", lazy=True) is None
+    _, _, segment, offset = rig.answers[0]
+    assert rig.journal is not None
+    for _ in range(2):
+        rig.files.fault = FailOnce("fdatasync")
+        rig.turn(after=0.1)
+        rig.files.fault = None
+        assert rig.journal.read(segment, offset, 7) == b"settled"
+        assert rig.journal.read(segment, offset + 3, 2) == b"tl"
+    current = rig.journal.segments()[-1]
+    assert current.number != segment
+    path = f"{FOLDER}/{current.number:012d}.segment"
+    records = [record for chunk in rig.journal._chunks(current.number, path, current.size) for record in chunk]
+    assert [(r.segment, r.offset, r.payload) for r in records] == [(segment, offset, b"settled")]
+    rig.journal._forget(current.number)
+    assert not rig.journal._relocations
+
+
+def test_what_was_replayed_from_the_cache_alone_is_made_durable() -> None:
+    """Killed right after a failed sync: the cache shows records that no later sync would bring to the disk."""
+    rig = Rig().open()
+    assert rig.send(b"kept") is None
+    rig.files.fault = FailOnce("fdatasync")
+    rig.append(b"never answered")
+    rig.files.dies_at = rig.files.calls + 3  # write, sync, and no cut
+    rig.turn()
+    assert rig.files.is_dead and len(rig.answers) == 1
+    again = reopened(rig.files.kill())
+    assert again.replayed() == [b"kept", b"never answered"]
+    assert reopened(again.files.power_cut()).replayed() == [b"kept", b"never answered"]

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import pytest
+
+from pairbus.journal import Journal, JournalCorrupt, MemoryFiles, Options
+from pairbus.journal.record import SEGMENT_HEADER_BYTES
+from pairbus.journal.segment import segment_name, segment_number
+from tests.journal.rig import FOLDER, SMALL, Rig, reopened
+
+SALVAGE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, salvage=True)
+
+
+def written(count: int = 6, size: int = 30, files: MemoryFiles | None = None) -> Rig:
+    """Each record in a batch of its own, as one-at-a-time sends are."""
+    rig = Rig(files).open()
+    for i in range(count):
+        assert rig.send(bytes([65 + i]) * size) is None
+    return rig
+
+
+def on_disk(rig: Rig) -> MemoryFiles:
+    return rig.files.power_cut(everything=True)
+
+
+def test_names() -> None:
+    assert segment_name(12) == "000000000012.segment"
+    assert segment_number("000000000012.segment") == 12
+    for name in ("12.segment", "lock", "reserve", "000000000012.segment.damaged", "00000000001x.segment"):
+        assert segment_number(name) is None
+
+
+def test_cut_at_every_byte_of_the_last_records() -> None:
+    """All that was cut was unsynced as far as anyone can tell; the records before come back, and life goes on."""
+    rig = written(4)
+    path = rig.segment_paths()[-1]
+    whole = bytes(rig.files.content(path)).rstrip(b"\0")
+    ends = [offset + 30 for _, _, _, offset in rig.answers]
+    for cut in range(SEGMENT_HEADER_BYTES, len(whole) + 1):
+        for padding in (0, 100):  # cut off, or never written in an allocated file
+            files = rig.files.power_cut()
+            files.content(path)[:] = whole[:cut] + bytes(padding)
+            again = reopened(files)
+            kept = sum(end <= cut for end in ends)
+            assert again.replayed() == [bytes([65 + i]) * 30 for i in range(kept)]
+            torn = cut not in (SEGMENT_HEADER_BYTES, *ends)
+            assert again.journal is not None
+            assert bool(again.journal.notes) == (
+                torn and bool(whole[ends[kept - 1] if kept else 64 : cut].strip(b"\0"))
+            )
+            assert again.send(b"more") is None
+            third = reopened(again.files.power_cut())
+            assert third.replayed() == [*again.replayed(), b"more"]
+            assert third.journal is not None and third.journal.notes == []
+
+
+def test_a_flipped_bit_in_synced_records_is_refused_and_named() -> None:
+    rig = written(4)
+    path = rig.segment_paths()[-1]
+    starts = [offset - 28 for _, _, _, offset in rig.answers]
+    whole = bytes(rig.files.content(path))
+    for position in range(starts[0], starts[3]):
+        files = rig.files.power_cut()
+        files.content(path)[position] ^= 0x10
+        spot = max(s for s in starts if s <= position)
+        with pytest.raises(JournalCorrupt, match=f"segment 1 is damaged at offset {spot}.*salvage") as caught:
+            Rig(files).open()
+        assert (caught.value.segment, caught.value.offset) == (1, spot)
+        salvaged = Rig(files.kill(), SALVAGE).open()
+        lost = starts.index(spot)
+        assert salvaged.replayed() == [bytes([65 + i]) * 30 for i in range(4) if i != lost]
+        assert salvaged.journal is not None and "are lost" in salvaged.journal.notes[0]
+    assert len(whole) > starts[3]
+
+
+def test_after_a_pause_damage_to_the_very_last_record_shows_too() -> None:
+    rig = written(2)
+    rig.turn(after=1.0)  # the mark
+    path = rig.segment_paths()[-1]
+    files = rig.files.kill()
+    files.content(path)[rig.answers[-1][3]] ^= 1
+    with pytest.raises(JournalCorrupt):
+        Rig(files).open()
+
+
+def test_after_a_clean_stop_damage_to_the_last_record_shows_too() -> None:
+    rig = written(2)
+    assert rig.journal is not None
+    rig.journal.close()
+    files = rig.files.power_cut()
+    files.content(rig.segment_paths()[-1])[rig.answers[-1][3]] ^= 1
+    with pytest.raises(JournalCorrupt):
+        Rig(files).open()
+
+
+def test_whole_records_after_a_gap_in_the_unsynced_end_are_a_torn_tail() -> None:
+    """Blocks reach the disk in any order: what a batch left after its gap was never confirmed."""
+    rig = written(2)
+    for letter in b"xyz":
+        rig.append(bytes([letter]) * 30)
+    rig.files.fault = lambda name, path: exit_on(name == "fdatasync")
+    with pytest.raises(SystemExit):
+        rig.journal._log.commit(  # type: ignore[union-attr]
+            [rig.journal._writer.queue.get() for _ in range(3)],  # type: ignore[union-attr,misc]
+            rig.now,
+        )
+    files = rig.files.kill()
+    path = rig.segment_paths()[-1]
+    first = rig.answers[-1][3] + 30
+    files.content(path)[first : first + 58] = bytes(58)
+    again = reopened(files)
+    assert again.replayed() == [b"A" * 30, b"B" * 30]
+    assert again.journal is not None and "torn tail" in again.journal.notes[0]
+
+
+def exit_on(condition: bool) -> None:
+    if condition:
+        raise SystemExit
+
+
+def test_damage_in_an_older_segment_is_refused() -> None:
+    rig = written(60, 200)
+    paths = rig.segment_paths()
+    assert len(paths) > 3
+    files = on_disk(rig)
+    files.content(paths[1])[-1] ^= 1
+    with pytest.raises(JournalCorrupt, match="segment 2 is damaged"):
+        Rig(files).open()
+    salvaged = Rig(files.kill(), SALVAGE).open()
+    assert len(salvaged.records) == 59
+
+
+def test_an_older_segment_cut_short_is_refused() -> None:
+    rig = written(60, 200)
+    files = on_disk(rig)
+    content = files.content(rig.segment_paths()[0])
+    del content[-100:]
+    with pytest.raises(JournalCorrupt, match="segment 1 is damaged"):
+        Rig(files).open()
+
+
+def test_a_missing_segment_is_refused() -> None:
+    rig = written(60, 200)
+    files = on_disk(rig)
+    files.unlink(rig.segment_paths()[1])
+    with pytest.raises(JournalCorrupt, match="segment 2 is missing although segment 1 before it is there"):
+        Rig(files).open()
+    assert Rig(files.kill(), SALVAGE).open().records[-1].payload == rig.asked[60][1]
+
+
+def test_a_segment_whose_making_was_cut_off_is_removed() -> None:
+    rig = written(3)
+    for content in (b"", b"PBJO", bytes(512)):
+        files = on_disk(rig)
+        fd = files.create(f"{FOLDER}/{segment_name(2)}")
+        files.pwrite(fd, content, 0)
+        files.close(fd)
+        again = reopened(files)
+        assert len(again.records) == 3
+        assert again.segment_paths() == [f"{FOLDER}/{segment_name(n)}" for n in (1, 3)]
+
+
+def test_a_damaged_header_before_records_is_refused() -> None:
+    rig = written(3)
+    files = on_disk(rig)
+    files.content(rig.segment_paths()[0])[20] ^= 1
+    with pytest.raises(JournalCorrupt, match="segment 1 has a damaged header"):
+        Rig(files).open()
+    salvaged = Rig(files.kill(), SALVAGE).open()
+    assert salvaged.records == []
+    assert f"{segment_name(1)}.damaged" in salvaged.files.listdir(FOLDER)
+
+
+def test_a_renamed_segment_is_refused() -> None:
+    rig = written(3)
+    files = on_disk(rig)
+    files.rename(rig.segment_paths()[0], f"{FOLDER}/{segment_name(9)}")
+    with pytest.raises(JournalCorrupt, match="says that it is segment 1"):
+        Rig(files).open()
+
+
+def test_a_message_that_carries_journal_bytes_does_not_stop_a_restart() -> None:
+    """The tail is torn inside a payload that holds a whole foreign segment, with records that call all synced."""
+    foreign = bytes(written(10).files.content(f"{FOLDER}/{segment_name(1)}"))[64:600]
+    files = MemoryFiles()
+    files.salt()
+    rig = Rig(files).open()
+    assert rig.send(b"kept") is None
+    assert rig.send(foreign) is None
+    cut = rig.files.power_cut()
+    path = rig.segment_paths()[0]
+    del cut.content(path)[rig.answers[-1][3] + len(foreign) - 5 :]
+    assert reopened(cut).replayed() == [b"kept"]
+
+
+def test_records_larger_than_a_chunk_and_than_a_segment() -> None:
+    rig = Rig(options=Options(segment_bytes=4096, reserve_bytes=2048)).open()
+    payloads = [b"a" * 10, b"b" * 9000, b"c" * 3_000_000, b"d"]
+    for payload in payloads:
+        assert rig.send(payload) is None
+    assert reopened(rig.files.power_cut()).replayed() == payloads
+
+
+def test_empty_segments_are_reused_and_lsns_never_go_back() -> None:
+    rig = written(3)
+    files = on_disk(rig)
+    for _ in range(5):
+        again = reopened(files)
+        files = again.files.power_cut()
+    assert len(again.segment_paths()) == 2
+    assert again.append(b"next") == 4
+
+
+def test_replay_reads_only_what_survey_found() -> None:
+    files = MemoryFiles()
+    journal = Journal.open(FOLDER, SMALL, files)
+    assert list(journal.replay()) == []
+    journal.close()

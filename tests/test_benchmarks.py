@@ -1,0 +1,251 @@
+"""The pure parts of the benchmarks: medians and spreads, paired ratios, verdicts, tables, time to go.
+
+The slow test runs the whole benchmark tiny, so that it can't rot.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the installed package
+
+from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures  # noqa: E402
+from benchmarks.bystander import summary  # noqa: E402
+from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span  # noqa: E402
+from benchmarks.nats_driver import NatsDriver  # noqa: E402
+from benchmarks.rounds import Progress, Step, run_rounds  # noqa: E402
+
+RATE = Column("rate", "messages", "rate")
+RATIO = Column("ratio", "pairbus ÷ it", "ratio")
+
+
+def test_a_series_gives_its_median_and_its_middle_half() -> None:
+    series = Series((5.0, 1.0, 9.0, 3.0, 7.0))
+    assert series.median == 5.0
+    assert series.quartiles == (3.0, 7.0)
+    assert Series((4.0,)).quartiles == (4.0, 4.0)
+
+
+def test_a_series_without_rounds_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one round"):
+        Series(())
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # a slow second round halves both: the ratio does not see it
+    assert Series((100.0, 50.0)).over(Series((50.0, 25.0))).values == (2.0, 2.0)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        Series((1.0, 2.0)).over(Series((1.0,)))
+
+
+@given(st.lists(st.floats(0.001, 1e9), min_size=1, max_size=30))
+def test_the_spread_holds_the_median_and_survives_json(values: list[float]) -> None:
+    series = Series(tuple(values))
+    low, high = series.quartiles
+    assert min(values) <= low * 1.000001 and low <= series.median * 1.000001
+    assert series.median <= high * 1.000001 and high <= max(values) * 1.000001
+    again = Series.from_json(json.loads(json.dumps(series.to_json())))
+    assert again.median == pytest.approx(series.median, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("goal", "values", "verdict"),
+    [
+        (Goal("rate", at_least=2.0), (3.0, 3.0, 3.0), "met"),
+        (Goal("rate", at_least=2.0), (2.0, 2.0, 2.0), "met"),
+        (Goal("rate", at_least=2.0), (1.0, 1.0, 1.0), "not met"),
+        (Goal("rate", at_least=2.0), (1.0, 3.0, 3.0, 3.0, 3.0), "met"),
+        (Goal("rate", at_least=2.0), (1.0, 1.5, 3.0, 3.0, 3.0), "met, within the spread"),
+        (Goal("rate", at_least=2.0), (1.0, 1.0, 1.0, 3.0, 3.0), "not met, within the spread"),
+        (Goal("rate", below=20.0), (19.0, 19.0), "met"),
+        (Goal("rate", below=20.0), (20.0, 20.0), "not met"),
+    ],
+)
+def test_verdicts(goal: Goal, values: tuple[float, ...], verdict: str) -> None:
+    assert goal.verdict(Series(values)) == verdict
+
+
+def test_a_goal_is_one_bound() -> None:
+    with pytest.raises(ValueError, match="either"):
+        Goal("rate")
+    with pytest.raises(ValueError, match="either"):
+        Goal("rate", at_least=1.0, below=2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (0.123, "0.12"), (9.876, "9.88"), (12.34, "12.3"), (123.4, "123"), (34567.0, "34,600"), (999.6, "1000")],
+)
+def test_three_digits(value: float, shown: str) -> None:
+    assert digits(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "shown"),
+    [
+        (RATE, 34567.0, "34,600/s"),
+        (RATIO, 2.0, "2.00 ×"),
+        (Column("m", "resident", "mb"), 800e6, "800 MB"),
+        (Column("s", "share", "share"), 0.5, "50.0 %"),
+    ],
+)
+def test_units(column: Column, value: float, shown: str) -> None:
+    assert column.show(value) == shown
+
+
+def _table() -> Table:
+    rival = {"rate": Series((10.0,) * 9), "ratio": Series((2.5,) * 9)}
+    return Table(
+        "brokers",
+        "A title",
+        (RATE, RATIO, Column("server_us", "server CPU", "us")),
+        [
+            Row("in flight", "pairbus", {"rate": Series((25.0,) * 9)}, label="synced"),
+            Row("in flight", "RabbitMQ", rival, Goal("ratio", at_least=2.0), "synced too"),
+            Row("batches", "pairbus", {}, Goal("rate", at_least=50_000.0), "not run"),
+        ],
+        ["a note"],
+    )
+
+
+def test_a_table_lines_up_and_says_its_goals() -> None:
+    text = _table().render()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1
+    assert "server CPU" not in text  # a column that nothing fills
+    assert "pairbus ÷ it ≥ 2.00 × | met" in text
+    assert "not measured" in text
+    assert "- a note" in text
+    assert "not to be quoted" not in text
+    assert lines[3].startswith("|           | RabbitMQ")  # the case is said once
+
+
+def test_few_rounds_are_called_a_look() -> None:
+    table = _table()
+    table.rows = [Row("in flight", "pairbus", {"rate": Series((25.0, 26.0))})]
+    assert "not to be quoted" in table.render()
+
+
+def test_a_table_comes_back_from_json() -> None:
+    table = _table()
+    again = Table.from_json(json.loads(json.dumps(table.to_json())))
+    assert again.render() == table.render()
+    assert [verdict for _, verdict in again.goals()] == ["met", "not measured"]
+
+
+def test_time_to_go() -> None:
+    took = Took({"a": 4.0, "b": 9.0}, {"a": 2, "b": 1})
+    assert took.to_go(["a", "a", "b"]) == pytest.approx(13.0)
+    assert took.to_go(["new"]) == pytest.approx(13.0 / 3)
+    assert Took({}, {}).to_go(["a"]) == 0.0
+    assert [span(4.4), span(61), span(3_720)] == ["4 s", "1 min 01 s", "1 h 02 min"]
+
+
+async def test_rounds_are_interleaved_and_the_first_is_thrown_away(capsys: pytest.CaptureFixture[str]) -> None:
+    order: list[str] = []
+
+    def step(name: str) -> Step:
+        async def run() -> dict[tuple[str, str], dict[str, float]]:
+            order.append(name)
+            return {("case", name): {"rate": float(len(order))}}
+
+        return Step(name, run)
+
+    outcome = await run_rounds([step("a"), step("b")], 2, Progress("test", sys.stderr))
+    assert order == ["a", "b"] * 3
+    assert outcome.series["case", "b"]["rate"].values == (4.0, 6.0)
+    assert not outcome.failures
+
+
+async def test_a_failing_step_is_left_out_and_the_rest_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[str] = []
+
+    async def good() -> dict[tuple[str, str], dict[str, float]]:
+        calls.append("good")
+        return {("case", "good"): {"rate": 1.0}}
+
+    async def bad() -> dict[tuple[str, str], dict[str, float]]:
+        calls.append("bad")
+        if calls.count("bad") == 2:
+            raise RuntimeError("gone")
+        return {("case", "bad"): {"rate": 1.0}}
+
+    outcome = await run_rounds([Step("bad", bad), Step("good", good)], 2, Progress("test", sys.stderr))
+    assert calls == ["bad", "good", "bad", "good", "good"]
+    assert outcome.failures == ["bad: RuntimeError: gone"]
+    assert list(outcome.series) == [("case", "good")]
+    assert "bad: RuntimeError: gone" in capsys.readouterr().err
+
+
+def test_the_page_gets_the_kept_tables_between_its_markers() -> None:
+    kept = {**_table().to_json(), "measured_at": "2030-01-01T00:00:00Z", "machine": {"cpus": 2, "file_system": "ext4"}}
+    page = f"before\n{FIGURES_START}\nold\n{FIGURES_END}\nafter\n"
+    filled = with_figures(page, {"format": 1, "tables": {"brokers": kept}})
+    assert filled.startswith("before\n") and filled.endswith("after\n")
+    assert "old" not in filled
+    assert "### A title" in filled and "cpus 2, file system ext4" in filled
+    assert with_figures(filled, {"format": 1, "tables": {"brokers": kept}}) == filled
+    with pytest.raises(ValueError, match="has no"):
+        with_figures("no markers", {"tables": {}})
+
+
+@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--rounds", "0"]])
+def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_latencies_are_summed_up() -> None:
+    assert summary([float(n) for n in range(1, 101)]) == {"count": 100.0, "p50": 51.0, "p99": 100.0, "most": 100.0}
+    with pytest.raises(ValueError, match="no latency"):
+        summary([])
+
+
+class _Written:
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_the_nats_driver_reads_its_stream_in_any_pieces(step: int) -> None:
+    driver = NatsDriver()
+    written = _Written()
+    driver.connection_made(written)  # type: ignore[arg-type]
+    stream = (
+        b'INFO {"x":1}\r\nPING\r\nMSG _INBOX.bench.p 1 9\r\n{"seq":1}\r\n'
+        b"MSG bench 1 $JS.ACK.B.c.1.1.1.0.0 4\r\nMSG \r\n"
+        b"MSG _INBOX.bench.a 1 0\r\n\r\n"
+    )
+    for at in range(0, len(stream), step):
+        driver.data_received(stream[at : at + step])
+    assert written.data == b"PONG\r\nPUB $JS.ACK.B.c.1.1.1.0.0 _INBOX.bench.a 4\r\n+ACK\r\n"
+    assert (driver.published, driver.pulled, driver.settled) == (1, 1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--out", str(out), "--data", str(tmp_path / "data")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert ran.returncode == 0, ran.stderr
+    tables = json.loads(out.read_text())["tables"]
+    assert set(tables) == {"brokers", "sdk", "growth", "modes"}
+    assert all(table["rows"] for table in tables.values())

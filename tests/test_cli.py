@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus import __version__
+from pairbus.broker.commands import Commands
+from pairbus.broker.control import ControlServer
+from pairbus.broker.faults import Fault, Faults
+from pairbus.cli import main
+
+NOW = 1_700_000_000.0
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        assert isinstance(left.value.code, int)
+        captured = capsys.readouterr()
+        return Result(left.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def faults() -> dict[str, Faults]:
+    return {"contoso": Faults(), "fabrikam": Faults()}
+
+
+@pytest.fixture
+def data(tmp_path: Path, faults: dict[str, Faults]) -> Iterator[str]:
+    """A data folder whose control socket is served on another thread, by the broker's own pieces."""
+    commands = Commands(faults)
+    ready = threading.Event()
+    stops: list[Any] = []
+
+    async def serve() -> None:
+        async def answer(message: dict[str, Any]) -> dict[str, Any]:
+            return commands.answer(message, NOW)
+
+        server = ControlServer(tmp_path, answer)
+        await server.start()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
+        ready.set()
+        await stop.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    yield str(tmp_path)
+    stops[0]()
+    thread.join()
+
+
+def test_version(run: Any) -> None:
+    result = run("--version")
+    assert (result.code, result.out) == (0, f"pairbus, version {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["broker", "--help"], ["fault", "-h"]])
+def test_help_is_a_result(run: Any, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.code == 0
+    assert "Usage: pairbus" in result.out
+    assert result.err == ""
+
+
+class TestFault:
+    def test_set_and_list_and_clear(self, run: Any, data: str, faults: dict[str, Faults]) -> None:
+        result = run(
+            "fault", "--data", data, "contoso", "throttle", "--entity", "orders", "--rate", "2.5", "--for", "30"
+        )
+        assert (result.code, result.out) == (0, "contoso: throttle on orders rate 2.5/s\n")
+        assert faults["contoso"].active(NOW) == [Fault("throttle", entity="orders", rate=2.5, until=NOW + 30)]
+        assert run("fault", "--data", data, "contoso", "latency", "--delay", "0.2").code == 0
+        result = run("fault", "--data", data, "contoso")
+        assert result.out == "contoso: throttle on orders rate 2.5/s\ncontoso: latency delay 0.2 s\n"
+        result = run("fault", "--data", data, "contoso", "throttle", "--clear")
+        assert result.out == "contoso: 1 cleared\ncontoso: latency delay 0.2 s\n"
+        result = run("fault", "--data", data, "contoso", "--clear")
+        assert result.out == "contoso: 1 cleared\ncontoso: no faults\n"
+        assert not faults["contoso"]
+
+    def test_json(self, run: Any, data: str) -> None:
+        result = run("fault", "--data", data, "contoso", "no-send", "--entity", "orders", "--json")
+        expected = {"namespace": "contoso", "faults": [{"kind": "no-send", "entity": "orders"}]}
+        assert json.loads(result.out) == expected
+        assert json.loads(run("fault", "--data", data, "contoso", "--json").out) == expected
+        cleared = json.loads(run("fault", "--data", data, "contoso", "--clear", "--entity", "orders", "--json").out)
+        assert cleared == {"namespace": "contoso", "faults": [], "cleared": 1}
+
+    def test_what_the_broker_refuses_is_told_in_its_words(self, run: Any, data: str) -> None:
+        result = run("fault", "--data", data, "northwind", "no-send")
+        assert result.code == 1
+        assert result.err == "pairbus: no namespace 'northwind' is served here; there is contoso, fabrikam\n"
+        assert result.out == ""
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (
+                ["contoso", "no-snd"],
+                "the kinds are unreachable, black-hole, no-send, no-receive, no-manage, throttle, latency",
+            ),
+            (["contoso", "throttle"], "throttle needs a rate"),
+            (["contoso", "latency"], "latency needs a delay"),
+            (["contoso", "no-send", "--rate", "1"], "no-send takes no rate; throttle does"),
+            (["contoso", "latency", "--delay", "9999"], "out of bounds: seconds, 0 to 3600"),
+            (["contoso", "no-send", "--for", "0"], "--for 0 is out of bounds"),
+            (["contoso", "no-send", "--for", "nan"], "--for nan is out of bounds"),
+            (["contoso", "no-send", "--clear", "--rate", "1", "--for", "1"], "--clear takes no --for, --rate"),
+            (["contoso", "--entity", "orders"], "takes no --entity"),
+            (["contoso", "no-send", "--entity", ""], "leave it out for the whole namespace"),
+            ([], "Missing argument 'NAMESPACE'"),
+            (["contoso", "no-send", "--partition", "1"], "No such option"),
+        ],
+    )
+    def test_a_wrong_call_is_one_line_that_says_what_is_right(
+        self, run: Any, data: str, faults: dict[str, Faults], arguments: list[str], says: str
+    ) -> None:
+        result = run("fault", "--data", data, *arguments)
+        assert result.code == 2
+        assert result.out == ""
+        assert result.err.count("\n") == 1
+        assert says in result.err
+        assert result.err.endswith("see `pairbus fault --help`\n")
+        assert not faults["contoso"]
+
+    def test_no_broker(self, run: Any, tmp_path: Path) -> None:
+        result = run("fault", "--data", str(tmp_path), "contoso", "no-send")
+        assert result.code == 1
+        assert result.err == (
+            f"pairbus: no broker serves {tmp_path}: it has no control.sock; "
+            f"start one with `pairbus broker --data {tmp_path}`\n"
+        )
+
+    @pytest.mark.parametrize("arguments", [["--debug", "fault"], ["fault", "--debug"]])
+    def test_debug_shows_the_traceback(self, tmp_path: Path, arguments: list[str]) -> None:
+        command = [sys.executable, "-m", "pairbus", *arguments, "--data", str(tmp_path), "contoso", "no-send"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+        assert "ControlError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Missing command"),
+        (["brokr"], "No such command 'brokr'"),
+        (["broker", "--data", "d"], "Missing option '--namespace'"),
+        (["broker", "--namespace", "contoso"], "Missing option '--data'"),
+        (["broker", "--namespace", "not_a_name", "--data", "d"], "can't name a namespace"),
+        (["broker", "--namespace", "contoso:99999", "--data", "d"], "is not a port: 0 (any free one) to 65535"),
+        (["broker", "--namespace", "a", "--namespace", "a:7", "--data", "d"], "a is given more than once"),
+        (
+            ["broker", "--namespace", "a", "--data", "d", "--durability", "some"],
+            "is not one of 'strict', 'default', 'none'",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_line(run: Any, arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert says in result.err
+    assert "--help`" in result.err
+
+
+@contextmanager
+def broker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pairbus", "broker", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready_lines(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]:
+    assert process.stdout is not None
+    return [json.loads(process.stdout.readline()) for _ in range(count)]
+
+
+class TestBroker:
+    def test_it_tells_where_it_is_serves_and_shuts_down(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
+        with broker("--namespace", "contoso", "--namespace", "fabrikam:0", "--data", str(data)) as process:
+            lines = ready_lines(process, 2)
+            assert [line["namespace"] for line in lines] == ["contoso", "fabrikam"]
+            for line in lines:
+                assert list(line) == ["namespace", "host", "port", "connection_string", "ca_file"]
+                assert line["host"] == "127.0.0.1"
+                assert f"Endpoint=sb://127.0.0.1:{line['port']}" in line["connection_string"]
+                assert Path(line["ca_file"]).read_text().startswith("-----BEGIN CERTIFICATE-----")
+                socket.create_connection(("127.0.0.1", line["port"]), timeout=10).close()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+            assert process.returncode == 0
+            assert out == ""
+            assert err == "shutting down\n"
+            assert not (data / "control.sock").exists()
+
+    def test_ctrl_c_is_a_clean_end_too(self, tmp_path: Path) -> None:
+        with broker("--namespace", "contoso", "--data", str(tmp_path)) as process:
+            ready_lines(process, 1)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+            assert process.returncode == 0
+
+    def test_a_port_in_use_is_one_line(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with broker("--namespace", f"contoso:{port}", "--data", str(tmp_path)) as process:
+                out, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert out == ""
+        assert err.count("\n") == 1
+        assert str(port) in err
+
+    def test_a_second_broker_on_the_same_data_is_one_line(self, tmp_path: Path) -> None:
+        with broker("--namespace", "contoso", "--data", str(tmp_path)) as first:
+            ready_lines(first, 1)
+            with broker("--namespace", "contoso", "--data", str(tmp_path)) as second:
+                out, err = second.communicate(timeout=30)
+            assert second.returncode == 1
+            assert out == ""
+            assert err.count("\n") == 1
+            assert str(tmp_path) in err
+            assert first.poll() is None
+
+    def test_faults_from_another_process(self, run: Any, tmp_path: Path) -> None:
+        with broker("--namespace", "contoso", "--data", str(tmp_path)) as process:
+            (line,) = ready_lines(process, 1)
+            address = ("127.0.0.1", line["port"])
+            assert run("fault", "--data", str(tmp_path), "contoso", "unreachable").code == 0
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, timeout=10)
+            assert run("fault", "--data", str(tmp_path), "contoso", "unreachable", "--clear").code == 0
+            socket.create_connection(address, timeout=10).close()
+
+    def test_an_unwritable_folder_is_one_line(self, run: Any, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        result = run("broker", "--namespace", "contoso", "--data", str(tmp_path / "file" / "data"))
+        assert result.code == 1
+        assert result.err.count("\n") == 1
+        assert str(tmp_path / "file") in result.err
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus", "--help"], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write_end)
+    assert done.returncode == 1
+    assert done.stderr == ""

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from examples import first_story
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_first_story_ends_well() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "first_story.py")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill -9: the broker is dead" in done.stdout
+    assert done.stdout.endswith(
+        "\nPASSED: 100 confirmed, 100 received, 0 lost, 0 doubled, 0 changed, 0 left in the queue\n"
+    )
+
+
+CONFIRMED = {"a": b"1", "b": b"2"}
+
+
+@pytest.mark.parametrize(
+    ("received", "left", "good", "says"),
+    [
+        ([("a", b"1"), ("b", b"2")], 0, True, "0 lost, 0 doubled, 0 changed, 0 left"),
+        ([("b", b"2")], 0, False, "1 lost, 0 doubled, 0 changed, 0 left in the queue (a)"),
+        ([("a", b"1"), ("b", b"2"), ("a", b"1")], 0, False, "1 doubled"),
+        ([("a", b"1"), ("b", b"x")], 0, False, "1 changed"),
+        ([("a", b"1"), ("b", b"2"), ("c", b"")], 0, False, "1 changed"),
+        ([("a", b"1"), ("b", b"2")], 1, False, "1 left in the queue"),
+    ],
+)
+def test_its_verdict_is_not_always_good(received: list[tuple[str, bytes]], left: int, good: bool, says: str) -> None:
+    verdict, text = first_story.verdict(CONFIRMED, received, left)
+    assert verdict is good
+    assert says in text
+
+
+def test_nothing_sent_is_no_success() -> None:
+    assert not first_story.verdict({}, [], 0)[0]

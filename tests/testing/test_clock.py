@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.broker import serve_sync
+from pairbus.testing import ManualClock
+
+
+def test_it_stands_still_until_told() -> None:
+    clock = ManualClock(100)
+    assert [clock(), clock()] == [100.0, 100.0]
+    assert clock.advance(2.5) == 102.5
+    assert clock() == 102.5
+    assert clock.set(50) == 50.0
+    assert repr(clock) == "<ManualClock 50.000>"
+
+
+def test_watchers_see_the_new_time_until_they_stop() -> None:
+    clock = ManualClock(0)
+    seen: list[float] = []
+    stop = clock.watch(lambda: seen.append(clock()))
+    clock.advance(1)
+    clock.advance(0)
+    stop()
+    stop()
+    clock.advance(1)
+    assert seen == [1.0, 1.0]
+
+
+def test_a_watcher_may_stop_itself() -> None:
+    clock = ManualClock(0)
+    seen: list[str] = []
+    stop = clock.watch(lambda: (seen.append("first"), stop()))
+    clock.watch(lambda: seen.append("second"))
+    clock.advance(1)
+    clock.advance(1)
+    assert seen == ["first", "second", "second"]
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan])
+def test_advancing_backwards_is_a_mistake(seconds: float) -> None:
+    clock = ManualClock(5)
+    with pytest.raises(ValueError, match="advances by 0 seconds or more"):
+        clock.advance(seconds)
+    assert clock() == 5.0
+
+
+def test_it_starts_now() -> None:
+    before = time.time()
+    assert before <= ManualClock()() <= time.time()
+
+
+def test_a_lock_runs_out_when_the_test_says_so(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with serve_sync("contoso", data=tmp_path, clock=clock) as broker:
+        contoso = broker.namespaces["contoso"]
+        with ServiceBusAdministrationClient.from_connection_string(
+            contoso.connection_string, connection_verify=contoso.ca_file
+        ) as admin:
+            admin.create_queue("orders")
+        with ServiceBusClient.from_connection_string(contoso.connection_string) as client:
+            with client.get_queue_sender("orders") as sender:
+                sender.send_messages(ServiceBusMessage("one book"))
+            with client.get_queue_receiver("orders") as receiver:
+                (first,) = receiver.receive_messages(max_wait_time=5)
+                clock.advance(61)
+                (second,) = receiver.receive_messages(max_wait_time=5)
+                assert (first.delivery_count, second.delivery_count) == (0, 1)
+                assert first.lock_token != second.lock_token

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.amqp.message import encode_message, join_batch
+from pairbus.amqp.types import ULong
+from pairbus.wire.batches import WRAP_BYTES, batch_bytes_max, cut
+from pairbus.wire.errors import TooLarge
+
+KB, MB = 1024, 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("size", "properties", "expected"),
+    [
+        (None, None, MB),
+        (0, None, MB),
+        (256 * KB, None, 256 * KB),
+        (MB, None, MB),
+        (100 * MB, None, MB),
+        (512 * KB, None, 256 * KB),
+        (64 * KB, {}, 64 * KB),
+        (MB, {"com.microsoft:max-message-batch-size": ULong(2 * MB)}, 2 * MB),
+        (MB, {"com.microsoft:max-message-batch-size": ULong(0)}, MB),
+        (MB, {"com.microsoft:max-message-batch-size": "x"}, MB),
+    ],
+)
+def test_limit(size: int | None, properties: dict[str, object] | None, expected: int) -> None:
+    assert batch_bytes_max(size, properties) == expected
+
+
+@given(st.lists(st.integers(0, 60)), st.integers(68, 200), st.integers(1, 5))
+def test_every_message_once_in_order_and_no_batch_too_large(sizes: list[int], limit: int, most: int) -> None:
+    payloads = [b"x" * size for size in sizes]
+    parts = list(cut(payloads, limit, most))
+    assert [index for part in parts for index in part] == list(range(len(payloads)))
+    for part in parts:
+        chosen = payloads[part.start : part.stop]
+        assert 1 <= len(chosen) <= most
+        assert sum(len(payload) + WRAP_BYTES for payload in chosen) <= limit
+
+
+@given(st.lists(st.binary(max_size=400), min_size=1, max_size=20))
+def test_the_reckoning_is_never_below_the_encoded_size(bodies: list[bytes]) -> None:
+    messages = [encode_message(body=body) for body in bodies]
+    assert len(join_batch(messages)) <= sum(len(message) + WRAP_BYTES for message in messages)
+
+
+def test_one_message_that_fits_nowhere_stops_all() -> None:
+    with pytest.raises(TooLarge, match="message 1 of 2 has 100 bytes; a batch on this link holds 100"):
+        cut([b"", b"x" * 100], 100)

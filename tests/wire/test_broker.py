@@ -1,0 +1,191 @@
+"""The wire client against our own broker, every operation that it is used for, over the real port."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from pairbus.amqp.message import read_application_properties, split
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.testing import fault
+from pairbus.wire import Busy, LockLost, NotFound, Refused, TimedOut, TooLarge, Unauthorized, Unreachable, WireClient
+from pairbus.wire import sync as wire_sync
+
+from .peer import message
+
+Make = Callable[..., str]
+
+
+@pytest.fixture
+async def client(pairbus_namespace: NamespaceServer) -> AsyncIterator[WireClient]:
+    async with WireClient.from_connection_string(
+        pairbus_namespace.connection_string, timeout=10.0, backoff=lambda: iter(())
+    ) as client:
+        yield client
+
+
+async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    sender = await client.sender(queue)
+    sent = [message(str(number), message_id=f"m{number}") for number in range(300)]
+    await sender.send(sent[0])
+    assert await sender.send_many(sent[1:200]) == [None] * 199
+    await sender.send_batch(sent[200:])
+    receiver = await client.receiver(queue)
+    messages = await receiver.receive(1000, 5.0)
+    assert [received.sequence_number for received in messages] == list(range(1, 301))
+    for received, payload in zip(messages, sent, strict=True):
+        assert received.payload.endswith(payload)
+    assert messages[0].delivery_count == 0
+    locked_until = messages[0].locked_until
+    assert locked_until is not None
+    assert 50 < locked_until - time.time() < 61
+    await receiver.complete(messages)
+    assert await receiver.receive(1, 0.0) == []
+    assert await client.peek(queue) == []
+
+
+async def test_each_settlement(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    sender = await client.sender(queue)
+    await sender.send_many([message(text) for text in "abcd"])
+    receiver = await client.receiver(queue)
+    a, b, c, d = await receiver.receive(4, 5.0)
+    await receiver.complete(a)
+    await receiver.abandon(b)
+    await receiver.dead_letter(c, "why", "because")
+    await receiver.release(d)
+    again = await receiver.receive(4, 5.0)
+    assert [(received.sequence_number, received.delivery_count) for received in again] == [(2, 1), (4, 0)]
+    dead = await client.receiver(f"{queue}/$DeadLetterQueue")
+    (buried,) = await dead.receive(4, 5.0)
+    fields = read_application_properties(buried.payload, split(buried.payload))
+    assert fields == {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
+    await dead.complete(buried)
+
+
+async def test_settling_by_token_from_another_client(
+    client: WireClient, pairbus_namespace: NamespaceServer, pairbus_queue: Make
+) -> None:
+    queue = pairbus_queue()
+    await (await client.sender(queue)).send_many([message(text) for text in "abcd"])
+    receiver = await client.receiver(queue)
+    messages = await receiver.receive(4, 5.0)
+    tokens = [received.lock_token for received in messages if received.lock_token is not None]
+    with wire_sync.WireClient.from_connection_string(pairbus_namespace.connection_string) as other:
+        renewed = other.renew(queue, tokens)
+        assert len(renewed) == 4
+        assert renewed[0] >= (messages[0].locked_until or 0)
+        other.settle_by_token(queue, tokens[:2], "completed")
+        other.settle_by_token(queue, [messages[2].tag], "abandoned")
+        other.settle_by_token(queue, tokens[3:], "suspended", reason="why")
+        with pytest.raises(LockLost):
+            other.settle_by_token(queue, tokens[:1], "completed")
+        assert len(other.peek(queue)) == 1
+        assert len(other.peek(f"{queue}/$DeadLetterQueue")) == 1
+
+
+async def test_receive_and_delete(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    await (await client.sender(queue)).send_many([message(text) for text in "abc"])
+    receiver = await client.receiver(queue, mode="delete")
+    assert len(await receiver.receive(10, 5.0)) == 3
+    assert await client.peek(queue) == []
+
+
+async def test_any_number_settled_by_token_on_one_link(client: WireClient, pairbus_queue: Make) -> None:
+    """The link's own count of what it holds locked follows settlements that came over another one."""
+    queue = pairbus_queue()
+    sender = await client.sender(queue)
+    await sender.send_batch([message(str(number)) for number in range(9000)])
+    receiver = await client.receiver(queue)
+    for _ in range(3):
+        tokens = [received.tag for received in await receiver.receive(3000, 5.0)]
+        assert len(tokens) == 3000
+        for start in range(0, len(tokens), 1000):
+            await client.settle_by_token(queue, tokens[start : start + 1000], "completed")
+    assert await client.peek(queue) == []
+
+
+async def test_a_link_that_holds_its_most_answers_a_drain(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    await (await client.sender(queue)).send_batch([message(str(number)) for number in range(5100)])
+    receiver = await client.receiver(queue)
+    held = await receiver.receive(5100, 5.0)
+    assert len(held) == 5000
+    assert await receiver.receive(1, 0.2) == []
+    await receiver.complete(held)
+    assert len(await receiver.receive(100, 5.0)) == 100
+
+
+async def test_a_delivery_settled_twice_is_told_that_its_lock_is_lost(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    await (await client.sender(queue)).send_many([message(text) for text in "abc"])
+    receiver = await client.receiver(queue)
+    messages = await receiver.receive(3, 5.0)
+    await receiver.complete(messages[1])
+    with pytest.raises(LockLost):
+        await receiver.complete(messages[1])
+    await receiver.complete([messages[0], messages[2]])
+
+
+async def test_what_the_broker_refuses(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    with pytest.raises(NotFound, match="could not be found"):
+        await client.sender("no-such-queue")
+    with pytest.raises(NotFound):
+        await client.peek("no-such-queue")
+    with pytest.raises(Refused) as caught:
+        await client.request(queue, "com.microsoft:no-such-operation", {})
+    assert caught.value.condition == "amqp:not-implemented"
+    sender = await client.sender(queue)
+    with pytest.raises(TooLarge):
+        await sender.send(message("x" * 300_000))
+    await sender.send(message("x" * 200_000))
+
+
+async def test_a_wrong_key(pairbus_namespace: NamespaceServer, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    text = pairbus_namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=wr0ng")
+    async with WireClient.from_connection_string(text) as client:
+        with pytest.raises(Unauthorized) as caught:
+            await client.sender(queue)
+        assert "wr0ng" not in str(caught.value)
+
+
+async def test_tls_on_the_same_port(pairbus_namespace: NamespaceServer, pairbus_queue: Make) -> None:
+    queue = pairbus_queue()
+    text = pairbus_namespace.connection_string.replace(";UseDevelopmentEmulator=true", "")
+    async with WireClient.from_connection_string(text, ca_file=pairbus_namespace.ca_file) as client:
+        await (await client.sender(queue)).send(message("secret"))
+        assert len(await client.peek(queue)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("no-send", {}, Refused),
+        ("throttle", {"rate": 0}, Busy),
+        ("unreachable", {}, Unreachable),
+        ("black-hole", {}, TimedOut),
+    ],
+)
+async def test_faults_and_back(
+    client: WireClient,
+    pairbus_broker: Broker,
+    pairbus_queue: Make,
+    kind: str,
+    options: dict[str, float],
+    expected: type[Exception],
+) -> None:
+    queue = pairbus_queue()
+    sender = await client.sender(queue)
+    await sender.send(message("before"))
+    async with fault(pairbus_broker, kind, **options):
+        started = time.monotonic()
+        with pytest.raises(expected):
+            await sender.send(message("during"), timeout=0.5)
+        assert time.monotonic() - started < 5.0
+    await sender.send(message("after"))
