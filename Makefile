@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOAK_MINUTES ?= 10
 PYTEST_ARGS ?=
+SUITE_ARGS ?=
 
-.PHONY: help setup demo test lint format test-slow soak bench requirements clean
+.PHONY: help setup demo test lint format test-slow soak bench sdk-suite requirements clean
 
 help:
 	@echo "make demo       the smallest true story: send, kill -9, restart, receive"
@@ -13,6 +14,7 @@ help:
 	@echo "make test-slow  the slower proofs that CI runs too"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
 	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
+	@echo "make sdk-suite  the official SDK's own tests against the broker, SUITE_ARGS=\"--only test_topic\" for some"
 	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
 	@echo "make format     rewrites the code in the house's format"
 
@@ -48,6 +50,9 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+sdk-suite: setup
+	@$(BIN)/python -m tests.sdk_suite $(SUITE_ARGS)
 
 format: setup
 	$(BIN)/ruff check --fix-only --quiet .

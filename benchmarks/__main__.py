@@ -2,6 +2,8 @@
 
 Progress goes to stderr, the tables to stdout, everything to results.json, where a table not measured this time keeps
 what an earlier run wrote. `--report` measures nothing: it puts the kept tables into docs/benchmarks.md.
+`--against CHECKOUT` measures that checkout's broker beside this one's in tables that can, without rivals; kept nowhere
+unless `--out` says where.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, growth, machine, modes, sdk
+from benchmarks import brokers, fanout, growth, machine, modes, sdk
 from benchmarks.figures import ROUNDS_MIN, Table, span
 from benchmarks.settings import Settings
 
@@ -27,7 +29,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
-TABLES = (brokers, sdk, growth, modes)
+TABLES = (brokers, sdk, growth, fanout, modes)
+AGAINST_TABLES = (brokers, sdk)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 
 
@@ -39,14 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, help=f"interleaved rounds (default {ROUNDS_MIN}; fewer are not quotable)")
     parser.add_argument("--quick", action="store_true", help="everything tiny: does the benchmark still run?")
-    parser.add_argument("--out", type=Path, help=f"where results go (default {RESULTS.name}; --quick: nowhere)")
+    parser.add_argument(
+        "--out", type=Path, help=f"where results go (default {RESULTS.name}; --quick, --against: nowhere)"
+    )
     parser.add_argument("--data", type=Path, default=HERE / ".data", help="folder for the servers' data")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="the broker of another checkout beside this one's: brokers, sdk",
+    )
     parser.add_argument("--report", action="store_true", help="put the kept results into docs/benchmarks.md")
     options = parser.parse_args(arguments)
     if options.only and options.only.partition(".")[0] not in [table.NAME for table in TABLES]:
         parser.error(f"--only {options.only}: there is {names}")
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds: at least 1")
+    if options.against and not (options.against / "src" / "pairbus" / "cli.py").is_file():
+        parser.error(f"--against {options.against}: no checkout, there is no src/pairbus/cli.py in it")
+    if options.against and options.only and options.only.partition(".")[0] not in [t.NAME for t in AGAINST_TABLES]:
+        parser.error(f"--against compares {', '.join(t.NAME for t in AGAINST_TABLES)}, not {options.only}")
     if options.report:
         return report(options.out or RESULTS, DOCS)
     try:
@@ -61,10 +76,11 @@ def run(options: argparse.Namespace) -> int:
     data: Path = (options.data / f"run-{time.time_ns():x}").absolute()
     data.mkdir(parents=True, mode=0o700)
     if options.quick:
-        settings = Settings.tiny(data, options.rounds or 1, options.only)
+        settings = Settings.tiny(data, options.rounds or 1, options.only, options.against)
     else:
-        settings = Settings(data, options.rounds or ROUNDS_MIN, only=options.only)
-    out: Path | None = options.out or (None if options.quick else RESULTS)
+        settings = Settings(data, options.rounds or ROUNDS_MIN, only=options.only, against=options.against)
+    # the page shows rivals and this checkout, so a comparison of versions must not take its place
+    out: Path | None = options.out or (None if options.quick or options.against else RESULTS)
     _allow_many_sockets()
     gc.freeze()
     started = time.perf_counter()
@@ -74,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         about = machine.describe(data)
         if about["file_system"] == "tmpfs":
             print(f"warning: {data} is on tmpfs, where a sync costs nothing; choose another --data", file=sys.stderr)
-        for module in TABLES:
+        for module in AGAINST_TABLES if options.against else TABLES:
             if not settings.wants(module.NAME):
                 continue
             table, failed = _loop_run(module.measure(settings))

@@ -20,41 +20,59 @@ CALL_S = 120.0  # a rival under load may take its time; a figure is wanted, not 
 MESSAGE_ID = "9f0c2a60-5f7e-4f0a-8a66-0d2c6f3b8a11"  # nobody here looks for duplicates
 
 
+def _admin(server: PairbusServer) -> ServiceBusAdministrationClient:
+    verify = {"connection_verify": server.ca_file} if server.ca_file else {}
+    return ServiceBusAdministrationClient.from_connection_string(server.connection_string, **verify)
+
+
 async def create_queues(server: PairbusServer, names: Sequence[str]) -> None:
     """Through the official admin client. Large enough for a million messages of 1 KB."""
-    with ServiceBusAdministrationClient.from_connection_string(
-        server.connection_string, **({"connection_verify": server.ca_file} if server.ca_file else {})
-    ) as admin:
+    with _admin(server) as admin:
         for name in names:
             admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M")
 
 
+async def create_topic(server: PairbusServer, name: str, subscriptions: Sequence[str]) -> None:
+    with _admin(server) as admin:
+        admin.create_topic(name, max_size_in_megabytes=5120)
+        for subscription in subscriptions:
+            admin.create_subscription(name, subscription, lock_duration="PT5M")
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    return f"{topic}/Subscriptions/{subscription}"
+
+
 class AmqpDriver:
-    def __init__(self, client: WireClient, sender: Sender, receiver: Receiver | None, *, batches: bool) -> None:
+    def __init__(self, client: WireClient, sender: Sender | None, receiver: Receiver | None, *, batches: bool) -> None:
         self._client = client
         self._sender = sender
         self._receiver = receiver
         self.batches = batches  # whether the server knows message format 0x80013700
 
     @classmethod
-    async def to_pairbus(cls, server: PairbusServer, queue: str, *, receive: bool = True) -> AmqpDriver:
-        return await cls.to_connection_string(server.connection_string, queue, receive=receive)
+    async def to_pairbus(
+        cls, server: PairbusServer, entity: str, *, send: bool = True, receive: bool = True
+    ) -> AmqpDriver:
+        return await cls.to_connection_string(server.connection_string, entity, send=send, receive=receive)
 
     @classmethod
-    async def to_connection_string(cls, text: str, queue: str, *, receive: bool = True) -> AmqpDriver:
+    async def to_connection_string(
+        cls, text: str, entity: str, *, send: bool = True, receive: bool = True
+    ) -> AmqpDriver:
         client = WireClient.from_connection_string(text, timeout=CALL_S)
-        return await cls._open(client, queue, receive=receive, batches=True)
+        return await cls._open(client, entity, send=send, receive=receive, batches=True)
 
     @classmethod
     async def to_rabbit(cls, server: RabbitServer, queue: str) -> AmqpDriver:
         login = Login(server.user, server.password)
         client = WireClient("127.0.0.1", server.port, tls=False, credential=login, timeout=CALL_S)
-        return await cls._open(client, f"/amq/queue/{queue}", receive=True, batches=False)
+        return await cls._open(client, f"/amq/queue/{queue}", send=True, receive=True, batches=False)
 
     @classmethod
-    async def _open(cls, client: WireClient, entity: str, *, receive: bool, batches: bool) -> AmqpDriver:
+    async def _open(cls, client: WireClient, entity: str, *, send: bool, receive: bool, batches: bool) -> AmqpDriver:
         try:
-            sender = await client.sender(entity)
+            sender = await client.sender(entity) if send else None
             # credit comes with the first receive: a resting contender must not deliver
             receiver = await client.receiver(entity) if receive else None
         except BaseException:
@@ -71,6 +89,7 @@ class AmqpDriver:
 
     async def send(self, payload: bytes, count: int, window: int) -> None:
         message, sender = self._message(payload), self._sender
+        assert sender is not None, "opened without a sender"
         if window == 1:
             for _ in range(count):
                 await sender.send(message)
@@ -88,6 +107,7 @@ class AmqpDriver:
     async def send_batches(self, payload: bytes, count: int, size: int, window: int) -> None:
         """As many batches under way as hold `window` messages."""
         batch, sender = [self._message(payload)] * size, self._sender
+        assert sender is not None, "opened without a sender"
         sender.window = max(1, window // size)
         confirms: list[asyncio.Future[None]] = []
         for _ in range(count // size):

@@ -23,6 +23,7 @@ from benchmarks.settings import BATCH, WINDOW, Settings, body
 
 NAME = "brokers"
 PAIRBUS = "pairbus"
+OTHER = "pairbus, other checkout"
 RABBIT = ("RabbitMQ classic", "RabbitMQ quorum")
 ONE, WINDOWED, BATCHED, RECEIVE = "one at a time", "1,000 in flight", "batches of 100", "receive + settle"
 SLUGS = {ONE: "one", WINDOWED: "window", BATCHED: "batch", RECEIVE: "receive"}
@@ -33,6 +34,7 @@ COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "pairbus ÷ it", "ratio"),
     Column("server_us", "server CPU", "us"),
+    Column("cpu_ratio", "CPU, pairbus ÷ it", "ratio"),
     Column("client_us", "client CPU", "us"),
     Column("others", "others' CPU", "share"),
 )
@@ -77,6 +79,8 @@ class Disk:
 
 async def open_contenders(stack: ExitStack, settings: Settings, notes: list[str]) -> list[Contender]:
     """Those whose servers are installed; a missing one becomes a note, or an error under PAIRBUS_REQUIRE=all."""
+    if settings.against:
+        return await _two_checkouts(stack, settings.data, settings.against)
     found: list[Contender] = []
     openers: tuple[Callable[[ExitStack, Path], Awaitable[list[Contender]]], ...] = (_pairbus, _rabbit, _nats)
     for opener in openers:
@@ -91,17 +95,25 @@ async def open_contenders(stack: ExitStack, settings: Settings, notes: list[str]
 
 
 async def _pairbus(stack: ExitStack, data: Path) -> list[Contender]:
-    contenders = []
-    for who, options, durability in (
-        (PAIRBUS, (), "synced before the confirm; settlements synced within 100 ms"),
-        ("pairbus, none", ("--durability", "none"), "nothing synced"),
-    ):
-        server = PairbusServer(data / who.replace(", ", "-"), *options)
-        stack.enter_context(server)
-        await create_queues(server, ["bench"])
-        driver = await AmqpDriver.to_pairbus(server, "bench")
-        contenders.append(Contender(who, durability, server, driver))
-    return contenders
+    synced = "synced before the confirm; settlements synced within 100 ms"
+    none = PairbusServer(data / "pairbus-none", "--durability", "none")
+    return [
+        await _broker(stack, PAIRBUS, synced, PairbusServer(data / "pairbus")),
+        await _broker(stack, "pairbus, none", "nothing synced", none),
+    ]
+
+
+async def _two_checkouts(stack: ExitStack, data: Path, against: Path) -> list[Contender]:
+    return [
+        await _broker(stack, PAIRBUS, "this checkout", PairbusServer(data / "pairbus")),
+        await _broker(stack, OTHER, against.name, PairbusServer(data / "other", checkout=against)),
+    ]
+
+
+async def _broker(stack: ExitStack, who: str, durability: str, server: PairbusServer) -> Contender:
+    stack.enter_context(server)
+    await create_queues(server, ["bench"])
+    return Contender(who, durability, server, await AmqpDriver.to_pairbus(server, "bench"))
 
 
 async def _rabbit(stack: ExitStack, data: Path) -> list[Contender]:
@@ -197,6 +209,9 @@ def rows_from(outcome: Outcome, contenders: list[tuple[str, str]]) -> list[Row]:
             rate = metrics["rate"]
             if ours and who != PAIRBUS:
                 metrics["ratio"] = ours.over(rate)
+            our_cpu = outcome.get(case, PAIRBUS, "server_us")
+            if our_cpu and who == OTHER:
+                metrics["cpu_ratio"] = our_cpu.over(metrics["server_us"])
             if who in RABBIT and case in RATIO_GOALS:
                 row.goal = Goal("ratio", at_least=RATIO_GOALS[case])
             if who == PAIRBUS and case == BATCHED:
@@ -236,6 +251,8 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     if last >= 0:
         rows[last + 1 : last + 1] = _batch_ratios(rows, outcome)
     table.rows = rows
+    if settings.against:
+        return table, outcome.failures
     table.notes += [
         "The goals are held against both of RabbitMQ's durable queue types.",
         "receive + settle: credit for 1,000 ahead, every message settled and every answer awaited. AMQP: what arrives "

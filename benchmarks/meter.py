@@ -60,6 +60,18 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+def disk_bytes(folder: Path) -> int:
+    """Its files at any depth, with what they have allocated ahead."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
 def machine_busy_seconds() -> float:
     """All CPUs together, since boot: user, nice, system, irq, softirq, steal."""
     fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]

@@ -1,4 +1,7 @@
-"""Runs the steps of a table in interleaved rounds (A B C A B C …) and collects a series per case and contender.
+"""Runs the steps of a table in interleaved rounds (A B C, C B A, A B C …) and collects a series per case and contender.
+
+Every other round runs backwards: who comes after whom is part of what is measured (pages still written back, caches),
+and one that always came first would differ from its own twin.
 
 One round more than asked for is run first and thrown away: caches, compiled regular expressions, first segments.
 A step that fails is named, left out from then on, and makes the run fail at its end, after the others were measured.
@@ -65,10 +68,9 @@ async def run_rounds(steps: Sequence[Step], rounds: int, progress: Progress, *, 
     alive = list(steps)
     plan_rounds = rounds + warm_up
     for number in range(plan_rounds):
-        for index, step in enumerate(alive[:]):
-            if step not in alive:
-                continue
-            left = [s.name for s in alive[index:]] + [s.name for s in alive] * (plan_rounds - number - 1)
+        order = alive[::-1] if number % 2 else alive[:]
+        for index, step in enumerate(order):
+            left = [s.name for s in order[index:]] + [s.name for s in alive] * (plan_rounds - number - 1)
             to_go = Took(seconds, done).to_go(left)
             what = f"round {number + 1 - warm_up} of {rounds}" if number >= warm_up else "warming up"
             progress.show(f"{what} · {step.name}" + (f" · {span(to_go)} to go" if to_go else ""))

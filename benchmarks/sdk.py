@@ -15,7 +15,8 @@ from azure.servicebus.aio import ServiceBusReceiver as AsyncReceiver
 from azure.servicebus.aio import ServiceBusSender as AsyncSender
 
 from benchmarks.amqp_driver import create_queues
-from benchmarks.figures import Column, Goal, Row, Series, Table
+from benchmarks.brokers import OTHER
+from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.meter import Meter
 from benchmarks.rounds import Key, Metrics, Progress, Step, run_rounds
 from benchmarks.servers import PairbusServer
@@ -26,8 +27,10 @@ SINGLE, LISTED, RECEIVE = "single sends", "lists of 100", "receive + complete"
 SHARE_GOALS = {SINGLE: 1 / 2, LISTED: 1 / 3, RECEIVE: 1 / 3}
 COLUMNS = (
     Column("rate", "messages", "rate"),
+    Column("ratio", "pairbus ÷ it", "ratio"),
     Column("client_us", "client CPU", "us"),
     Column("server_us", "server CPU", "us"),
+    Column("cpu_ratio", "server CPU, pairbus ÷ it", "ratio"),
     Column("share", "server's share", "share"),
     Column("others", "others' CPU", "share"),
 )
@@ -100,7 +103,7 @@ class AsyncSide:
             count -= len(messages)
 
 
-def _steps(side: SyncSide | AsyncSide, pid: int, settings: Settings) -> list[Step]:
+def _steps(side: SyncSide | AsyncSide, who: str, pid: int, settings: Settings) -> list[Step]:
     payload = body()
 
     def step(case: str, send: Callable[[bytes, int], Awaitable[None]], count: int) -> Step:
@@ -109,12 +112,12 @@ def _steps(side: SyncSide | AsyncSide, pid: int, settings: Settings) -> list[Ste
                 await send(payload, count)
             with Meter(pid) as receiving:
                 await side.receive(count)
-            measured = {(case, side.who): _with_share(sending.per_message(count))}
+            measured = {(case, who): _with_share(sending.per_message(count))}
             if case == LISTED:  # the larger number of the two to receive
-                measured[RECEIVE, side.who] = _with_share(receiving.per_message(count))
+                measured[RECEIVE, who] = _with_share(receiving.per_message(count))
             return measured
 
-        return Step(f"{case} · {side.who}", run)
+        return Step(f"{case} · {who}", run)
 
     return [step(SINGLE, side.single, settings.sdk_single), step(LISTED, side.listed, settings.sdk_listed)]
 
@@ -123,20 +126,32 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     table = Table(NAME, "Through the official SDK", COLUMNS)
     progress = Progress(NAME)
     progress.show("starting the broker", always=True)
-    with PairbusServer(settings.data / "sdk") as server:
-        await create_queues(server, ["sync", "async"])
-        with ExitStack() as stack:
-            async with AsyncExitStack() as async_stack:
+    servers = [("", PairbusServer(settings.data / "sdk"))]
+    if settings.against:
+        servers.append((f" · {OTHER}", PairbusServer(settings.data / "sdk-other", checkout=settings.against)))
+    with ExitStack() as stack:
+        async with AsyncExitStack() as async_stack:
+            sides: list[list[Step]] = []
+            for suffix, server in servers:
+                stack.enter_context(server)
+                await create_queues(server, ["sync", "async"])
                 sync_side = SyncSide(stack, server, "sync")
                 async_side = await AsyncSide.open(async_stack, server, "async")
-                pairs = zip(
-                    _steps(sync_side, server.pid, settings), _steps(async_side, server.pid, settings), strict=True
-                )
-                outcome = await run_rounds([step for pair in pairs for step in pair], settings.rounds, progress)
+                sides.append(_steps(sync_side, sync_side.who + suffix, server.pid, settings))
+                sides.append(_steps(async_side, async_side.who + suffix, server.pid, settings))
+            steps = [step for one_case in zip(*sides, strict=True) for step in one_case]
+            outcome = await run_rounds(steps, settings.rounds, progress)
     for case in (SINGLE, LISTED, RECEIVE):
-        for side in (SyncSide, AsyncSide):
-            metrics: dict[str, Series] = dict(outcome.series.get((case, side.who), {}))
-            if metrics:
-                table.rows.append(Row(case, side.who, metrics, Goal("share", below=SHARE_GOALS[case])))
+        for who in (SyncSide.who, AsyncSide.who):
+            ours = outcome.series.get((case, who), {})
+            if ours:
+                table.rows.append(Row(case, who, dict(ours), Goal("share", below=SHARE_GOALS[case])))
+            for suffix, _ in servers[1:]:
+                theirs = dict(outcome.series.get((case, who + suffix), {}))
+                if theirs and ours:
+                    theirs["ratio"] = ours["rate"].over(theirs["rate"])
+                    theirs["cpu_ratio"] = ours["server_us"].over(theirs["server_us"])
+                if theirs:
+                    table.rows.append(Row(case, who + suffix, theirs))
     table.notes.append("The server's share is its part of the CPU that client and server spend on a message.")
     return table, outcome.failures

@@ -125,7 +125,11 @@ class Server:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -133,11 +137,14 @@ class Server:
 
 
 class PairbusServer(Server):
+    """The broker of this checkout, or of another one (same interpreter, same dependencies, its `src` first)."""
+
     name = "pairbus"
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, checkout: Path | None = None) -> None:
         super().__init__(folder)
         self._options = options
+        self._checkout = checkout
         self.connection_string = ""
         self.ca_file = ""
         self.ready_s = 0.0
@@ -146,6 +153,7 @@ class PairbusServer(Server):
         command = Path(sys.executable).with_name("pairbus")
         if not command.exists():
             raise ServerMissing(f"{command} is missing: run `make setup` and use its .venv")
+        env = {"PYTHONPATH": str(self._checkout.absolute() / "src")} if self._checkout else None
         started = time.perf_counter()
         self._spawn(
             # a fixed port after the first start: clients may come back to it
@@ -153,6 +161,7 @@ class PairbusServer(Server):
                 *(str(command), "broker", "--namespace", f"bench:{self.port}", "--data", str(self.folder / "data")),
                 *self._options,
             ],
+            env,
             stdout=subprocess.PIPE,
         )
         line = self._ready_line()

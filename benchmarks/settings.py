@@ -17,6 +17,7 @@ class Settings:
     rounds: int = 9
     quick: bool = False
     only: str | None = None  # table, or table.case
+    against: Path | None = None  # another checkout, whose broker is measured beside this one's
 
     # per round
     one_at_a_time: int = 400
@@ -25,22 +26,29 @@ class Settings:
     sdk_single: int = 300
     sdk_listed: int = 3_000
     depths: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    fanout: tuple[int, ...] = (1, 2, 5, 10)  # subscriptions of a topic
+    published: int = 10_000
+    fanout_stored: int = 50_000
     crowd: int = 1_000  # queues, and connections
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
 
     @classmethod
-    def tiny(cls, data: Path, rounds: int = 1, only: str | None = None) -> Settings:
+    def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, against: Path | None = None) -> Settings:
         return cls(
             data,
             rounds,
             True,
             only,
+            against,
             one_at_a_time=20,
             windowed=1_000,
             batched=1_000,
             sdk_single=10,
             sdk_listed=200,
             depths=(1_000, 3_000),
+            fanout=(1, 3),
+            published=500,
+            fanout_stored=1_000,
             crowd=20,
             crowd_s=0.3,
         )

@@ -11,18 +11,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures
+from benchmarks.brokers import ONE, OTHER, PAIRBUS
+from benchmarks.brokers import rows_from as broker_rows
+from benchmarks.bystander import summary
+from benchmarks.fanout import Outlet
+from benchmarks.fanout import rows_from as fanout_rows
+from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span
+from benchmarks.meter import disk_bytes
+from benchmarks.nats_driver import NatsDriver
+from benchmarks.rounds import Outcome, Progress, Step, run_rounds
+from benchmarks.servers import Server, ServerFailed, free_port
 from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # benchmarks is no part of the installed package
-
-from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures  # noqa: E402
-from benchmarks.bystander import summary  # noqa: E402
-from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span  # noqa: E402
-from benchmarks.nats_driver import NatsDriver  # noqa: E402
-from benchmarks.rounds import Progress, Step, run_rounds  # noqa: E402
-
 RATE = Column("rate", "messages", "rate")
 RATIO = Column("ratio", "pairbus ÷ it", "ratio")
 
@@ -160,8 +163,8 @@ async def test_rounds_are_interleaved_and_the_first_is_thrown_away(capsys: pytes
         return Step(name, run)
 
     outcome = await run_rounds([step("a"), step("b")], 2, Progress("test", sys.stderr))
-    assert order == ["a", "b"] * 3
-    assert outcome.series["case", "b"]["rate"].values == (4.0, 6.0)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert outcome.series["case", "b"]["rate"].values == (3.0, 6.0)
     assert not outcome.failures
 
 
@@ -179,7 +182,7 @@ async def test_a_failing_step_is_left_out_and_the_rest_is_measured(capsys: pytes
         return {("case", "bad"): {"rate": 1.0}}
 
     outcome = await run_rounds([Step("bad", bad), Step("good", good)], 2, Progress("test", sys.stderr))
-    assert calls == ["bad", "good", "bad", "good", "good"]
+    assert calls == ["bad", "good", "good", "bad", "good"]
     assert outcome.failures == ["bad: RuntimeError: gone"]
     assert list(outcome.series) == [("case", "good")]
     assert "bad: RuntimeError: gone" in capsys.readouterr().err
@@ -197,11 +200,71 @@ def test_the_page_gets_the_kept_tables_between_its_markers() -> None:
         with_figures("no markers", {"tables": {}})
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--rounds", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--only", "nothing"],
+        ["--rounds", "0"],
+        ["--against", "no-such-checkout"],
+        ["--against", str(ROOT), "--only", "growth"],
+    ],
+)
 def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_fan_out_is_compared_with_the_plain_queue_round_by_round() -> None:
+    topic = Outlet(10)
+    assert (topic.who, topic.copies, len(topic.sources)) == ("topic, 10 subscriptions", 10, 10)
+    assert topic.sources[-1] == "topic-10/Subscriptions/s10"
+    assert (Outlet(1).who, Outlet(None).who) == ("topic, 1 subscription", "plain queue")
+    outcome = Outcome(
+        {
+            ("publish", "plain queue"): {"rate": Series((10.0, 20.0)), "server_us": Series((20.0, 20.0))},
+            ("publish", topic.who): {"rate": Series((5.0, 10.0)), "server_us": Series((50.0, 60.0))},
+            ("restart", topic.who): {"seconds": Series((1.0, 1.0))},
+        }
+    )
+    queue, published, restart = fanout_rows(outcome, ("publish", "restart"), ["plain queue", topic.who])
+    assert "ratio" not in queue.metrics
+    assert published.metrics["ratio"].values == (0.5, 0.5)
+    assert published.metrics["cpu_ratio"].values == (2.5, 3.0)
+    assert set(restart.metrics) == {"seconds"}
+
+
+def test_another_checkout_is_compared_in_rate_and_cpu() -> None:
+    outcome = Outcome(
+        {
+            (ONE, PAIRBUS): {"rate": Series((10.0, 20.0)), "server_us": Series((20.0, 20.0))},
+            (ONE, OTHER): {"rate": Series((5.0, 10.0)), "server_us": Series((10.0, 40.0))},
+        }
+    )
+    ours, theirs = broker_rows(outcome, [(PAIRBUS, ""), (OTHER, "")])
+    assert "cpu_ratio" not in ours.metrics and theirs.goal is None
+    assert theirs.metrics["ratio"].values == (2.0, 2.0)
+    assert theirs.metrics["cpu_ratio"].values == (2.0, 0.5)
+
+
+def test_a_folder_is_weighed_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "side").write_bytes(b"x" * 10_000)
+    assert disk_bytes(tmp_path) == 10_000
+    assert disk_bytes(tmp_path / "missing") == 0
+
+
+def test_a_server_that_fails_to_start_leaves_nothing(tmp_path: Path) -> None:
+    class Broken(Server):
+        def start(self) -> None:
+            self._spawn([sys.executable, "-c", "raise SystemExit('no luck')"])
+            self.port = free_port()
+            self._await_port()
+
+    broken = Broken(tmp_path / "broken")
+    with pytest.raises(ServerFailed, match="ended with 1: no luck"), broken:
+        pass
+    assert not broken.folder.exists()
 
 
 def test_latencies_are_summed_up() -> None:
@@ -247,5 +310,5 @@ def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     tables = json.loads(out.read_text())["tables"]
-    assert set(tables) == {"brokers", "sdk", "growth", "modes"}
+    assert set(tables) == {"brokers", "sdk", "growth", "fanout", "modes"}
     assert all(table["rows"] for table in tables.values())

@@ -170,7 +170,7 @@ class TestFault:
     [
         ([], "Missing command"),
         (["brokr"], "No such command 'brokr'"),
-        (["broker", "--data", "d"], "Missing option '--namespace'"),
+        (["broker", "--data", "d"], "name a namespace with --namespace, or give a --config"),
         (["broker", "--namespace", "contoso"], "Missing option '--data'"),
         (["broker", "--namespace", "not_a_name", "--data", "d"], "can't name a namespace"),
         (["broker", "--namespace", "contoso:99999", "--data", "d"], "is not a port: 0 (any free one) to 65535"),
@@ -261,6 +261,30 @@ class TestBroker:
                 socket.create_connection(address, timeout=10)
             assert run("fault", "--data", str(tmp_path), "contoso", "unreachable", "--clear").code == 0
             socket.create_connection(address, timeout=10).close()
+
+    def test_the_namespaces_of_a_configuration(self, tmp_path: Path) -> None:
+        config, data = tmp_path / "broker.toml", str(tmp_path / "data")
+        config.write_text("[namespaces.contoso]\n[[namespaces.contoso.queues]]\nname = 'orders'\n[namespaces.fabrikam]")
+        with broker("--config", str(config), "--data", data) as process:
+            assert [line["namespace"] for line in ready_lines(process, 2)] == ["contoso", "fabrikam"]
+        config.write_text(config.read_text().replace("'orders'", "'orders'\nmax_delivery_count = 3"))
+        with broker("--config", str(config), "--namespace", "contoso", "--data", data) as process:
+            ready_lines(process, 1)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+        assert (process.returncode, out) == (0, "")
+        assert err == "contoso: queue 'orders' is changed, as configured\nshutting down\n"
+
+    def test_a_wrong_configuration_is_one_line(self, run: Any, tmp_path: Path) -> None:
+        config = tmp_path / "broker.toml"
+        config.write_text("[[namespaces.contoso.queues]]\nname = 'orders'\nlock_duration = 'PT10M'")
+        result = run("broker", "--config", str(config), "--data", str(tmp_path / "data"))
+        assert (result.code, result.out) == (1, "")
+        assert result.err == (
+            f"pairbus: {config}: namespaces.contoso.queues[0].lock_duration may not be 'PT10M'; "
+            "allowed: a duration above zero, up to 5 minutes\n"
+        )
+        assert not (tmp_path / "data").exists()
 
     def test_an_unwritable_folder_is_one_line(self, run: Any, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

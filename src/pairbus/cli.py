@@ -50,7 +50,7 @@ def cli() -> None:
 
 def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
     # Here and below, since `pairbus fault` must not pay for the broker's imports.
-    from pairbus.broker.server import parse_namespace
+    from pairbus.broker.plan import parse_namespace
 
     try:
         names = [parse_namespace(spec)[0] for spec in specs]
@@ -69,14 +69,19 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
     metavar="NAME[:PORT]",
     callback=_check_namespaces,
     multiple=True,
-    required=True,
-    help="A namespace to serve, once for each; without a port, or with port 0, any free one.",
+    help="A namespace to serve, once for each; without a port, or with port 0, any free one. "
+    "May be left out when --config names some: then all of those.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     help="The folder that everything which must survive is kept in; made if missing.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file, or the Config.json of Microsoft's emulator: the entities to make where they are missing.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
@@ -88,12 +93,17 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
 )
 @click.option("--ledger", is_flag=True, help="Write every message's events to DATA/NAME/ledger.")
 @_debug
-def broker(namespaces: tuple[str, ...], data: Path, host: str, durability: Durability, ledger: bool) -> None:
+def broker(
+    namespaces: tuple[str, ...], data: Path, config: Path | None, host: str, durability: Durability, ledger: bool
+) -> None:
     """Run one or more namespaces until SIGTERM or Ctrl-C.
 
     When ready, prints one JSON line per namespace: namespace, host, port, connection_string, ca_file.
     """
     from pairbus.broker.server import serve
+
+    if not namespaces and config is None:
+        raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
 
     async def run() -> None:
         # Before anything can take long: a signal during the replay of a large journal is not lost either.
@@ -101,7 +111,9 @@ def broker(namespaces: tuple[str, ...], data: Path, host: str, durability: Durab
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        async with serve(*namespaces, data=data, host=host, durability=durability, ledger=ledger) as running:
+        async with serve(
+            *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config
+        ) as running:
             for served in running.namespaces.values():
                 ready = {
                     "namespace": served.name,

@@ -4,8 +4,9 @@
     ├── BrokerError             a broker that cannot start or serve as asked
     ├── CertificateError        certificates that cannot be made or read          (broker/certificates.py)
     ├── InvalidFault            a fault that cannot be brought about as asked for
-    ├── InvalidDescription      an entity that cannot be as asked for             (broker/description.py)
-    ├── BadDocument             a management request that is none                 (broker/atom.py)
+    ├── InvalidDescription      an entity that cannot be as asked for             (broker/bounds.py)
+    ├── ConfigError             a configuration that cannot be used               (broker/config_table.py)
+    ├── BadDocument             a management request that is none                 (broker/xml_text.py)
     ├── SasError                a token that is not good                          (broker/sas.py)
     ├── ControlError            the control socket of a data folder cannot be used
     ├── LedgerError             a ledger folder cannot be written

@@ -84,6 +84,15 @@ def test_sasl(client: SaslClient, accepted: bool, username: str | None) -> None:
         assert closed.error.condition == "amqp:unauthorized-access"
 
 
+@pytest.mark.parametrize(("mechanisms", "accepted"), [(("PLAIN", "ANONYMOUS"), True), (("PLAIN",), False)])
+def test_sasl_is_left_out_where_anonymous_would_do(mechanisms: tuple[str, ...], accepted: bool) -> None:
+    server = SaslServer(mechanisms=mechanisms)
+    pair = ConnectionPair(client={"sasl": None}, server={"sasl": server})
+    pair.pump()
+    assert pair.server.is_open is accepted
+    assert pair.client.is_open is accepted
+
+
 def test_plain_is_refused_where_nobody_checks_it() -> None:
     assert SaslServer().judge("PLAIN", plain_response("a", "b"))[0] != 0
 

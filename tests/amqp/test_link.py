@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.events import CreditChanged, Delivered, DeliveryTooLarge, Disposed, LinkDetached
+from pairbus.amqp.events import Closed, CreditChanged, Delivered, DeliveryTooLarge, Disposed, LinkDetached
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Transfer
 
 from .pair import SMALL, ConnectionPair
@@ -157,6 +159,49 @@ def test_an_aborted_message_is_forgotten() -> None:
     session.write_transfer(Transfer(handle=0, delivery_id=1, delivery_tag=b"b").encode(), b"whole")
     pair.pump()
     assert [event.payload for event in pair.take("server", Delivered)] == [b"whole"]
+
+
+def test_messages_that_never_end_are_bounded_over_all_links() -> None:
+    """One begun on every link would else be as many times the largest message."""
+    pair = ConnectionPair(server={"limits": replace(SMALL, gathered_bytes_max=1000)})
+    sender, receiver = pair.sender()
+    other, _ = pair.sender("other")
+    begun = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", more=True).encode()
+    sender.session.write_transfer(begun, b"x" * 450)
+    sender.session.write_transfer(begun, b"x" * 450)
+    pair.pump()
+    assert pair.server.gathered_bytes == 900
+    sender.session.write_transfer(Transfer(handle=0).encode(), b"x")
+    pair.pump()
+    (delivered,) = pair.take("server", Delivered)
+    assert (len(delivered.payload), pair.server.gathered_bytes) == (901, 0)
+    sender.session.write_transfer(Transfer(handle=0, delivery_id=1, delivery_tag=b"t", more=True).encode(), b"x" * 450)
+    pair.pump()
+    receiver.detach()
+    assert pair.server.gathered_bytes == 0
+    for _ in range(3):
+        other.session.write_transfer(begun, b"x" * 450)
+    pair.pump()
+    (closed,) = pair.take("server", Closed)
+    assert closed.error is not None
+    assert closed.error.condition == "amqp:resource-limit-exceeded"
+
+
+def test_a_window_that_opens_is_told_to_senders_that_held_back() -> None:
+    """By a flow that names no link (AMQP 2.5.6): nothing else would wake them."""
+    pair = ConnectionPair(client={"limits": SMALL})
+    receiver, sender = pair.receiver()
+    receiver.flow(100)
+    pair.pump()
+    for _ in range(SMALL.incoming_window + 1):
+        sender.send(b"x", b"t")
+    pair.pump()
+    assert sender.session.is_blocked
+    pair.take("server", CreditChanged)
+    receiver.settle(0, SMALL.incoming_window - 1, ACCEPTED_BYTES)
+    pair.pump()
+    assert not sender.session.is_blocked
+    assert [event.link for event in pair.take("server", CreditChanged)] == [sender]
 
 
 def test_detach_from_the_server_frees_its_window() -> None:

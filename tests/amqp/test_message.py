@@ -91,7 +91,10 @@ def test_all_sections_are_found() -> None:
         # pyamqp writes delivery annotations last
         (HEADER + PROPERTIES + DATA + DELIVERY, PROPERTIES + DATA),
         (PROPERTIES + DATA + FOOTER + DELIVERY, PROPERTIES + DATA + FOOTER),
-        # and no body where a value is falsy
+        # rhea writes the footer before the body
+        (FOOTER + DATA + DATA, FOOTER + DATA + DATA),
+        (HEADER + PROPERTIES + FOOTER + VALUE, PROPERTIES + FOOTER + VALUE),
+        # and pyamqp no body where a value is falsy
         (b"", b""),
         (HEADER, b""),
         (DELIVERY, b""),
@@ -116,7 +119,10 @@ def test_the_bare_message_is_found(payload: bytes, bare: bytes) -> None:
         (DATA + PROPERTIES, "properties out of order"),
         (HEADER + HEADER + DATA, "header out of order"),
         (VALUE + VALUE, "amqp-value out of order"),
-        (FOOTER + DATA, "data out of order"),
+        (FOOTER + FOOTER + DATA, "footer out of order"),
+        (FOOTER + DATA + FOOTER, "footer out of order"),
+        (DATA + FOOTER + DATA, "data out of order"),
+        (FOOTER + PROPERTIES + DATA, "properties out of order"),
         (PROPERTIES + DELIVERY + DATA, "delivery-annotations out of order"),
         (DELIVERY + DATA + DELIVERY, "delivery-annotations out of order"),
         (DATA + SEQUENCE, "not of a mix"),

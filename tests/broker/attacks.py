@@ -1,7 +1,7 @@
 """Clients that mean harm or know no better, against the live port: garbage, halves, floods, lies, and too many of them.
 
-Each attack is a coroutine that takes a `Target` and a seeded random; it connects, does its worst and leaves. None looks at
-what becomes of the broker: that is the business of whoever started it. All of them keep within a second or so.
+Each attack is a coroutine that takes a `Target` and a seeded random; it connects, does its worst and leaves. None looks
+at what becomes of the broker: that is the business of whoever started it. All of them keep within a second or so.
 """
 
 from __future__ import annotations
@@ -15,72 +15,41 @@ import ssl
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
-from pairbus.amqp.encoding import encode
 from pairbus.amqp.errors import EncodeError
 from pairbus.amqp.message import BATCH_FORMAT, Properties, encode_message, join_batch
-from pairbus.amqp.performatives import (
-    Accepted,
-    Attach,
-    Begin,
-    Close,
-    Coordinator,
-    Detach,
-    Disposition,
-    End,
-    Error,
-    Flow,
-    Modified,
-    Open,
-    Received,
-    Rejected,
-    Released,
-    SaslInit,
-    SaslOutcome,
-    Source,
-    Target as TargetNode,
-    Transfer,
+from pairbus.amqp.performatives import Close, Detach, Disposition, End, Flow, Modified, Released, SaslInit, Transfer
+from pairbus.amqp.types import Array, Int, Symbol
+
+from .attack_words import (
+    ADDRESSES,
+    AMQP_HEADER,
+    QUEUE,
+    SASL_HEADER,
+    U32,
+    Target,
+    any_fields,
+    any_message,
+    any_performative,
+    any_state,
+    any_transfer,
+    any_value,
+    attach,
+    begun,
+    credit,
+    frame,
+    let_in,
+    opened,
+    put_token,
+    request,
+    sasl,
+    transfer,
+    wounded,
 )
-from pairbus.amqp.types import Array, Byte, Char, Described, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
-from pairbus.broker.sas import make_token
-from pairbus.wire import ConnectionString
 
-SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
-AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
-QUEUE: Final = "fuzz"
-U32: Final = (0, 1, 2, 3, 255, 256, 4999, 65535, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
-FEW: Final = (0, 0, 0, 1, 1, 2, 3, 4, 5, 255)
-ADDRESSES: Final = (
-    QUEUE, QUEUE, f"{QUEUE}/$DeadLetterQueue", "$cbs", f"{QUEUE}/$management", "$management", "no-such-queue", "",
-    "/", f"/{QUEUE}", f"{QUEUE.upper()}/", "$", "$$$", "a" * 5000, "\x00", "ü/\u2028", f"{QUEUE}/Subscriptions/x", "../..",
-)  # fmt: skip
 CUT_S: Final = 0.3
-
-
-@dataclass(frozen=True)
-class Target:
-    """A namespace, and a key that lets in: the broker must stand what its own users do as well."""
-
-    connection_string: str
-    ca_file: str
-    payloads: Sequence[bytes] = field(default=(), repr=False)
-
-    @property
-    def parsed(self) -> ConnectionString:
-        return ConnectionString.parse(self.connection_string)
-
-    @property
-    def port(self) -> int:
-        assert self.parsed.endpoint_port is not None
-        return self.parsed.endpoint_port
-
-    def token(self) -> str:
-        parsed = self.parsed
-        assert parsed.key_name is not None and parsed.key is not None
-        return make_token(f"sb://127.0.0.1:{self.port}/", parsed.key_name, parsed.key, int(time.time()) + 3600)
 
 
 # -- a raw client
@@ -123,9 +92,17 @@ class Wire:
         if self._drain is not None:
             self._drain.cancel()
             await asyncio.gather(self._drain, return_exceptions=True)
-        self.writer.transport.abort() if rudely else self.writer.close()
-        with contextlib.suppress(OSError, TimeoutError, ssl.SSLError):
+        if rudely:
+            self.writer.transport.abort()
+            return
+        self.writer.close()
+        try:
             await asyncio.wait_for(self.writer.wait_closed(), 1.0)
+        except TimeoutError:
+            # the broker takes nothing any more, and a farewell waits behind what it does not take
+            self.writer.transport.abort()
+        except OSError:
+            pass
 
 
 @contextlib.asynccontextmanager
@@ -154,251 +131,13 @@ async def connected(
         await wire.leave(rng.random() < 0.3)
 
 
-# -- words
-
-
-def frame(performative: bytes, payload: bytes = b"", *, channel: int = 0, kind: int = 0) -> bytes:
-    return struct.pack(">IBBH", 8 + len(performative) + len(payload), 2, kind, channel) + performative + payload
-
-
-def sasl(rng: random.Random | None = None) -> bytes:
-    init = SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"").encode()
-    return SASL_HEADER + frame(init, kind=1)
-
-
-def opened(**fields: Any) -> bytes:
-    return sasl() + AMQP_HEADER + frame(Open(**{"container_id": "x", "hostname": "127.0.0.1", **fields}).encode())
-
-
-def begun(channel: int = 0) -> bytes:
-    begin = Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1)
-    return frame(begin.encode(), channel=channel)
-
-
-def attach(handle: int, address: str, *, receives: bool, name: str = "", channel: int = 0, **fields: Any) -> bytes:
-    link = Attach(
-        name=name or f"link-{handle}",
-        handle=handle,
-        role=receives,
-        source=Source(address=address if receives else "here"),
-        target=TargetNode(address="here" if receives else address),
-        initial_delivery_count=None if receives else 0,
-        **fields,
-    )
-    return frame(link.encode(), channel=channel)
-
-
-def credit(handle: int, count: int, **fields: Any) -> bytes:
-    flow = Flow(
-        incoming_window=2**31 - 1, next_outgoing_id=0, outgoing_window=2**31 - 1, handle=handle, delivery_count=0,
-        link_credit=count, next_incoming_id=0, **fields,
-    )  # fmt: skip
-    return frame(flow.encode())
-
-
-def transfer(handle: int, delivery_id: int, payload: bytes, **fields: Any) -> bytes:
-    performative = Transfer(
-        handle=handle, delivery_id=delivery_id, delivery_tag=struct.pack(">I", delivery_id & 0xFFFFFFFF), **fields
-    )
-    return frame(performative.encode(), payload)
-
-
-def request(id: Any, properties: dict[str, Any], body: Any) -> bytes:
-    return encode_message(
-        properties=Properties(message_id=id, reply_to="here"), application_properties=properties, body=("value", body)
-    )
-
-
-def put_token(token: Any) -> bytes:
-    return request(1, {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "sb://x/"}, token)
-
-
-def let_in(target: Target) -> bytes:
-    """Everything up to a connection that may do anything; `$cbs` takes handles 0 and 1, delivery 0."""
-    return b"".join((
-        opened(), begun(),
-        attach(0, "$cbs", receives=False), attach(1, "$cbs", receives=True), credit(1, 100),
-        transfer(0, 0, put_token(target.token()), settled=True),
-    ))  # fmt: skip
-
-
-def any_value(rng: random.Random, depth: int = 0) -> Any:
-    """A value of any AMQP type."""
-    kinds: list[Callable[[], Any]] = [
-        lambda: None,
-        lambda: rng.random() < 0.5,
-        lambda: UByte(rng.randrange(256)),
-        lambda: UShort(rng.choice((0, 1, 65535))),
-        lambda: UInt(rng.choice(U32)),
-        lambda: ULong(rng.choice((0, 1, 255, 2**64 - 1))),
-        lambda: Byte(rng.randrange(-128, 128)),
-        lambda: Short(-1),
-        lambda: Int(rng.choice((-(2**31), -1, 0, 2**31 - 1))),
-        lambda: rng.choice((-(2**63), -1, 0, 1, 2**63 - 1)),
-        lambda: Float(rng.random()),
-        lambda: rng.choice((0.0, float("inf"), float("nan"))),
-        lambda: Char("\U0001f600"),
-        lambda: Timestamp(rng.choice((-(2**63), 0, 2**63 - 1))),
-        lambda: uuid.UUID(int=rng.getrandbits(128)),
-        lambda: rng.randbytes(rng.choice((0, 1, 300))),
-        lambda: rng.choice(ADDRESSES),
-        lambda: Symbol(rng.choice(("", "a", "com.microsoft:x", "s" * 300))),
-    ]
-    if depth < 5:
-        kinds += [
-            lambda: [any_value(rng, depth + 1) for _ in range(rng.randrange(4))],
-            lambda: {any_key(rng): any_value(rng, depth + 1) for _ in range(rng.randrange(4))},
-            lambda: Described(rng.choice((ULong(0x24), ULong(rng.randrange(256)), Symbol("x"))), any_value(rng, depth + 1)),
-            lambda: Array.of(0x98, [uuid.UUID(int=rng.getrandbits(128)) for _ in range(rng.randrange(4))]),
-        ]  # fmt: skip
-    return rng.choice(kinds)()
-
-
-def any_key(rng: random.Random) -> Any:
-    return rng.choice((Symbol("k"), "k", 1, ULong(7), b"k", uuid.UUID(int=1), None, True, "DeadLetterReason"))
-
-
-def any_encoded(rng: random.Random) -> bytes:
-    for _ in range(10):
-        with contextlib.suppress(EncodeError):
-            return encode(any_value(rng))
-    return b"\x40"
-
-
-def any_fields(rng: random.Random) -> dict[Any, Any]:
-    return {Symbol(rng.choice("abc")): any_value(rng, 2) for _ in range(rng.randrange(3))}
-
-
-def any_error(rng: random.Random) -> Error:
-    condition = rng.choice(("amqp:not-found", "com.microsoft:dead-letter", "x"))
-    keys = ("DeadLetterReason", "DeadLetterErrorDescription", "x")
-    return Error(Symbol(condition), rng.choice((None, "text")), {Symbol(rng.choice(keys)): any_value(rng, 2)})
-
-
-def any_state(rng: random.Random) -> Any:
-    return rng.choice((
-        None, Accepted(), Released(), Modified(), Rejected(), Received(1, 2),
-        Rejected(any_error(rng)),
-        Modified(True, rng.random() < 0.3, {any_key(rng): any_value(rng, 2)}),
-        Modified(rng.random() < 0.5, None, None),
-        Described(ULong(rng.randrange(256)), []), Described(Symbol("x"), any_value(rng, 3)),
-    ))  # fmt: skip
-
-
-def any_message(rng: random.Random) -> bytes:
-    """Sound, or with one wound, or of sections in any order."""
-    message = encode_message(
-        properties=Properties(message_id=rng.choice(("id", 1, uuid.UUID(int=5), b"x"))),
-        application_properties={"a": 1, "b": "two"},
-        message_annotations={Symbol("x-opt-partition-key"): "k"},
-        body=rng.randbytes(rng.choice((0, 10, 1000))),
-    )
-    chance = rng.random()
-    if chance < 0.3:
-        return message
-    if chance < 0.6:
-        return wounded(rng, message)
-    sections = [
-        encode(Described(ULong(rng.choice((0x70, 0x71, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77, 0x78, rng.randrange(256)))), []))[:-1]
-        + any_encoded(rng)
-        for _ in range(rng.randrange(6))
-    ]  # fmt: skip
-    return b"".join(sections)
-
-
-def wounded(rng: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, cut out, doubled or put in."""
-    wound = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 5))):
-        at = rng.randrange(len(wound) + 1)
-        kind = rng.randrange(5)
-        if kind == 0 and at < len(wound):
-            wound[at] = rng.choice((0, 0xFF, 0x80, rng.randrange(256)))
-        elif kind == 1:
-            del wound[at : at + rng.choice((1, 4, 50))]
-        elif kind == 2:
-            wound[at:at] = rng.randbytes(rng.choice((1, 4, 50)))
-        elif kind == 3:
-            wound[at:at] = wound[at : at + rng.choice((1, 8, 100))]
-        else:
-            wound[at : at + 4] = struct.pack(">I", rng.choice(U32))
-    return bytes(wound)
-
-
-def any_performative(rng: random.Random) -> bytes:
-    """Well formed, of any kind, about anything."""
-    u32 = lambda: rng.choice(U32)  # noqa: E731
-    few = lambda: rng.choice(FEW)  # noqa: E731
-    maybe = lambda make: make() if rng.random() < 0.6 else None  # noqa: E731
-    flag = lambda: rng.random() < 0.5  # noqa: E731
-
-    def terminus(kind: type[Any]) -> Any:
-        chance = rng.random()
-        if chance < 0.1:
-            return None
-        if chance < 0.15:
-            return Coordinator() if kind is TargetNode else None
-        made = kind(address=maybe(lambda: rng.choice(ADDRESSES)), dynamic=flag(), capabilities=None)
-        if kind is Source and flag():
-            made.filter = {Symbol("com.microsoft:session-filter"): any_value(rng, 3), **any_fields(rng)}
-            made.default_outcome = any_state(rng)
-        return made
-
-    makers: list[Callable[[], Any]] = [
-        lambda: Begin(
-            remote_channel=rng.choice((None, None, None, 0, 65535)), next_outgoing_id=u32(), incoming_window=u32(),
-            outgoing_window=u32(), handle_max=u32(), properties=any_fields(rng),
-        ),
-        *[lambda: Attach(
-            name=rng.choice(("a", "b", "c", "", "n" * 3000)), handle=few(), role=flag(),
-            snd_settle_mode=rng.choice((0, 1, 2, 2, 3, 255)), rcv_settle_mode=rng.choice((0, 1, 1, 2, 255)),
-            source=terminus(Source), target=terminus(TargetNode), unsettled=maybe(lambda: {b"tag": None}),
-            incomplete_unsettled=flag(), initial_delivery_count=maybe(u32), max_message_size=maybe(u32),
-            properties=any_fields(rng),
-        )] * 4,
-        *[lambda: Flow(
-            next_incoming_id=maybe(u32), incoming_window=u32(), next_outgoing_id=u32(), outgoing_window=u32(),
-            handle=maybe(few), delivery_count=maybe(u32), link_credit=maybe(u32), available=maybe(u32), drain=flag(),
-            echo=flag(), properties=any_fields(rng),
-        )] * 4,
-        *[lambda: Disposition(
-            role=flag(), first=u32(), last=maybe(u32), settled=flag(), state=any_state(rng), batchable=flag()
-        )] * 4,
-        lambda: Detach(handle=few(), closed=flag(), error=maybe(lambda: any_error(rng))),
-        lambda: End(maybe(lambda: any_error(rng))),
-        lambda: Open(container_id="again", max_frame_size=u32()),
-        lambda: SaslOutcome(code=0),
-        lambda: Described(ULong(rng.randrange(0x10, 0x19)), [any_value(rng, 2) for _ in range(rng.randrange(12))]),
-        lambda: Close(maybe(lambda: any_error(rng))) if rng.random() < 0.2 else End(None),
-    ]  # fmt: skip
-    for _ in range(10):
-        with contextlib.suppress(EncodeError):
-            made = rng.choice(makers)()
-            return encode(made) if isinstance(made, Described) else made.encode()
-    return Detach(handle=0).encode()
-
-
-def any_transfer(rng: random.Random) -> bytes:
-    performative = Transfer(
-        handle=rng.choice(FEW), delivery_id=rng.choice((None, *U32)), delivery_tag=rng.choice((None, b"", b"t" * 32)),
-        message_format=rng.choice((None, 0, 0, BATCH_FORMAT, 2**32 - 1)), settled=rng.choice((None, True, False)),
-        more=rng.random() < 0.3, rcv_settle_mode=rng.choice((None, 0, 1)), state=any_state(rng),
-        resume=rng.random() < 0.1, aborted=rng.random() < 0.1,
-    )  # fmt: skip
-    payload = any_message(rng)
-    if performative.message_format == BATCH_FORMAT and rng.random() < 0.7:
-        payload = join_batch([any_message(rng) for _ in range(rng.randrange(5))])
-    try:
-        return frame(performative.encode(), payload, channel=rng.choice((0, 0, 0, 1, 9)))
-    except EncodeError:
-        return frame(Detach(handle=0).encode())
-
-
 # -- attacks on what comes before AMQP
 
 
 async def garbage(target: Target, rng: random.Random) -> None:
-    first = rng.choice((b"A", b"AMQP", SASL_HEADER, AMQP_HEADER, b"\x16", b"GET ", b"PUT /", b"\x00", b"", rng.randbytes(1)))
+    first = rng.choice(
+        (b"A", b"AMQP", SASL_HEADER, AMQP_HEADER, b"\x16", b"GET ", b"PUT /", b"\x00", b"", rng.randbytes(1))
+    )
     async with connected(target, rng) as wire:
         await wire.send(first + rng.randbytes(rng.choice((0, 1, 7, 100, 5000, 70_000))))
         await wire.until_cut()
@@ -415,16 +154,19 @@ async def http_garbage(target: Target, rng: random.Random) -> None:
     deep = "<a>" * 20_000
     bodies = (b"", b"\x00", rng.randbytes(300), bomb.encode(), deep.encode(), b"<entry/>", b"x" * 100_000)
     body = rng.choice(bodies)
-    path = rng.choice(("/", "/q", "/%00", "/" + "p" * 3000, "/$Resources/queues?$skip=x&$top=-1", "/q?api-version=\x7f", "*"))
+    path = rng.choice(
+        ("/", "/q", "/%00", "/" + "p" * 3000, "/$Resources/queues?$skip=x&$top=-1", "/q?api-version=\x7f", "*")
+    )
     line = rng.choice((
-        f"GET {path} HTTP/1.1", f"PUT {path} HTTP/1.1", f"DELETE {path} HTTP/1.0", f"POST {path} HTTP/9.9", "GET", "GET / ",
-        f"OPTIONS {path} HTTP/1.1", "G\x00T / HTTP/1.1", f"HEAD {path} HTTP/1.1", "TRACE /x HTTP/1.1", "CONNECT x:1 HTTP/1.1",
+        f"GET {path} HTTP/1.1", f"PUT {path} HTTP/1.1", f"DELETE {path} HTTP/1.0", f"POST {path} HTTP/9.9", "GET",
+        f"OPTIONS {path} HTTP/1.1", "G\x00T / HTTP/1.1", f"HEAD {path} HTTP/1.1", "TRACE /x HTTP/1.1", "GET / ",
+        "CONNECT x:1 HTTP/1.1",
     ))  # fmt: skip
     length = rng.choice((len(body), len(body), 0, -1, 2**63, 10**30, "x"))
     headers = [
         "Host: x", f"Authorization: {rng.choice((token, 'SharedAccessSignature ', token[:-9], long))}",
         rng.choice((f"Content-Length: {length}", "Transfer-Encoding: chunked", f"X-Long: {long}", "No colon", ": ")),
-        rng.choice(("Expect: 100-continue", "Upgrade: websocket\r\nConnection: Upgrade", "Connection: close", "A: \xff")),
+        rng.choice(("Expect: 100-continue", "Upgrade: websocket\r\nConnection: Upgrade", "Connection: close", "A: ÿ")),
     ]  # fmt: skip
     head = "\r\n".join([line, *headers, "", ""]).encode("latin-1", "replace")
     async with connected(target, rng, tls=rng.random() < 0.3) as wire:
@@ -464,11 +206,16 @@ async def garbage_inside_tls(target: Target, rng: random.Random) -> None:
 
 async def sasl_garbage(target: Target, rng: random.Random) -> None:
     response = rng.choice((
-        b"", b"\0", b"\0a\0b", b"\0\xff\xfe\0\xff", b"\0" * 300, rng.randbytes(400), b"\0RootManageSharedAccessKey\0wrong",
+        b"", b"\0", b"\0a\0b", b"\0\xff\xfe\0\xff", b"\0" * 300, rng.randbytes(400),
+        b"\0RootManageSharedAccessKey\0wrong",
     ))  # fmt: skip
     mechanism = rng.choice(("PLAIN", "PLAIN", "ANONYMOUS", "EXTERNAL", "MSSBCBS", "", "GSSAPI", "x" * 200))
-    init = frame(SaslInit(mechanism=Symbol(mechanism), initial_response=response).encode(), kind=rng.choice((0, 1, 1, 1, 7)))
-    tail = rng.choice((b"", init, AMQP_HEADER, SASL_HEADER, frame(b"", kind=1), frame(b""), frame(any_performative(rng), kind=1)))
+    init = frame(
+        SaslInit(mechanism=Symbol(mechanism), initial_response=response).encode(), kind=rng.choice((0, 1, 1, 1, 7))
+    )
+    tail = rng.choice(
+        (b"", init, AMQP_HEADER, SASL_HEADER, frame(b"", kind=1), frame(b""), frame(any_performative(rng), kind=1))
+    )
     async with connected(target, rng) as wire:
         await wire.send(SASL_HEADER + init + tail + frame(any_performative(rng)))
         await wire.until_cut()
@@ -484,9 +231,11 @@ def a_whole_visit(target: Target) -> bytes:
     return b"".join((
         let_in(target),
         attach(2, QUEUE, receives=False), attach(3, QUEUE, receives=True), credit(3, 3),
-        transfer(2, 1, message), transfer(2, 2, message[:20], more=True), frame(Transfer(handle=2).encode(), message[20:]),
+        transfer(2, 1, message),
+        transfer(2, 2, message[:20], more=True), frame(Transfer(handle=2).encode(), message[20:]),
         transfer(2, 3, join_batch([message, message]), message_format=BATCH_FORMAT),
-        attach(4, f"{QUEUE}/$management", receives=False), attach(5, f"{QUEUE}/$management", receives=True), credit(5, 9),
+        attach(4, f"{QUEUE}/$management", receives=False), attach(5, f"{QUEUE}/$management", receives=True),
+        credit(5, 9),
         transfer(4, 4, peek, settled=True),
         frame(Disposition(role=True, first=0, last=2, settled=False, state=Modified(True, False, {})).encode()),
         credit(3, 5, drain=True),
@@ -527,7 +276,7 @@ async def huge_sizes(target: Target, rng: random.Random) -> None:
         struct.pack(">IBBH", rng.choice(sizes), rng.choice((2, 2, 0, 1, 255)), 0, 0),
         frame(b"\x00\x53\x10\xd0" + struct.pack(">II", rng.choice(sizes), rng.choice(sizes))),
         frame(b"\x00\x53\x10\xc0\x0a\x01\xb1" + struct.pack(">I", rng.choice(sizes)) + b"abc"),
-        frame(b"\x00\x53\x10\xd0\x00\x00\x00\x10\x00\x00\x00\x01\xf0" + struct.pack(">II", 10, rng.choice(sizes)) + b"\x41"),
+        frame(b"\x00\x53\x10\xd0" + struct.pack(">IIBII", 16, 1, 0xF0, 10, rng.choice(sizes)) + b"\x41"),
         frame(b"\x00\x53\x10\xc0\x0a\x01\xe0\x08" + bytes((255,)) + b"\x45" + b"\x00" * 5),
         begun(65535), begun(5000), attach(2**32 - 1, QUEUE, receives=True), attach(256, QUEUE, receives=False),
         frame(Transfer(handle=0, delivery_id=0, delivery_tag=b"t" * 60_000).encode(), b"x"),
@@ -572,7 +321,9 @@ async def deep_nesting(target: Target, rng: random.Random) -> None:
 
 async def out_of_order(target: Target, rng: random.Random) -> None:
     """Sound performatives in any order with any fields, by a stranger or by someone who may."""
-    start = rng.choice((b"", sasl(), sasl() + AMQP_HEADER, opened(), opened() + begun(), let_in(target), let_in(target)))
+    start = rng.choice(
+        (b"", sasl(), sasl() + AMQP_HEADER, opened(), opened() + begun(), let_in(target), let_in(target))
+    )
     if rng.random() < 0.5 and start == let_in(target):
         start += attach(2, QUEUE, receives=False) + attach(3, QUEUE, receives=True, rcv_settle_mode=1) + credit(3, 50)
     async with connected(target, rng, reads=rng.random() < 0.9) as wire:
@@ -586,6 +337,65 @@ async def out_of_order(target: Target, rng: random.Random) -> None:
             if not await wire.send(b"".join(burst)):
                 break
         await wire.until_cut(0.05)
+
+
+async def long_talk(target: Target, rng: random.Random) -> None:
+    """Keeps to the letter of the protocol, so that nobody hangs up, and makes no sense at all."""
+    links: dict[int, bool] = {}  # handle → whether it sends
+    delivery = 0
+    async with connected(target, rng, reads=rng.random() < 0.9) as wire:
+        await wire.send(let_in(target))
+        for _ in range(200):
+            chance = rng.random()
+            free = [handle for handle in range(2, 40) if handle not in links]
+            if chance < 0.15 and free:
+                handle, sends = rng.choice(free), rng.random() < 0.5
+                links[handle] = sends
+                spoken = attach(
+                    handle, rng.choice(ADDRESSES[:9]), receives=not sends, rcv_settle_mode=rng.choice((0, 1)),
+                    snd_settle_mode=rng.choice((0, 1, 2)), name=rng.choice(("", "same", f"n{handle}")),
+                    properties=any_fields(rng),
+                )  # fmt: skip
+            elif chance < 0.2 and links:
+                handle = rng.choice(list(links))
+                del links[handle]
+                spoken = frame(Detach(handle=handle, closed=rng.random() < 0.8).encode())
+            elif chance < 0.6 and links:
+                handle = rng.choice(list(links))
+                if links[handle]:
+                    delivery += 1
+                    message_format = rng.choice((0, 0, BATCH_FORMAT))
+                    message = (
+                        any_message(rng)
+                        if rng.random() < 0.8
+                        else request(delivery, {"operation": "x"}, any_value(rng))
+                    )
+                    message = join_batch([message, any_message(rng)]) if message_format else message
+                    spoken = transfer(
+                        handle, delivery, message, message_format=message_format, settled=rng.random() < 0.2
+                    )
+                else:
+                    spoken = credit(
+                        handle,
+                        rng.choice((0, 1, 5, 1000, 2**32 - 1)),
+                        drain=rng.random() < 0.3,
+                        echo=rng.random() < 0.2,
+                    )
+            elif chance < 0.95:
+                first = rng.randrange(300)
+                settled = rng.random() < 0.2
+                role = rng.random() < 0.95
+                last = rng.choice((None, first, first + 3, 2**31 - 1))
+                spoken = frame(
+                    Disposition(role=role, first=first, last=last, settled=settled, state=any_state(rng)).encode()
+                )
+            else:
+                spoken = frame(b"")
+            if not await wire.send(spoken):
+                break
+            if rng.random() < 0.1:
+                await asyncio.sleep(0.001)
+        await wire.until_cut(0.02)
 
 
 async def strange_messages(target: Target, rng: random.Random) -> None:
@@ -635,7 +445,9 @@ async def strange_requests(target: Target, rng: random.Random) -> None:
         made = {name: any_value(rng, 2) for name in rng.sample(ARGUMENTS, rng.randrange(len(ARGUMENTS)))}
         if rng.random() < 0.6:
             made["lock-tokens"] = Array.of(0x98, [uuid.UUID(int=n) for n in range(rng.choice((1, 3, 2000)))])
-            made["disposition-status"] = rng.choice(("completed", "abandoned", "suspended", "defered", Symbol("completed")))
+            made["disposition-status"] = rng.choice(
+                ("completed", "abandoned", "suspended", "defered", Symbol("completed"))
+            )
         return made
 
     async with connected(target, rng) as wire:
@@ -652,7 +464,9 @@ async def strange_requests(target: Target, rng: random.Random) -> None:
                 properties["com.microsoft:tracking-id"] = any_value(rng, 3)
             try:
                 payload = request(rng.choice((number, "id", uuid.UUID(int=1), b"x")), properties, body())
-                token = put_token(rng.choice((any_value(rng), "SharedAccessSignature sr=x&sig=%ff&se=1&skn=" + "k" * 99, "\x00")))
+                token = put_token(
+                    rng.choice((any_value(rng), "SharedAccessSignature sr=x&sig=%ff&se=1&skn=" + "k" * 99, "\x00"))
+                )
             except EncodeError:
                 continue
             payload = wounded(rng, payload) if rng.random() < 0.2 else payload
@@ -669,7 +483,9 @@ async def strange_requests(target: Target, rng: random.Random) -> None:
 
 async def never_reads(target: Target, rng: random.Random, kind: str = "") -> None:
     """Asks again and again and reads no answer: echoes, peeks, refused links, deliveries."""
-    peek = request(1, {"operation": "com.microsoft:peek-message"}, {"from-sequence-number": 1, "message-count": Int(1000)})
+    peek = request(
+        1, {"operation": "com.microsoft:peek-message"}, {"from-sequence-number": 1, "message-count": Int(1000)}
+    )
     echo = frame(Flow(incoming_window=100, next_outgoing_id=0, outgoing_window=100, echo=True).encode())
     management = (
         attach(2, f"{QUEUE}/$management", receives=False) + attach(3, f"{QUEUE}/$management", receives=True)
@@ -691,7 +507,9 @@ async def never_reads(target: Target, rng: random.Random, kind: str = "") -> Non
                 flood = (begun(7) + frame(End().encode(), channel=7)) * 1000
             else:
                 receiver = attach(9, QUEUE, receives=True, snd_settle_mode=0)
-                release = frame(Disposition(role=True, first=0, last=2**31 - 2, settled=True, state=Released()).encode())
+                release = frame(
+                    Disposition(role=True, first=0, last=2**31 - 2, settled=True, state=Released()).encode()
+                )
                 flood = (receiver + credit(9, 2**32 - 1) + release + frame(Detach(handle=9, closed=True).encode())) * 20
             number += 200
             if not await wire.send(flood):
@@ -728,7 +546,7 @@ ATTACKS: Final[dict[str, Callable[[Target, random.Random], Awaitable[None]]]] = 
     made.__name__: made
     for made in (
         garbage, http_garbage, tls_garbage, garbage_inside_tls, sasl_garbage, halves, wounds, drip, huge_sizes,
-        deep_nesting, out_of_order, strange_messages, strange_requests, never_reads, never_ends, many_links,
+        deep_nesting, out_of_order, long_talk, strange_messages, strange_requests, never_reads, never_ends, many_links,
     )
 }  # fmt: skip
 
@@ -736,7 +554,18 @@ ATTACKS: Final[dict[str, Callable[[Target, random.Random], Awaitable[None]]]] = 
 @contextlib.asynccontextmanager
 async def crowd(target: Target, rng: random.Random, count: int) -> AsyncIterator[list[Wire]]:
     """So many connections at once, each at another point of its life; they stay until the block is left."""
-    stages = (b"", b"A", SASL_HEADER, sasl(), opened(), opened() + begun(), let_in(target), b"\x16", b"GET / HTTP/1.1\r\n", b"PUT /")
+    stages = (
+        b"",
+        b"A",
+        SASL_HEADER,
+        sasl(),
+        opened(),
+        opened() + begun(),
+        let_in(target),
+        b"\x16",
+        b"GET / HTTP/1.1\r\n",
+        b"PUT /",
+    )
     async with contextlib.AsyncExitStack() as stack:
         wires: list[Wire] = []
         for start in range(0, count, 50):

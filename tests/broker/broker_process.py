@@ -122,7 +122,12 @@ class BrokerProcess:
         assert process is not None
         if number is not None:
             process.send_signal(number)
-        code = process.wait(30)
+        try:
+            code = process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
         if process.stdout is not None:
             process.stdout.close()
         return code

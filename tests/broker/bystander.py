@@ -1,7 +1,7 @@
 """A client that minds its own business while others attack: sends, receives, completes, and says how long it took.
 
 A process of its own, so that what it measures is the broker and not the attackers beside it. It runs until its stdin is
-closed, then prints one JSON line: for the SDK and for the wire client the rounds, the errors, the median and the longest.
+closed, then prints one JSON line: rounds, errors, the median and the longest, of the SDK and of the wire client.
 """
 
 from __future__ import annotations

@@ -38,6 +38,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[B
         yield broker
 
 
+@pytest.fixture(autouse=True)
+def time_of_day(clock: Clock) -> Iterator[None]:
+    """A test's jumps end with it: the SDK's tokens, signed by the real time, are good for an hour only."""
+    yield
+    clock.ahead = 0.0
+
+
 @pytest.fixture(params=["sync", "async"])
 def sdk(request: pytest.FixtureRequest, broker: Broker) -> Sdk:
     return Sdk(request.param == "async", broker.namespaces["contoso"])

@@ -8,11 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.message import Properties, encode_message, read_body, read_properties, split
-from pairbus.broker.description import QueueDescription
+from pairbus.amqp.message import Header, Properties, encode_message, read_body, read_properties, split
+from pairbus.amqp.types import Timestamp
+from pairbus.broker.content import SCHEDULED_TIME
+from pairbus.broker.description import (
+    Filter,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Message, MessageQueue, Outcome
+from pairbus.broker.queue import Message, MessageQueue, Outcome, SessionLock
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.topic import Subscription, Topic
 from pairbus.journal import Journal, MemoryFiles, Options
 
 FOLDER = "j"
@@ -36,6 +45,23 @@ def id_of(payload: bytes) -> Any:
 
 def make(body: bytes, **properties: Any) -> bytes:
     return encode_message(properties=Properties(**{"message_id": "m", **properties}), body=body)
+
+
+def make_special(
+    body: bytes,
+    *,
+    id: str = "m",
+    session_id: str | None = None,
+    ttl: float | None = None,
+    at: float | None = None,
+) -> bytes:
+    """One that may end, wait for its time, belong to a session."""
+    return encode_message(
+        None if ttl is None else Header(ttl=int(ttl * 1000)),
+        None if at is None else {SCHEDULED_TIME: Timestamp(int(at * 1000))},
+        Properties(message_id=id, group_id=session_id),
+        body=body,
+    )
 
 
 class Rig:
@@ -113,28 +139,103 @@ class Rig:
 
     def queue(self, path: str = "orders") -> MessageQueue:
         queue = self.namespace.resolve(path)
-        assert queue is not None
+        assert isinstance(queue, MessageQueue)
         return queue
+
+    def do(self, call: Callable[..., None], *arguments: Any) -> Refusal | None:
+        """A call that ends with `now` and `done`."""
+        answers: list[Refusal | None] = []
+        call(*arguments, self.now, answers.append)
+        self.run()
+        assert len(answers) == 1
+        return answers[0]
+
+    def create_topic(self, name: str = "news", **fields: Any) -> Topic:
+        assert self.do(self.namespace.create_topic, TopicDescription(name=name, **fields)) is None
+        return self.namespace.topics[name.lower()]
+
+    def subscribe(self, name: str, filter: Filter | None = None, topic: str = "news", **fields: Any) -> Subscription:
+        rule = None if filter is None else RuleDescription(filter=filter)
+        description = SubscriptionDescription(topic=topic, name=name, default_rule=rule, **fields)
+        assert self.do(self.namespace.create_subscription, description) is None
+        return self.namespace.topics[topic.lower()].subscriptions[name.lower()]
 
     def send(self, *bodies: bytes, path: str = "orders") -> Refusal | None:
         return self.send_payloads(*(make(body) for body in bodies), path=path)
 
     def send_payloads(self, *payloads: bytes, path: str = "orders") -> Refusal | None:
-        answers: list[Refusal | None] = []
-        self.namespace.send(self.queue(path), payloads, self.now, answers.append)
+        target = self.namespace.resolve(path)
+        assert target is not None
+        return self.do(self.namespace.send, target, payloads)
+
+    def schedule(self, *payloads: bytes, path: str = "orders") -> tuple[list[int], Refusal | None]:
+        answers: list[tuple[list[int], Refusal | None]] = []
+        target = self.namespace.resolve(path)
+        assert target is not None
+        self.namespace.schedule(target, payloads, self.now, lambda *each: answers.append(each))
         self.run()
         assert len(answers) == 1
         return answers[0]
 
-    def acquire(self, count: int = 1, path: str = "orders") -> list[Message]:
-        return self.namespace.acquire(self.queue(path), count, self.now)
+    def cancel(self, *numbers: int, path: str = "orders") -> Refusal | None:
+        target = self.namespace.resolve(path)
+        assert target is not None
+        return self.do(self.namespace.cancel_scheduled, target, numbers)
+
+    def pass_time(self, seconds: float) -> float | None:
+        self.now += seconds
+        self.namespace.tick(self.now)
+        self.run()
+        return self.namespace.deadline
+
+    def accept(self, session_id: str | None = None, path: str = "orders") -> SessionLock:
+        lock = self.namespace.accept_session(self.queue(path), session_id, self.now)
+        assert isinstance(lock, SessionLock), lock
+        return lock
+
+    def set_state(self, session_id: str, state: bytes | None, path: str = "orders") -> Refusal | None:
+        return self.do(self.namespace.set_session_state, self.queue(path), session_id, state)
+
+    def state(self, session_id: str, path: str = "orders") -> bytes | None:
+        return self.namespace.get_session_state(self.queue(path), session_id, self.now)
+
+    def receive_deferred(
+        self, *numbers: int, delete: bool = False, path: str = "orders", session: SessionLock | None = None
+    ) -> tuple[list[Message], Refusal | None]:
+        answers: list[tuple[list[Message], Refusal | None]] = []
+        self.namespace.receive_deferred(
+            self.queue(path), numbers, self.now, lambda *each: answers.append(each), delete=delete, session=session
+        )
+        self.run()
+        assert len(answers) == 1
+        return answers[0]
+
+    def delete_messages(self, count: int, before: float, path: str = "orders", session_id: str | None = None) -> int:
+        answers: list[tuple[int, Refusal | None]] = []
+        self.namespace.delete_messages(
+            self.queue(path), count, before, self.now, lambda *each: answers.append(each), session_id
+        )
+        self.run()
+        assert [refusal for _, refusal in answers] == [None]
+        return answers[0][0]
+
+    def acquire(self, count: int = 1, path: str = "orders", session: SessionLock | None = None) -> list[Message]:
+        return self.namespace.acquire(self.queue(path), count, self.now, session)
+
+    def received(self, count: int = 10, path: str = "orders", session: SessionLock | None = None) -> list[bytes]:
+        """The bodies of what is locked by this."""
+        queue = self.queue(path)
+        messages = self.acquire(count, path, session)
+        return [body_of(self.namespace.delivery(queue, message, locked=True)) for message in messages]
 
     def tokens(self, count: int = 1, path: str = "orders") -> list[bytes]:
         return [message.lock_token or b"" for message in self.acquire(count, path)]
 
-    def settle(self, tokens: list[bytes], outcome: Outcome, path: str = "orders") -> Refusal | None:
+    def settle(
+        self, tokens: list[bytes], outcome: Outcome, path: str = "orders", session: SessionLock | None = None
+    ) -> Refusal | None:
         answers: list[Refusal | None] = []
-        self.namespace.settle(self.queue(path), tokens, outcome, self.now, answers.append)
+        self.namespace.settle(self.queue(path), tokens, outcome, self.now, answers.append, session)
         self.run()
         assert len(answers) == 1
         return answers[0]

@@ -31,7 +31,7 @@ class Bridge:
         found = getattr(self.target, name)
         if not callable(found):
             return found
-        if name.startswith("get_queue_") and hasattr(self.target, "fully_qualified_namespace") and name in MAKERS:
+        if name in MAKERS:
             return lambda *args, **options: Bridge(found(*args, **options), self.is_async)
 
         async def call(*args: Any, **options: Any) -> Any:
@@ -62,7 +62,7 @@ class Bridge:
         return await asyncio.to_thread(lambda: list(getattr(self.target, name)(*args)))
 
 
-MAKERS = {"get_queue_sender", "get_queue_receiver"}
+MAKERS = {"get_queue_sender", "get_queue_receiver", "get_topic_sender", "get_subscription_receiver"}
 
 
 class Sdk:
@@ -107,6 +107,19 @@ class Sdk:
             await admin.create_queue(name, **options)
         return name
 
+    async def topic(self, *subscriptions: str, **options: Any) -> str:
+        name = f"topic-{next(_numbers)}"
+        async with self.admin() as admin:
+            await admin.create_topic(name)
+            for subscription in subscriptions:
+                await admin.create_subscription(name, subscription, **options)
+        return name
+
+    async def publish(self, topic: str, *messages: Any) -> None:
+        async with self.client() as client, client.get_topic_sender(topic) as sender:
+            for message in messages:
+                await sender.send_messages(message)
+
     async def send(self, queue: str, *messages: Any) -> None:
         async with self.client() as client, client.get_queue_sender(queue) as sender:
             for message in messages:
@@ -123,6 +136,22 @@ class Sdk:
                 for message in new:
                     if "receive_mode" not in options:
                         await receiver.complete_message(message)
+                got += new
+        return got
+
+    async def read(self, topic: str, subscription: str, count: int, wait: float = 5, **options: Any) -> list[Any]:
+        """As `receive`, from a subscription."""
+        got: list[Any] = []
+        async with (
+            self.client() as client,
+            client.get_subscription_receiver(topic, subscription, **options) as receiver,
+        ):
+            while len(got) < count:
+                new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=wait)
+                if not new:
+                    break
+                for message in new:
+                    await receiver.complete_message(message)
                 got += new
         return got
 

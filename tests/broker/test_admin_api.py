@@ -18,53 +18,29 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import (
+    ServiceBusAdministrationClient,
+)
 
 from pairbus.amqp.message import encode_message
 from pairbus.broker import atom, certificates, sas
 from pairbus.broker.admin_api import AdminApi
-from pairbus.broker.description import AuthorizationRule, InvalidDescription, QueueDescription
+from pairbus.broker.description import (
+    AuthorizationRule,
+    InvalidDescription,
+    QueueDescription,
+)
 from pairbus.broker.http_server import HttpProtocol, Request
 from pairbus.broker.listener import Listener
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Journal
 
+from .fake_namespace import FakeNamespace, entity
+
 NOW = 1_700_000_000.0
 ROOT = AuthorizationRule(key_name="RootManageSharedAccessKey", rights=("Manage",), primary_key="root-key")
 SENDER = AuthorizationRule(key_name="sender", rights=("Send", "Listen"), primary_key="sender-key")
-
-
-class FakeNamespace:
-    """The part of the namespace that is asked here; answers come a turn of the loop later, as from a journal."""
-
-    name = "east"
-
-    def __init__(self):
-        self.queues = {}
-        self.error = None
-
-    def create_queue(self, description, now, done):
-        self._later(done, lambda: self.queues.__setitem__(description.name.lower(), entity(description)))
-
-    def update_queue(self, description, now, done):
-        queue = self.queues[description.name.lower()]
-        self._later(done, lambda: setattr(queue, "description", description))
-
-    def delete_queue(self, name, now, done):
-        self._later(done, lambda: self.queues.pop(name.lower()))
-
-    def _later(self, done, change):
-        def turn():
-            if self.error is None:
-                change()
-            done(self.error)
-
-        asyncio.get_running_loop().call_soon(turn)
-
-
-def entity(description):
-    return SimpleNamespace(description=description, active_count=0, dead_letter_count=0, size_bytes=0, accessed_at=0.0)
 
 
 def authorize(token, now):
@@ -231,10 +207,10 @@ def test_sdk_namespace_properties(client):
 def test_sdk_sees_why_a_value_is_refused(client):
     for options, said in (
         ({"lock_duration": timedelta(days=25)}, "LockDuration may not be .*5 minutes"),
-        ({"requires_session": True}, "RequiresSession may not be True; allowed: False; .*not supported yet"),
+        ({"enable_partitioning": True}, "EnablePartitioning may not be True; allowed: False; .*not supported yet"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount may not be 0"),
         ({"forward_to": "other"}, "ForwardTo may not be .*not supported yet"),
-        ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
+        ({"auto_delete_on_idle": "PT4M59S"}, "AutoDeleteOnIdle may not be .*at least 5 minutes"),
     ):
         with pytest.raises(HttpResponseError, match=said) as info:
             client.create_queue("q", **options)
@@ -329,10 +305,21 @@ async def test_async_sdk(namespace, certs):
     [
         ("GET", "/", 404),
         ("GET", "/$nothing", 404),
-        ("GET", "/$Resources/topics", 404),
+        ("GET", "/$resources/TOPICS", 200),
+        ("PUT", "/$Resources/topics", 405),
         ("GET", "/absent", 404),
         ("DELETE", "/absent", 404),
         ("GET", "/absent/subscriptions/s", 404),
+        ("PUT", "/absent/subscriptions/s", 404),
+        ("DELETE", "/absent/subscriptions/s", 404),
+        ("GET", "/absent/subscriptions", 404),
+        ("PUT", "/absent/subscriptions", 405),
+        ("GET", "/absent/Subscriptions/s/Rules", 404),
+        ("PUT", "/absent/Subscriptions/s/Rules/r", 404),
+        ("PUT", "/absent/Subscriptions/s/Rules/", 405),
+        ("GET", "/absent/Subscriptions/s/Orders/r", 404),
+        ("GET", "/absent/Subscriptions/s/Rules/r/x", 404),
+        ("GET", "/absent/subscriptions?$top=x", 400),
         ("POST", "/q", 405),
         ("PATCH", "/q", 405),
         ("PUT", "/$Resources/queues", 405),
@@ -387,7 +374,7 @@ async def test_paging(call, namespace):
         ),
         (entry("<Status>Sleepy</Status>"), "Status may not be 'Sleepy'; allowed: Active, Disabled"),
         (entry(f"<UserMetadata>{'x' * 2000}</UserMetadata>"), "xxx…; allowed: up to 1024 characters"),
-        (entry().replace(b"QueueDesc", b"TopicDesc"), "supported: QueueDescription"),
+        (entry().replace(b"QueueDesc", b"RuleDesc"), "here it must be QueueDescription or TopicDescription"),
     ],
 )
 async def test_what_is_wrong_is_named(call, namespace, body, said):
@@ -415,6 +402,64 @@ async def test_an_update_replaces_so_that_a_value_can_be_taken_away(call, namesp
     assert (status, description.user_metadata, description.max_delivery_count) == (200, None, 4)
     assert description.name == "q" and description.created_at == NOW
     assert (await call("PUT", "/other", entry(), headers={"if-match": "*"}))[0] == 404
+
+
+async def test_an_update_that_does_not_speak_of_keys_or_of_what_is_fixed_leaves_them(call, namespace):
+    keys = (
+        "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>"
+    )
+    keys += "<PrimaryKey>p</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+    session = "<RequiresSession>true</RequiresSession>"
+    size = "<MaxMessageSizeInKilobytes>100</MaxMessageSizeInKilobytes>"
+    assert (await call("PUT", "/q", entry(session + keys + size)))[0] == 201
+    before = namespace.queues["q"].description
+    replace = {"if-match": "*"}
+    assert (await call("PUT", "/q?api-version=2017-04", entry(), headers=replace))[0] == 200
+    after = namespace.queues["q"].description
+    assert after.requires_session and after.authorization_rules == before.authorization_rules
+    assert after.max_message_size_kb == 100
+    assert (await call("PUT", "/q?api-version=2021-05", entry(), headers=replace))[0] == 200
+    assert namespace.queues["q"].description.max_message_size_kb == 256
+    assert (await call("PUT", "/q", entry("<AuthorizationRules/>"), headers=replace))[0] == 200
+    assert namespace.queues["q"].description.authorization_rules == ()
+    assert (await call("PUT", "/q2?api-version=2017-04", entry(size)))[0] == 400
+
+
+async def test_a_subscription_is_made_with_the_rule_that_comes_with_it(call, namespace):
+    await call("PUT", "/t", entry().replace(b"QueueDesc", b"TopicDesc"))
+    rule = (
+        '<DefaultRuleDescription><Filter xmlns:p="http://www.w3.org/2001/XMLSchema-instance" p:type="FalseFilter"/>'
+        "<Name>none</Name></DefaultRuleDescription>"
+    )
+    body = entry(rule).replace(b"QueueDesc", b"SubscriptionDesc")
+    status, text, _ = await call("PUT", "/t/Subscriptions/s", body)
+    assert status == 201 and "DefaultRuleDescription" not in text
+    assert "<id>https://localhost:1/t/Subscriptions/s</id>" in text
+    rules = namespace.topics["t"].subscriptions["s"].rules
+    assert list(rules) == ["none"] and rules["none"].created_at == NOW
+    assert (await call("PUT", "/t/Subscriptions/s", headers={"if-match": "*"}))[0] == 200
+    assert namespace.topics["t"].subscriptions["s"].description.default_rule == rules["none"]
+    assert (await call("PUT", "/t/Subscriptions/plain"))[0] == 201
+    _, text, _ = await call("GET", "/t/Subscriptions/plain/Rules")
+    assert "<id>https://localhost:1/t/Subscriptions/plain/Rules/$Default</id>" in text
+    assert (await call("PUT", "/t/Subscriptions/wrong", entry()))[0] == 400
+    assert (await call("PUT", "/t/Subscriptions/s/Rules/wrong", entry()))[0] == 400
+
+
+async def test_the_next_page_of_a_topics_subscriptions(call, namespace):
+    await call("PUT", "/a%2Ft", entry().replace(b"QueueDesc", b"TopicDesc"))
+    for number in range(3):
+        assert (await call("PUT", f"/a%2Ft/subscriptions/s{number}"))[0] == 201
+    _, body, _ = await call("GET", "/a%2Ft/subscriptions?$skip=0&$top=2&api-version=2021-05")
+    assert 'next" href="https://localhost:1/a/t/subscriptions?$skip=2&amp;$top=2&amp;api-version=2021-05"' in body
+
+
+async def test_what_is_said_no_to_names_the_elements_of_its_kind(call, namespace):
+    await call("PUT", "/t", entry().replace(b"QueueDesc", b"TopicDesc"))
+    namespace.error = InvalidDescription("dead_letter_on_filter_errors", 7, "8")
+    assert "DeadLetteringOnFilterEvaluationExceptions may not be 7" in (await call("PUT", "/t/Subscriptions/s"))[1]
+    namespace.error = Refusal("amqp:not-found", "the topic is gone")
+    assert (await call("PUT", "/t/Subscriptions/s"))[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
-from pairbus.broker.authorization import Authorization
-from pairbus.broker.sas import LISTEN, SEND, Claims
+from pairbus.broker.authorization import Authorization, rules_in_force
+from pairbus.broker.description import AuthorizationRule, QueueDescription, TopicDescription
+from pairbus.broker.sas import LISTEN, SEND, Claims, EntityRule
+
+from .fake_namespace import FakeNamespace, entity
 
 
 def claims(path: str = "", *rights: str, expires_at: float = 100.0, key: str = "k") -> Claims:
@@ -57,3 +61,24 @@ def test_the_number_of_tokens_is_bounded_and_the_oldest_go() -> None:
     assert not authorization.allows(SEND, "q0", 0.0)
     assert authorization.allows(SEND, "q1499", 0.0)
     assert repr(authorization) == "<Authorization 1000 tokens>"
+
+
+def test_a_rule_is_in_force_where_it_stands() -> None:
+    root = AuthorizationRule(key_name="root", rights=("Manage",), primary_key="p")
+    own = AuthorizationRule(key_name="own", rights=("Send",), primary_key="q", created_at=5.0)
+    namespace = FakeNamespace()
+    namespace.queues["orders"] = entity(QueueDescription(name="Orders", authorization_rules=(own,)))
+    namespace.queues["orders/eu"] = entity(QueueDescription(name="orders/eu"))
+    namespace.topics["news"] = entity(TopicDescription(name="news", authorization_rules=(own,)))
+    namespace.topics["news"].subscriptions["all"] = entity(None)
+
+    def names(path: str) -> list[str]:
+        return [rule.key_name for rule in rules_in_force((root,), namespace, path)]
+
+    for path in ("orders", "orders/$deadletterqueue", "orders/$management", "news", "news/subscriptions/all"):
+        assert names(path) == ["root", "own"]
+    for path in ("", "orders/eu", "orders/other", "orders/eu/$deadletterqueue", "absent", "subscriptions/all"):
+        assert names(path) == ["root"]
+    found = list(rules_in_force((), namespace, "news/subscriptions/all"))
+    assert found == [EntityRule(entity="news", **dataclasses.asdict(own))]
+    assert "'q'" not in repr(found)

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.commands import Commands
+from pairbus.broker.commands import Commands, Granted, RuleWanted
+from pairbus.broker.description import AuthorizationRule, InvalidDescription
 from pairbus.broker.faults import Fault, Faults
+from pairbus.broker.refusal import Refusal
 
 NOW = 1_700_000_000.0
 
@@ -60,7 +62,7 @@ def test_list_and_status(commands: Commands, faults: dict[str, Faults]) -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({}, "there is no command None; the commands are fault, clear, list, status"),
+        ({}, "there is no command None; the commands are fault, clear, list, status, rule"),
         ({"command": "stop"}, "the commands are"),
         ({"command": ["fault"]}, "the commands are"),
         ({"command": "fault", "namespace": "contoso"}, "there is no fault ''; the kinds are"),
@@ -84,16 +86,88 @@ def test_a_wrong_command_changes_nothing_and_is_told_what_is_right(
     assert not faults["contoso"]
 
 
+RULE = AuthorizationRule(key_name="k", rights=("Send",), primary_key="secret-1", secondary_key="secret-2")
+
+
+def told(commands: Commands, message: dict[str, Any]) -> dict[str, Any]:
+    answers: list[dict[str, Any]] = []
+    commands.begin(message, NOW, answers.append)
+    (answer,) = answers
+    return answer
+
+
+def test_rule_is_made_where_it_is_wanted_and_answered_with_its_keys(faults: dict[str, Faults]) -> None:
+    asked = []
+
+    def grant(wanted: RuleWanted, now: float, done: Granted) -> None:
+        asked.append(wanted)
+        done(RULE)
+
+    commands = Commands(faults, grant=grant)
+    message = {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Send"]}
+    assert told(commands, message) == {
+        "ok": True, "name": "k", "rights": ["Send"], "primary_key": "secret-1", "secondary_key": "secret-2",
+    }  # fmt: skip
+    told(commands, message | {"entity": "orders"})
+    assert asked == [RuleWanted("contoso", "k", ("Send",), None), RuleWanted("contoso", "k", ("Send",), "orders")]
+    assert told(commands, {"command": "list"})["ok"] and not told(commands, {"command": "stop"})["ok"]
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (InvalidDescription("rights", "Fly", "one or more of Manage"), "rights may not be 'Fly'"),
+        (Refusal("amqp:not-found", "there is no such queue"), "there is no such queue"),
+        (OSError("/a/path"), "could not be written"),
+    ],
+)
+def test_a_rule_that_was_not_made(faults: dict[str, Faults], result: Any, says: str) -> None:
+    commands = Commands(faults, grant=lambda wanted, now, done: done(result))
+    answer = told(commands, {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Send"]})
+    assert not answer["ok"] and says in answer["error"] and "/a/path" not in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({}, "no namespace '' is served here"),
+        ({"namespace": "other"}, "there is contoso, fabrikam"),
+        ({"namespace": "contoso", "name": "k"}, "rights of rule must be a list"),
+        ({"namespace": "contoso", "name": "k", "rights": "Send"}, "rights of rule must be a list"),
+        ({"namespace": "contoso", "name": "k", "rights": [1]}, "rights of rule must be a list"),
+        ({"namespace": "contoso", "name": 1, "rights": []}, "name of rule must be a string"),
+        ({"namespace": "contoso", "name": "k", "rights": [], "entity": None}, "entity of rule must be a string"),
+        ({"namespace": "contoso", "key": "k"}, "rule knows no key; it takes entity, name, namespace, rights"),
+    ],
+)
+def test_a_rule_that_is_wrongly_asked_for(faults: dict[str, Faults], message: dict[str, Any], says: str) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    answer = told(Commands(faults, grant=never), {"command": "rule"} | message)
+    assert answer["ok"] is False and says in answer["error"]
+
+
+def test_without_a_broker_there_is_nobody_to_make_a_rule(commands: Commands) -> None:
+    message = {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Send"]}
+    assert "rule" in told(commands, message)["error"]
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-names = st.sampled_from(["command", "namespace", "kind", "entity", "rate", "delay", "for", "exact", "x"])
-likely = st.sampled_from(["fault", "clear", "list", "status", "contoso", "no-send", "throttle", "latency", 1, 0.5])
+names = st.sampled_from(
+    ["command", "namespace", "kind", "entity", "rate", "delay", "for", "exact", "name", "rights", "x"]
+)
+likely = st.sampled_from(
+    ["fault", "rule", "clear", "list", "status", "contoso", "no-send", "throttle", "latency", 1, 0.5]
+)
 
 
 @given(st.dictionaries(names, anything | likely, max_size=8))
 def test_no_message_whatever_raises(message: dict[str, Any]) -> None:
-    answer = Commands({"contoso": Faults()}).answer(message, NOW)
-    assert answer["ok"] or answer["error"]
+    commands = Commands({"contoso": Faults()}, grant=lambda wanted, now, done: done(RULE))
+    for answer in (commands.answer(message, NOW), told(commands, message)):
+        assert answer["ok"] or answer["error"]

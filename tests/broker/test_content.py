@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec import decode
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.errors import AmqpError, DecodeError
 from pairbus.amqp.message import (
     Header,
@@ -14,6 +15,7 @@ from pairbus.amqp.message import (
     encode_message,
     read_application_properties,
     read_body,
+    read_delivery_annotations,
     read_header,
     read_message_annotations,
     read_properties,
@@ -21,14 +23,20 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Int, Short, Symbol, Timestamp, UInt
 from pairbus.broker.content import (
+    ACTIVE_STATE,
     CHANGES_BYTES_MAX,
+    DEFERRED_STATE,
     NO_HEADER,
     OWNED,
     PING_CONTENT_TYPE,
+    SCHEDULED_STATE,
+    SCHEDULED_TIME,
+    Traits,
     delivery,
     pack_changes,
     take_in,
     with_changes,
+    with_ttl,
 )
 
 
@@ -45,14 +53,14 @@ def refused(payload: bytes) -> AmqpError:
 def passed_on(payload: bytes, *, count: int = 0, locked_until: float | None = 1060.25) -> bytes:
     kept = take_in(payload, new_id)
     assert kept is not None
-    header, pairs_count, pairs_bytes, body = kept
+    header, pairs_count, pairs_bytes, body, _ = kept
     return delivery(header, count, 42, 1000.5, locked_until, pairs_count, pairs_bytes, body)
 
 
 def test_a_plain_message_is_kept_as_it_is() -> None:
     payload = encode_message(properties=Properties(message_id="a"), body=b"hello")
     kept = take_in(payload, new_id)
-    assert kept == (NO_HEADER, 0, 0, payload)
+    assert kept == (NO_HEADER, 0, 0, payload, None)
     assert kept[3] is payload
 
 
@@ -61,7 +69,7 @@ SDK_PROPERTIES = b"\x00Ss\xc03\r\xa1$0e2e0a50-c83a-4fb4-a1bb-47c514859817@@@@@@@
 
 def test_what_the_sdk_sends_is_kept_as_it_is() -> None:
     payload = SDK_PROPERTIES + b"\x00Su\xa0\nxxxxxxxxxx"
-    assert take_in(payload, new_id) == (NO_HEADER, 0, 0, payload)
+    assert take_in(payload, new_id) == (NO_HEADER, 0, 0, payload, None)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +143,12 @@ def test_annotations_of_the_broker() -> None:
     assert annotations == {
         "x-opt-sequence-number": 42,
         "x-opt-enqueued-time": 1000500,
-        "x-opt-message-state": 0,
-        "x-opt-enqueue-sequence-number": 42,
         "x-opt-locked-until": 1060250,
     }
     types = {key: type(value) for key, value in annotations.items()}
     assert types == {
         "x-opt-sequence-number": int,
         "x-opt-enqueued-time": Timestamp,
-        "x-opt-message-state": Int,
-        "x-opt-enqueue-sequence-number": int,
         "x-opt-locked-until": Timestamp,
     }
     assert {type(key) for key in annotations} == {Symbol}
@@ -160,7 +164,7 @@ def test_a_senders_word_on_the_brokers_annotations_is_dropped() -> None:
     assert annotations["x-opt-partition-key"] == "p"
     assert (annotations["mine"], type(annotations["mine"])) == (5, Short)
     assert "x-opt-lock-token" not in annotations
-    assert len(annotations) == 7
+    assert len(annotations) == 5
 
 
 @pytest.mark.parametrize(
@@ -188,14 +192,41 @@ def test_headers_in_other_forms(header: bytes) -> None:
     assert read_header(received, split(received)).durable is header.endswith(b"\x41")
 
 
-def test_delivery_annotations_end_here() -> None:
-    payload = encode_message(delivery_annotations={"x-opt-hop": 1}, properties=Properties(message_id="a"), body=b"x")
-    received = passed_on(payload)
-    assert split(received).delivery_annotations is None
-    # pyamqp puts them last
+TOKEN = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+@pytest.mark.parametrize("told_by", [{}, {"x-opt-hop": Short(1), "x-opt-lock-token": "not yours"}])
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_delivery_annotations_pass_with_the_lock_token_beside_them(told_by: dict[str, Any], where: str) -> None:
     bare = encode_message(properties=Properties(message_id="a"), body=b"x", footer={"f": 1})
-    last = bare + b"\x00\x53\x71\xc1\x05\x02\xa3\x01a\x40"
-    assert passed_on(last).endswith(bare)
+    section = b"\x00\x53\x71" + encode({Symbol(key): value for key, value in told_by.items()})
+    kept = take_in(section + bare if where == "first" else bare + section, str)  # pyamqp puts them last
+    assert kept is not None
+    header, count, pairs_bytes, body, _ = kept
+    for told, expected in (
+        (
+            delivery(header, 0, 42, 1.0, 2.0, count, pairs_bytes, body, token=TOKEN.bytes_le),
+            {"x-opt-lock-token": TOKEN},
+        ),
+        (delivery(header, 0, 42, 1.0, None, count, pairs_bytes, body), {}),
+        (delivery(header, 0, 42, 1.0, None, count, pairs_bytes, body, DEFERRED_STATE, is_peeked=True), {}),
+    ):
+        s = split(told)
+        assert read_delivery_annotations(told, s) == told_by | expected
+        assert told[s.bare_start :] == bare
+        assert read_message_annotations(told, s)["x-opt-sequence-number"] == 42
+
+
+def test_the_lock_token_is_told_as_a_uuid_and_peeked_messages_have_none() -> None:
+    kept = take_in(encode_message(properties=Properties(message_id="a"), body=b"x"), str)
+    assert kept is not None
+    locked = delivery(kept[0], 0, 1, 0.0, 1.0, 0, 0, kept[3], token=TOKEN.bytes_le)
+    assert read_delivery_annotations(locked, split(locked)) == {"x-opt-lock-token": TOKEN}
+    removed = delivery(kept[0], 0, 1, 0.0, None, 0, 0, kept[3])
+    assert split(removed).delivery_annotations is not None
+    assert read_delivery_annotations(removed, split(removed)) == {}
+    peeked = delivery(kept[0], 0, 1, 0.0, None, 0, 0, kept[3], is_peeked=True)
+    assert split(peeked).delivery_annotations is None
 
 
 values = st.one_of(
@@ -291,3 +322,80 @@ def test_changes_that_cannot_be(changes: dict[object, object], condition: str | 
         pack_changes(None, changes)
     if condition is not None:
         assert caught.value.condition == condition
+
+
+# what decides where a message goes and how long it stays
+
+
+def traits_of(payload: bytes, closely: bool = False) -> Traits | None:
+    kept = take_in(payload, new_id, closely)
+    assert kept is not None
+    return kept[4]
+
+
+def test_a_plain_message_has_no_traits_unless_it_is_looked_at_closely() -> None:
+    payload = encode_message(properties=Properties(message_id="a", group_id="s"), body=b"")
+    assert traits_of(payload) is None
+    traits = traits_of(payload, closely=True)
+    assert traits is not None
+    assert (traits.message_id, traits.session_id, traits.ttl, traits.scheduled_at) == ("a", "s", None, None)
+    traits = traits_of(encode_message(body=b""), closely=True)
+    assert traits is not None
+    assert (traits.message_id, traits.session_id) == (new_id(), None)
+    traits = traits_of(SDK_PROPERTIES, closely=True)
+    assert traits is not None
+    assert traits.message_id == "0e2e0a50-c83a-4fb4-a1bb-47c514859817"
+
+
+@pytest.mark.parametrize(
+    ("header", "properties", "ttl"),
+    [
+        (Header(ttl=1500), Properties(message_id="a"), 1.5),
+        (Header(ttl=0), Properties(message_id="a"), None),
+        (Header(ttl=2**32 - 1), Properties(message_id="a"), 4294967.295),
+        # as the Python SDK says a week
+        (Header(ttl=604800000), Properties(creation_time=1000, absolute_expiry_time=604801000), 604800.0),
+        # as it says a hundred days: the header has room for fewer
+        (Header(ttl=2**32 - 1), Properties(creation_time=1000, absolute_expiry_time=8_640_001_000), 8_640_000.0),
+        (None, Properties(creation_time=1000, absolute_expiry_time=8_640_001_000), 8_640_000.0),
+        # an end without a life of its own is the application's business
+        (None, Properties(creation_time=1000, absolute_expiry_time=2000), None),
+        (None, Properties(absolute_expiry_time=2000), None),
+        # JS says "for ever" so
+        (None, Properties(creation_time=1000, absolute_expiry_time=253402300799999), None),
+    ],
+)
+def test_how_long_it_lives(header: Header | None, properties: Properties, ttl: float | None) -> None:
+    traits = traits_of(encode_message(header, None, properties, body=b""))
+    assert (traits and traits.ttl) == ttl
+
+
+def test_a_life_that_is_shortened_is_told_to_receivers() -> None:
+    payload = encode_message(Header(durable=True, priority=7, ttl=60_000), body=b"")
+    kept = take_in(payload, new_id)
+    assert kept is not None
+    told = delivery(with_ttl(kept[0], 1.5), 0, 1, 0.0, None, 0, 0, kept[3])
+    header = read_header(told, split(told))
+    assert (header.durable, header.priority, header.ttl) == (True, 7, 1500)
+    told = delivery(with_ttl(NO_HEADER, 1e9), 0, 1, 0.0, None, 0, 0, kept[3])
+    assert read_header(told, split(told)).ttl == 2**32 - 1
+
+
+def test_a_time_to_be_enqueued_at_is_read_and_kept() -> None:
+    payload = encode_message(None, {SCHEDULED_TIME: Timestamp(1_500_250)}, Properties(message_id="a"), body=b"")
+    traits = traits_of(payload)
+    assert traits is not None
+    assert traits.scheduled_at == 1500.25
+    told = passed_on(payload)
+    assert read_message_annotations(told, split(told))[SCHEDULED_TIME] == 1_500_250
+    assert traits_of(encode_message(None, {SCHEDULED_TIME: None}, Properties(message_id="a"), body=b"")) is None
+    error = refused(encode_message(None, {SCHEDULED_TIME: "tomorrow"}, body=b""))
+    assert error.condition == "amqp:invalid-field"
+    assert "timestamp" in error.description
+
+
+@pytest.mark.parametrize("state", [ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE])
+def test_the_state_is_told_where_it_is_not_active(state: int) -> None:
+    told = delivery(NO_HEADER, 0, 1, 0.0, None, 0, 0, encode_message(body=b""), state)
+    value = read_message_annotations(told, split(told)).get("x-opt-message-state")
+    assert (value, type(value)) == ((state, Int) if state else (None, type(None)))

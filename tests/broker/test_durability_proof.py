@@ -1,5 +1,6 @@
 """Random operations, compaction at random moments, a failing disk, kills and power cuts, against a plain account of
-what must, may and must not be there afterwards."""
+what must, may and must not be there afterwards: messages, active, scheduled, deferred or dead; ids that are known as
+duplicates; the states of sessions."""
 
 from __future__ import annotations
 
@@ -13,11 +14,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker.queue import Abandon, Complete, DeadLetter, LocksLost, Message, Release
+from pairbus.broker.queue import (
+    DEFERRED,
+    READY,
+    SCHEDULED,
+    Abandon,
+    Complete,
+    DeadLetter,
+    Defer,
+    LocksLost,
+    Message,
+    Release,
+)
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalError, MemoryFiles, Options
 
-from .namespace_rig import Rig, body_of, make
+from .namespace_rig import Rig, body_of, make_special
 
 DEAD = "orders/$DeadLetterQueue"
 OPTIONS = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -30,6 +42,9 @@ class Fate:
 
     def __init__(self) -> None:
         self.present = "may"
+        self.is_confirmed = False  # to a sender
+        self.home = READY
+        self.home_is_certain = True
         self.lazily_gone = False  # answered, but a power cut may bring it back
         self.place = "active"
         self.place_is_certain = True
@@ -38,21 +53,38 @@ class Fate:
         self.count_is_certain = True
 
     def __repr__(self) -> str:
-        return f"<{self.present} in {self.place}, {self.count} failed deliveries, number {self.number}>"
+        return f"<{self.present} in {self.place} ({self.home}), {self.count} failed deliveries, number {self.number}>"
+
+
+class Told:
+    """What is known of the state of one session: the last that was confirmed, and those that may stand instead."""
+
+    def __init__(self) -> None:
+        self.certain: bytes | None = None
+        self.possible: list[bytes | None] = []
 
 
 class Durability(RuleBasedStateMachine):
-    @initialize()
-    def start(self) -> None:
+    @initialize(detects=st.booleans())
+    def start(self, detects: bool) -> None:
+        self.detects = detects
         self.rig = Rig(options=OPTIONS, memory_budget=800)
-        self.rig.create(lock_duration=LOCK_S, max_delivery_count=MAX_DELIVERIES)
+        self.rig.create(
+            lock_duration=LOCK_S,
+            max_delivery_count=MAX_DELIVERIES,
+            requires_duplicate_detection=detects,
+            duplicate_window=1e9,
+        )
+        self.rig.create("talks", requires_session=True)
+        self.told = {"x": Told(), "y": Told()}
+        self.consumed: set[bytes] = set()  # confirmed, received and gone: a second copy must not come
         self.fates: dict[bytes, Fate] = {}
         self.locks: dict[bytes, tuple[bytes, str, float]] = {}  # token → body, path, until
         self.number_max = 0
         self.compaction: asyncio.Task[int | None] | None = None
         self.sent = 0
-        for _ in range(4):
-            self.send([300, 40, 300, 1])
+        for delay in (None, 30.0, None, 10.0):
+            self.send([300, 40, 300, 1], delay)
             self.rig.run()
 
     def teardown(self) -> None:
@@ -62,28 +94,52 @@ class Durability(RuleBasedStateMachine):
 
     # what clients do
 
-    @rule(sizes=st.lists(st.sampled_from([1, 40, 300]), min_size=1, max_size=4))
-    def send(self, sizes: list[int]) -> None:
+    @rule(
+        sizes=st.lists(st.sampled_from([1, 40, 300]), min_size=1, max_size=4),
+        delay=st.sampled_from([None, None, 10.0, 30.0]),
+    )
+    def send(self, sizes: list[int], delay: float | None) -> None:
         bodies = []
         for size in sizes:
             self.sent += 1
             body = b"%d." % self.sent + b"x" * size
-            self.fates[body] = Fate()
+            fate = self.fates[body] = Fate()
+            # Whether it has become active is seen from its number.
+            fate.home_is_certain = delay is None
             bodies.append(body)
+        self.offer(bodies, delay)
 
+    @precondition(lambda self: self.detects and (self.fates or self.consumed))
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """As a sender does that has heard nothing, or has forgotten what it heard."""
+        self.offer([data.draw(st.sampled_from(sorted({*self.fates, *self.consumed})))], None)
+
+    def offer(self, bodies: list[bytes], delay: float | None) -> None:
         def done(refusal: Refusal | None) -> None:
             for body in bodies:
+                fate = self.fates.get(body)
+                if fate is None or fate.is_confirmed:
+                    continue  # a duplicate, whatever was said
                 if refusal is None:
-                    self.fates[body].present = "must"
+                    fate.present, fate.is_confirmed = "must", True
                 elif "nothing was stored" in refusal.description:
-                    self.fates[body].present = "not"
+                    fate.present = "not"
+                else:
+                    fate.present = "may"
 
-        self.rig.namespace.send(self.rig.queue(), [make(body) for body in bodies], self.rig.now, done)
+        at = None if delay is None else self.rig.now + delay
+        payloads = [make_special(body, id=body.partition(b".")[0].decode(), at=at) for body in bodies]
+        self.rig.namespace.send(self.rig.queue(), payloads, self.rig.now, done)
 
     def body(self, message: Message, path: str) -> bytes:
         body = body_of(self.rig.namespace.delivery(self.rig.queue(path), message, locked=False))
+        assert body not in self.consumed, "a second copy has come"
         fate = self.fates[body]
         assert fate.present != "not"
+        if message.home == SCHEDULED:
+            assert fate.number is None, "it was active already"
+            return body
         if fate.number is None:
             assert message.sequence_number > self.number_max, "a sequence number was given out twice"
             fate.number = message.sequence_number
@@ -106,20 +162,24 @@ class Durability(RuleBasedStateMachine):
                 Release(),
                 Abandon(),
                 Abandon({"a": 1}),
+                Defer(),
+                Defer({"b": 2}),
                 DeadLetter("why"),
                 DeadLetter("why", "trace " * 120),
             ]
         ),
     )
-    def settle(self, data: st.DataObject, outcome: Complete | Release | Abandon | DeadLetter) -> None:
+    def settle(self, data: st.DataObject, outcome: Complete | Release | Abandon | Defer | DeadLetter) -> None:
         token = data.draw(st.sampled_from(sorted(self.locks)))
         body, path, until = self.locks.pop(token)
         fate = self.fates[body]
         fate.count_is_certain = False
         if isinstance(outcome, Complete):
             fate.present = "may"
+        elif isinstance(outcome, Defer):
+            fate.home_is_certain = False
         elif isinstance(outcome, DeadLetter) or fate.count + 1 >= MAX_DELIVERIES:
-            fate.place_is_certain = False
+            fate.place_is_certain = fate.home_is_certain = False
 
         def done(refusal: Refusal | None) -> None:
             if isinstance(refusal, LocksLost):
@@ -135,11 +195,15 @@ class Durability(RuleBasedStateMachine):
                 fate.lazily_gone = True
             elif isinstance(outcome, Abandon):
                 fate.count += 1
-                if fate.count >= MAX_DELIVERIES:
-                    fate.place = "dead"
+                if fate.count >= MAX_DELIVERIES and fate.place == "active":
+                    fate.place, fate.home = "dead", READY
+            elif isinstance(outcome, Defer):
+                fate.home = DEFERRED
             elif isinstance(outcome, DeadLetter):
                 if fate.place == "dead":
                     fate.count += 1
+                else:
+                    fate.home = READY
                 fate.place = "dead"
 
         self.rig.namespace.settle(self.rig.queue(path), [token], outcome, self.rig.now, done)
@@ -157,12 +221,76 @@ class Durability(RuleBasedStateMachine):
                 for body in bodies:
                     self.fates[body].present = "must" if "nothing was stored" in refusal.description else "may"
 
-        before = {message.sequence_number for message in queue.scan(0) if message.state == 0}
+        before = {message.sequence_number for message in queue.scan(0) if message.state == READY}
         self.rig.namespace.take(queue, count, self.rig.now, done)
         for message in queue.scan(0):
-            if message.sequence_number in before and message.state != 0:
+            if message.sequence_number in before and message.state != READY:
                 bodies.append(self.body(message, path))
                 self.fates[bodies[-1]].present = "may"
+
+    def aside(self, state: int) -> list[tuple[str, int]]:
+        return [
+            (path, message.sequence_number)
+            for path in ("orders", DEAD)
+            for message in self.rig.queue(path).scan(0)
+            if message.state == state
+        ]
+
+    @precondition(lambda self: self.aside(DEFERRED))
+    @rule(data=st.data(), delete=st.booleans())
+    def receive_deferred(self, data: st.DataObject, delete: bool) -> None:
+        path, number = data.draw(st.sampled_from(self.aside(DEFERRED)))
+        queue = self.rig.queue(path)
+        message = queue.get(number)
+        assert message is not None
+        body = self.body(message, path)
+        fate = self.fates[body]
+        if delete:
+            fate.present = "may"
+
+        def done(messages: list[Message], refusal: Refusal | None) -> None:
+            if refusal is not None:
+                fate.present = "must" if "nothing was stored" in refusal.description else "may"
+            elif delete:
+                fate.present = "not"
+            else:
+                self.locks[messages[0].lock_token or b""] = (body, path, messages[0].locked_until)
+
+        self.rig.namespace.receive_deferred(queue, [number], self.rig.now, done, delete=delete)
+
+    @precondition(lambda self: self.aside(SCHEDULED))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        path, number = data.draw(st.sampled_from(self.aside(SCHEDULED)))
+        queue = self.rig.queue(path)
+        message = queue.get(number)
+        assert message is not None
+        fate = self.fates[self.body(message, path)]
+        fate.present = "may"
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is None:
+                fate.present = "not"
+            elif "nothing was stored" in refusal.description:
+                fate.present = "must"
+
+        self.rig.namespace.cancel_scheduled(queue, [number], self.rig.now, done)
+
+    @rule(id=st.sampled_from("xy"), size=st.sampled_from([None, 0, 300]))
+    def set_state(self, id: str, size: int | None) -> None:
+        self.sent += 1
+        state = None if size is None else b"%d." % self.sent + b"s" * size
+        told = self.told[id]
+        told.possible.append(state)
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is None:
+                told.certain = state
+                told.possible = told.possible[told.possible.index(state) + 1 :]
+            elif "nothing was stored" in refusal.description:
+                told.possible.remove(state)
+
+        self.rig.namespace.set_session_state(self.rig.queue("talks"), id, state, self.rig.now, done)
 
     @rule(seconds=st.sampled_from([0.05, 10.0, LOCK_S]))
     def time_passes(self, seconds: float) -> None:
@@ -174,8 +302,8 @@ class Durability(RuleBasedStateMachine):
                 fate.count += 1
                 fate.count_is_certain = False
                 if fate.count >= MAX_DELIVERIES and path == "orders":
-                    fate.place_is_certain = False
-                    fate.place = "dead"
+                    fate.place_is_certain = fate.home_is_certain = False
+                    fate.place, fate.home = "dead", READY
         self.rig.namespace.tick(self.rig.now)
 
     # what the machine does
@@ -243,19 +371,29 @@ class Durability(RuleBasedStateMachine):
         for body, fate in self.fates.items():
             if fate.present == "must":
                 assert body in found, fate
-                assert found[body][:2] == (fate.place, fate.count), fate
+                place, count, home = found[body]
+                assert (place, count) == (fate.place, fate.count), fate
+                if fate.home_is_certain or home != SCHEDULED:
+                    assert home == fate.home, fate
                 fate.place_is_certain = fate.count_is_certain = True
+                fate.home_is_certain = home != SCHEDULED
             elif fate.present == "not":
                 assert body not in found, fate
+        for id, told in self.told.items():
+            assert self.rig.state(id, "talks") == told.certain
 
-    def found(self, rig: Rig) -> dict[bytes, tuple[str, int]]:
+    def found(self, rig: Rig) -> dict[bytes, tuple[str, int, int]]:
         found = {}
         for place, path in (("active", "orders"), ("dead", DEAD)):
             for message in rig.queue(path).scan(0):
                 body = body_of(rig.namespace.delivery(rig.queue(path), message, locked=False))
                 assert body not in found, "a message is there twice"
-                found[body] = (place, message.delivery_count)
+                found[body] = (place, message.delivery_count, message.home)
+                assert body not in self.consumed, "a second copy has come"
                 fate = self.fates[body]
+                if message.home == SCHEDULED:
+                    assert fate.number is None, "it was active already"
+                    continue
                 assert fate.number in (None, message.sequence_number)
                 fate.number = message.sequence_number
         return found
@@ -298,10 +436,14 @@ class Durability(RuleBasedStateMachine):
                 assert body not in found, f"came back: {fate}"
             if body not in found:
                 del self.fates[body]
+                if fate.is_confirmed:
+                    self.consumed.add(body)
                 continue
-            place, count = found[body]
+            place, count, home = found[body]
             if body in lingering:
-                fate.place_is_certain = fate.count_is_certain = False
+                fate.place_is_certain = fate.count_is_certain = fate.home_is_certain = False
+            if fate.home_is_certain and fate.place_is_certain and not power:
+                assert home == fate.home, fate
             if fate.place_is_certain and not power:
                 assert place == fate.place, fate
             assert count <= max(fate.count, MAX_DELIVERIES) + 1, fate
@@ -309,6 +451,13 @@ class Durability(RuleBasedStateMachine):
                 assert count == fate.count, fate
             fate.present, fate.lazily_gone = "must", False
             fate.place, fate.count, fate.place_is_certain, fate.count_is_certain = place, count, True, True
+            # It is there, so its id is known.
+            fate.is_confirmed = True
+            fate.home, fate.home_is_certain = (READY, False) if home == SCHEDULED else (home, True)
+        for id, told in self.told.items():
+            state = self.rig.state(id, "talks")
+            assert state in (told.certain, *told.possible)
+            told.certain, told.possible = state, []
         assert self.rig.namespace.notes == []
 
     @invariant()

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pairbus.broker import certificates
-from pairbus.broker.http_server import HttpLimits, HttpProtocol, Request, Response
+from pairbus.broker.http_server import HttpLimits, HttpProtocol, Request, Response, Switch
 
 QUICK = HttpLimits(header_bytes_max=2000, body_bytes_max=1000, idle_s=0.2, request_s=0.2, linger_s=0.2)
 
@@ -280,6 +280,41 @@ async def test_an_upgrade_that_nobody_wants_is_an_ordinary_request():
         assert (await answer(reader))[0] == 200
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         assert (await answer(reader))[0] == 200
+
+
+class Shout(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data.upper())
+
+
+async def test_the_handler_may_change_the_protocol():
+    async def handler(request):
+        return Switch({"Upgrade": "shout", "Connection": "Upgrade"}, Shout)
+
+    async with server(handler, QUICK) as (port, _), client(port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\nhel")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+        await asyncio.sleep(QUICK.idle_s * 2)  # HTTP's limits are gone with HTTP
+        writer.write(b"lo")
+        assert await reader.readexactly(5) == b"HELLO"
+
+
+async def test_a_change_that_fails_ends_the_connection(caplog):
+    def fails():
+        raise RuntimeError("no")
+
+    async def handler(request):
+        return Switch({"Upgrade": "shout", "Connection": "Upgrade"}, fails)
+
+    async with server(handler) as (port, _), client(port) as (reader, writer):
+        with caplog.at_level(logging.ERROR):
+            writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n")
+            assert not await ended(reader)
+        assert "can't become" in caplog.text
 
 
 async def test_over_tls(tmp_path):

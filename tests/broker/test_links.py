@@ -6,8 +6,7 @@ import pytest
 
 from pairbus.amqp.performatives import Accepted, Error, Modified, Received, Rejected, Released
 from pairbus.broker.links import outcome_of
-from pairbus.broker.queue import Abandon, Complete, DeadLetter, Release
-from pairbus.broker.refusal import Refusal
+from pairbus.broker.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 
 
 def dead_letter(condition: str, description: str | None = None, **info: Any) -> Rejected:
@@ -19,7 +18,7 @@ def dead_letter(condition: str, description: str | None = None, **info: Any) -> 
     [
         (Accepted(), Complete()),
         (Released(), Release()),
-        (Modified(), Release()),
+        (Modified(), Abandon({})),
         (Modified(delivery_failed=True), Abandon({})),
         (Modified(delivery_failed=True, message_annotations={"tries": 1}), Abandon({"tries": 1})),
         (Rejected(), DeadLetter(None, None, {})),
@@ -31,15 +30,11 @@ def dead_letter(condition: str, description: str | None = None, **info: Any) -> 
         ),
         (dead_letter("com.microsoft:dead-letter", "said"), DeadLetter(None, None, {})),
         (dead_letter("amqp:decode-error", "not JSON"), DeadLetter("amqp:decode-error", "not JSON", {})),
+        (Modified(delivery_failed=True, undeliverable_here=True, message_annotations={"k": 1}), Defer({"k": 1})),
+        (Modified(undeliverable_here=True), Defer({})),
         (None, None),
         (Received(section_number=0, section_offset=0), None),
     ],
 )
 def test_what_a_delivery_state_asks_for_dialect_5_1(state: Any, outcome: Any) -> None:
     assert outcome_of(state) == outcome
-
-
-def test_deferring_is_refused_until_it_is_there() -> None:
-    refused = outcome_of(Modified(delivery_failed=True, undeliverable_here=True))
-    assert isinstance(refused, Refusal)
-    assert refused.condition == "amqp:not-implemented"

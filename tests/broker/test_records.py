@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,9 @@ ids = st.integers(0, 2**32 - 1)
 sequences = st.integers(0, 2**64 - 1)
 counts = st.integers(0, 2**32 - 1)
 small = st.binary(max_size=40)
+times = st.floats(0, 4e9)
+session_ids = st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+keys = st.binary(min_size=records.KEY_BYTES, max_size=records.KEY_BYTES)
 
 
 @given(ids)
@@ -29,10 +35,12 @@ def test_queue(id: int, revision: int, last: int, description: dict[str, object]
 
 entries = st.tuples(
     sequences,
-    st.floats(0, 4e9),
+    times,
+    times | st.just(inf),
     counts,
-    st.sampled_from([records.ACTIVE, records.DEAD]),
+    st.sampled_from(sorted(records.PLACES)),
     st.binary(max_size=16),
+    session_ids,
     st.integers(0, records.PAIRS_MAX),
     st.integers(0, 2**32 - 1),
     small,
@@ -40,28 +48,62 @@ entries = st.tuples(
 )
 
 
-@given(ids, st.lists(entries, max_size=5))
-def test_enqueue(id: int, messages: list[tuple[int, float, int, int, bytes, int, int, bytes, bytes]]) -> None:
+@given(ids, st.lists(entries, max_size=5), st.none() | st.tuples(times, st.lists(keys, min_size=1, max_size=3)))
+def test_enqueue(id: int, messages: list[tuple[Any, ...]], seen: tuple[float, list[bytes]] | None) -> None:
     record = records.pack_batch_head(id, len(messages))
     for *fields, content in messages:
-        record += records.pack_entry(*fields, len(content)) + content  # type: ignore[arg-type]
-    read_id, read = records.read_enqueue(record)
+        record += records.pack_entry(*fields, len(content)) + content
+    if seen is not None:
+        record += records.pack_seen(*seen)
+    read_id, read, read_seen = records.read_enqueue(record)
     assert read_id == id
     assert len(read) == len(messages)
-    for entry, (number, at, count, place, header, pairs, pairs_bytes, changes, content) in zip(
-        read, messages, strict=True
-    ):
-        assert entry[:7] == (number, at, count, place, header, pairs, pairs_bytes)
+    for entry, (*fields, changes, content) in zip(read, messages, strict=True):
+        assert entry[:9] == tuple(fields)
         assert record[entry.changes_offset :][: entry.changes_length] == changes
         assert record[entry.content_offset :][: entry.content_length] == content
+    if seen is None:
+        assert read_seen is None
+    else:
+        assert read_seen == (seen[0], tuple(seen[1]), len(records.pack_seen(*seen)))
+
+
+FIRST = records.pack_first(7, 1, 42, 1.5, 9.5, b"@@A@", 2, 9, 3) + b"abc"
 
 
 def test_the_first_entry_of_a_send_is_an_entry_like_any_other() -> None:
-    first = records.pack_first(7, 1, 42, 1.5, b"@@A@", 2, 9, 3) + b"abc"
-    other = (
-        records.pack_batch_head(7, 1) + records.pack_entry(42, 1.5, 0, records.ACTIVE, b"@@A@", 2, 9, b"", 3) + b"abc"
-    )
-    assert first == other
+    entry = records.pack_entry(42, 1.5, 9.5, 0, records.ACTIVE, b"@@A@", None, 2, 9, b"", 3)
+    assert records.pack_batch_head(7, 1) + entry + b"abc" == FIRST
+
+
+def test_a_session_without_a_name_is_not_no_session() -> None:
+    for session_id in (None, ""):
+        entry = records.pack_entry(42, 1.5, 9.5, 0, records.ACTIVE, b"@@A@", session_id, 2, 9, b"", 0)
+        assert records.read_enqueue(records.pack_batch_head(7, 1) + entry)[1][0].session_id == session_id
+
+
+@given(ids, times, st.lists(keys, min_size=1, max_size=5))
+def test_seen(id: int, time: float, seen: list[bytes]) -> None:
+    record = records.pack_seen_head(id) + records.pack_seen(time, seen)
+    assert records.read_id(record) == id
+    assert records.read_seen(record) == (time, tuple(seen), len(record) - records.ID_BYTES)
+
+
+@given(ids, st.lists(st.tuples(sequences, sequences, times, times | st.just(inf)), min_size=1, max_size=5))
+def test_activated(id: int, activations: list[tuple[int, int, float, float]]) -> None:
+    assert records.read_activated(records.pack_activated(id, activations)) == (id, activations)
+
+
+@given(ids, session_ids, times, st.none() | small)
+def test_session(id: int, session_id: str | None, updated_at: float, state: bytes | None) -> None:
+    record = records.pack_session(id, session_id or "", updated_at, state)
+    read = records.read_session(record)
+    assert read[:3] == (id, session_id or "", updated_at)
+    if state is None:
+        assert read.state_length is None
+    else:
+        assert read.state_length == len(state)
+        assert record[read.state_offset :] == state
 
 
 @given(ids, st.lists(sequences, min_size=1, max_size=20))
@@ -71,9 +113,7 @@ def test_remove(id: int, numbers: list[int]) -> None:
 
 @given(
     ids,
-    st.lists(
-        st.tuples(sequences, counts, st.sampled_from([records.ACTIVE, records.DEAD]), st.none() | small), max_size=8
-    ),
+    st.lists(st.tuples(sequences, counts, st.sampled_from(sorted(records.PLACES)), st.none() | small), max_size=8),
 )
 def test_updates(id: int, updates: list[tuple[int, int, int, bytes | None]]) -> None:
     record, places = records.pack_updates(id, updates)
@@ -92,9 +132,12 @@ def test_updates(id: int, updates: list[tuple[int, int, int, bytes | None]]) -> 
 READERS = [
     (records.read_id, records.pack_deleted(1)),
     (records.read_queue, records.pack_queue(1, 2, 3, {"name": "a"})),
-    (records.read_enqueue, records.pack_first(7, 1, 42, 1.5, b"@@A@", 2, 9, 3) + b"abc"),
-    (records.read_remove, records.pack_remove(1, [2, 3])),
+    (records.read_enqueue, FIRST),
     (records.read_updates, records.pack_updates(1, [(1, 2, 0, b"abc")])[0]),
+    (records.read_session, records.pack_session(1, "a", 1.5, b"abc")),
+    (records.read_activated, records.pack_activated(1, [(1, 2, 1.5, 2.5)])),
+    (records.read_seen, records.pack_seen_head(1) + records.pack_seen(1.5, [b"k" * 16])),
+    (records.read_remove, records.pack_remove(1, [2, 3])),
 ]
 
 

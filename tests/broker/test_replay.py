@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from pairbus.broker import records
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.publication import COPY_BYTES, pack_copy, pack_publication
 from pairbus.broker.queue import Stored
 from pairbus.broker.records import RecordError
 from pairbus.broker.replay import CHANGES_RESIDENT_BYTES_MAX, Rebuilt, rebuild
+from pairbus.broker.topic import Subscription, Topic, subscription_document
 from pairbus.journal import Record
 
 NAMED = QueueDescription(name="orders")
@@ -32,11 +35,21 @@ class History:
         return self.add(records.QUEUE, records.pack_queue(id, revision, last, description.to_json()))
 
     def enqueue(
-        self, *numbers: int, id: int = 1, count: int = 0, place: int = records.ACTIVE, changes: bytes = b""
+        self,
+        *numbers: int,
+        id: int = 1,
+        count: int = 0,
+        place: int = records.ACTIVE,
+        changes: bytes = b"",
+        session_id: str | None = None,
+        seen: tuple[float, list[bytes]] | None = None,
     ) -> History:
         payload = records.pack_batch_head(id, len(numbers))
         for number in numbers:
-            payload += records.pack_entry(number, 1.5, count, place, b"@@@@", 0, 0, changes, 3) + b"abc"
+            payload += records.pack_entry(number, 1.5, 9.5, count, place, b"@@@@", session_id, 0, 0, changes, 3)
+            payload += b"abc"
+        if seen is not None:
+            payload += records.pack_seen(*seen)
         return self.add(records.ENQUEUE, payload)
 
     def remove(self, *numbers: int, id: int = 1) -> History:
@@ -45,8 +58,21 @@ class History:
     def update(self, number: int, count: int, place: int, changes: bytes | None = None, id: int = 1) -> History:
         return self.add(records.UPDATE, records.pack_updates(id, [(number, count, place, changes)])[0])
 
-    def deleted(self, id: int = 1) -> History:
-        return self.add(records.DELETED, records.pack_deleted(id))
+    def deleted(self, *ids: int) -> History:
+        return self.add(records.DELETED, records.pack_deleted(*(ids or (1,))))
+
+    def topic(self, id: int = 1) -> History:
+        return self.add(records.TOPIC, records.pack_queue(id, 0, 0, TopicDescription(name="news").to_json()))
+
+    def subscription(self, id: int, name: str, topic: int = 1, revision: int = 0) -> History:
+        description = SubscriptionDescription(topic="news", name=name)
+        document = subscription_document(topic, description, [RuleDescription()])
+        return self.add(records.SUBSCRIPTION, records.pack_queue(id, revision, 0, document))
+
+    def publish(self, *copies: tuple[int, int], scheduled: int = 0, place: int = records.ACTIVE) -> History:
+        packed = [pack_copy(id, number, inf, 0, place, b"") for id, number in copies]
+        head = pack_publication(scheduled, 1.5, b"@@@@", None, 0, 0, 3, packed)
+        return self.add(records.PUBLISH, records.pack_batch_head(1, 1) + head + b"abc")
 
     def rebuild(self) -> Rebuilt:
         self.released.clear()
@@ -190,3 +216,104 @@ def test_pings_leave_nothing() -> None:
 def test_what_a_later_version_wrote_is_refused(history: History, words: str) -> None:
     with pytest.raises(RecordError, match=words):
         history.rebuild()
+
+
+# topics
+
+
+def numbers(rebuilt: Rebuilt, id: int) -> list[int]:
+    return [message.sequence_number for message in rebuilt.entities[id].active.scan(0)]
+
+
+def test_copies_share_what_one_record_told() -> None:
+    rebuilt = History().topic().subscription(2, "a").subscription(3, "b").publish((2, 1), (3, 7)).rebuild()
+    topic = rebuilt.entities[1]
+    assert isinstance(topic, Topic)
+    assert list(topic.subscriptions) == ["a", "b"]
+    first, second = (next(rebuilt.entities[id].active.scan(0)) for id in (2, 3))
+    assert first.shared is second.shared
+    assert (first.segment, first.offset) == (second.segment, second.offset)
+    assert (topic.size_bytes, rebuilt.entities[3].last_sequence) == (3, 7)
+
+
+def test_a_body_is_of_use_until_its_last_copy_is_gone() -> None:
+    history = History().topic().subscription(2, "a").subscription(3, "b").publish((2, 1), (3, 1)).remove(1, id=2)
+    whole = len(history.records[3].payload) - records.BATCH_HEAD_BYTES
+    history.rebuild()
+    assert history.live()[4] == whole - COPY_BYTES
+    rebuilt = history.remove(1, id=3).rebuild()
+    assert history.live().get(4, 0) == 0
+    assert rebuilt.entities[1].size_bytes == 0
+
+
+def test_a_copy_that_is_told_of_again_is_where_it_was_last_told() -> None:
+    history = History().topic().subscription(2, "a").subscription(3, "b").publish((2, 1), (3, 1)).publish((3, 1))
+    rebuilt = history.rebuild()
+    (message,) = rebuilt.entities[3].active.scan(0)
+    assert message.segment == 5
+    assert next(rebuilt.entities[2].active.scan(0)).segment == 4
+    assert rebuilt.entities[1].size_bytes == 6
+
+
+def test_descriptions_may_come_last() -> None:
+    history = History().publish((2, 4), (3, 5)).publish((1, 9), place=records.SCHEDULED)
+    rebuilt = history.subscription(2, "a").topic().subscription(3, "b").rebuild()
+    topic, first = rebuilt.entities[1], rebuilt.entities[2]
+    assert isinstance(topic, Topic)
+    assert isinstance(first, Subscription)
+    assert first.topic is topic
+    assert first.active.entity is first
+    assert first.active.path == "news/Subscriptions/a"
+    assert (numbers(rebuilt, 2), numbers(rebuilt, 3), numbers(rebuilt, 1)) == ([4], [5], [9])
+    assert (topic.scheduled_count, topic.size_bytes, topic.last_sequence) == (1, 6, 9)
+    assert rebuilt.notes == []
+
+
+def test_a_scheduled_message_ends_when_it_is_published() -> None:
+    history = History().topic().subscription(2, "a").publish((1, 5), place=records.SCHEDULED)
+    history.publish((2, 1), scheduled=5)
+    rebuilt = history.rebuild()
+    assert (numbers(rebuilt, 1), numbers(rebuilt, 2)) == ([], [1])
+    assert history.live().get(3, 0) == 0
+    history.publish((1, 5), place=records.SCHEDULED)  # a copy made while the record before was on its way
+    rebuilt = history.rebuild()
+    assert (numbers(rebuilt, 1), numbers(rebuilt, 2)) == ([], [1])
+    assert history.live().get(5, 0) == 0
+    assert rebuilt.entities[1].size_bytes == 3
+
+
+def test_of_two_publications_of_a_scheduled_message_the_later_stands() -> None:
+    history = History().topic().subscription(2, "a").subscription(3, "b")
+    history.publish((1, 5), place=records.SCHEDULED).publish((2, 1), (3, 1), scheduled=5).publish((2, 2), scheduled=5)
+    rebuilt = history.rebuild()
+    assert (numbers(rebuilt, 1), numbers(rebuilt, 2), numbers(rebuilt, 3)) == ([], [2], [])
+    assert history.live().get(5, 0) == 0
+
+
+def test_a_topic_goes_with_its_subscriptions_whatever_was_told_before() -> None:
+    history = History().publish((2, 1), (3, 1)).topic().subscription(2, "a").deleted(1, 2, 3)
+    rebuilt = history.rebuild()
+    assert (dict(rebuilt.entities), rebuilt.notes, rebuilt.next_id) == ({}, [], 4)
+    assert sum(history.live().values()) == 0
+
+
+def test_a_subscription_without_its_topic_is_nothing() -> None:
+    history = History().topic().subscription(2, "a").deleted(1).publish((2, 1))
+    rebuilt = history.rebuild()
+    assert (dict(rebuilt.entities), rebuilt.notes) == ({}, [])
+    assert sum(history.live().values()) == 0
+
+
+def test_a_subscription_that_was_made_twice_is_the_later_one() -> None:
+    rebuilt = History().topic().subscription(2, "a").subscription(3, "A").publish((2, 1)).rebuild()
+    topic = rebuilt.entities[1]
+    assert isinstance(topic, Topic)
+    assert [each.id for each in topic.subscriptions.values()] == [3]
+    assert (list(rebuilt.entities), topic.size_bytes) == ([1, 3], 0)
+
+
+def test_the_highest_revision_of_a_subscription_stands() -> None:
+    history = History().topic().subscription(2, "a", revision=3).subscription(2, "old", revision=2)
+    rebuilt = history.rebuild()
+    assert rebuilt.entities[2].name == "a"
+    assert history.live().get(3, 0) == 0

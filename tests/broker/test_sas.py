@@ -183,3 +183,31 @@ def test_sas_is_recognised_by_its_text():  # dialect 0.11
 
 def test_quote_is_what_the_sdk_uses():
     assert "sr=" + quote("sb://h/q", safe="") in GOOD
+
+
+@pytest.mark.parametrize(
+    ("path", "owner"),
+    [
+        ("", ""), ("orders", "orders"), ("orders/$deadletterqueue", "orders"), ("a/b/$management", "a/b"),
+        ("news/subscriptions/all", "news"), ("news/Subscriptions/all/$DeadLetterQueue", "news"), ("$cbs", "$cbs"),
+        ("subscriptions", "subscriptions"), ("subscriptions/subscriptions/s", "subscriptions"), ("a/b", "a/b"),
+    ],
+)  # fmt: skip
+def test_whose_a_path_is(path, owner):
+    assert sas.owner_path(path) == owner
+
+
+def test_a_key_of_an_entity_opens_that_entity_and_no_other():
+    own = sas.EntityRule(key_name="own", rights=("Listen",), primary_key="own-key", entity="orders")
+    for resource in ("sb://h/orders", "sb://h/Orders/$DeadLetterQueue"):
+        claims = verify(make_token(resource, "own", "own-key", NOW + 60), NOW, lambda path: (ROOT, own))
+        assert claims.entity == "orders"
+        assert claims.allows("Listen", "ORDERS/$DeadLetterQueue")
+        assert not claims.allows("Send", "orders/$DeadLetterQueue")
+        for other in ("orders/eu", "orders2", "", "$cbs", "orders/eu/$DeadLetterQueue"):
+            assert not claims.allows("Listen", other)
+    # even when the token is for all of the namespace
+    claims = verify(make_token("sb://h", "own", "own-key", NOW + 60), NOW, lambda path: (own,))
+    assert claims.allows("Listen", "orders/$management") and not claims.allows("Listen", "other")
+    topic = Claims("news", frozenset({"Listen"}), NOW, "k", "news")
+    assert topic.allows("Listen", "News/Subscriptions/all") and not topic.allows("Listen", "news/eu/Subscriptions/all")

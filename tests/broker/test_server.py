@@ -14,27 +14,11 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import Broker, serve, serve_sync
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.server import parse_namespace
 from pairbus.errors import PairbusError
 
 from .sdk import Sdk
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("contoso", ("contoso", 0)), ("a-1:5672", ("a-1", 5672)), ("x:0", ("x", 0))]
-)
-def test_namespaces_are_named_with_or_without_a_port(text: str, expected: tuple[str, int]) -> None:
-    assert parse_namespace(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", ":1", "Contoso", "a_b", "-a", "a-", "a b", "x" * 51, "../x", "a:x", "a:65536", "a:-1"]
-)
-def test_what_can_not_be_a_namespace_is_named(text: str) -> None:
-    with pytest.raises(PairbusError, match=r"lower-case letters|not a port"):
-        parse_namespace(text)
 
 
 async def create(broker: Broker, queue: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pairbus.broker import records
@@ -23,7 +25,7 @@ class World:
         self.messages = []
         payload = records.pack_batch_head(1, 3)
         for number in (1, 2, 3):
-            payload += records.pack_entry(number, 1.5, 0, records.ACTIVE, b"@@@@", 0, 0, b"", 3)
+            payload += records.pack_entry(number, 1.5, inf, 0, records.ACTIVE, b"@@@@", None, 0, 0, b"", 3)
             message = Message(number, 1.5, b"@@@@", 0, 0, None, 3)
             message.segment, message.offset = 7, 1000 + len(payload)
             payload += CONTENT
@@ -63,10 +65,10 @@ def test_what_lives_is_copied_as_it_is_now(world: World) -> None:
     assert kept is not None
     kind, payload = kept
     assert kind == records.ENQUEUE
-    _, entries = records.read_enqueue(payload)
-    assert [entry[:5] for entry in entries] == [
-        (1, 1.5, 0, records.ACTIVE, b"@@@@"),
-        (3, 1.5, 5, records.DEAD, b"@@@@"),
+    _, entries, _ = records.read_enqueue(payload)
+    assert [entry[:6] for entry in entries] == [
+        (1, 1.5, inf, 0, records.ACTIVE, b"@@@@"),
+        (3, 1.5, inf, 5, records.DEAD, b"@@@@"),
     ]
     assert payload[entries[1].changes_offset :][: entries[1].changes_length] == b"changes"
     world.survivors.moved(world.record, 9, 5000)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from benchmarks.servers import RabbitServer, ServerMissing
 
 from pairbus.amqp.message import (
     Header,
@@ -21,14 +22,8 @@ from pairbus.wire import Login, Unauthorized, Unreachable, WireClient
 from pairbus.wire import sync as wire_sync
 
 from .peer import message
-from .rabbitmq import RabbitMQ, rabbitmq_missing, running_rabbitmq
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(180),
-    # with PAIRBUS_REQUIRE=all a skip is a failure (tests/conftest.py)
-    pytest.mark.skipif(rabbitmq_missing() is not None, reason=rabbitmq_missing() or ""),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 QUEUES = ("single", "pipelined", "large", "outcomes", "delete", "types", "ahead", "sync", "restart")
 
@@ -38,15 +33,19 @@ def address(queue: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    with running_rabbitmq(tmp_path_factory.mktemp("rabbitmq"), QUEUES) as rabbit:
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    try:
+        RabbitServer.version()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))  # with PAIRBUS_REQUIRE=all a skip is a failure (tests/conftest.py)
+    with RabbitServer(tmp_path_factory.mktemp("rabbitmq"), dict.fromkeys(QUEUES, "classic")) as rabbit:
         yield rabbit
 
 
 @pytest.fixture
-async def client(rabbit: RabbitMQ) -> AsyncIterator[WireClient]:
+async def client(rabbit: RabbitServer) -> AsyncIterator[WireClient]:
     login = Login(rabbit.user, rabbit.password)
-    async with WireClient("127.0.0.1", rabbit.amqp_port, tls=False, credential=login, timeout=20.0) as client:
+    async with WireClient("127.0.0.1", rabbit.port, tls=False, credential=login, timeout=20.0) as client:
         yield client
 
 
@@ -125,7 +124,7 @@ async def test_released_comes_back_rejected_does_not(client: WireClient) -> None
     assert await receiver.receive(1, 0.2) == []
 
 
-async def test_what_is_not_settled_comes_back_after_a_loss(client: WireClient, rabbit: RabbitMQ) -> None:
+async def test_what_is_not_settled_comes_back_after_a_loss(client: WireClient, rabbit: RabbitServer) -> None:
     sender = await client.sender(address("restart"))
     await sender.send(message("once more"))
     receiver = await client.receiver(address("restart"))
@@ -165,8 +164,8 @@ async def test_sections_and_types_survive(client: WireClient) -> None:
     await receiver.complete(received)
 
 
-async def test_a_wrong_password(rabbit: RabbitMQ) -> None:
-    async with WireClient("127.0.0.1", rabbit.amqp_port, tls=False, credential=Login("wire", "wr0ng")) as client:
+async def test_a_wrong_password(rabbit: RabbitServer) -> None:
+    async with WireClient("127.0.0.1", rabbit.port, tls=False, credential=Login(rabbit.user, "wr0ng")) as client:
         with pytest.raises((Unauthorized, Unreachable)) as caught:
             await client.connect()
         assert "wr0ng" not in str(caught.value)
@@ -178,9 +177,9 @@ async def test_many_links_on_one_connection(client: WireClient) -> None:
         await sender.close()
 
 
-def test_the_sync_front(rabbit: RabbitMQ) -> None:
+def test_the_sync_front(rabbit: RabbitServer) -> None:
     login = Login(rabbit.user, rabbit.password)
-    with wire_sync.WireClient("127.0.0.1", rabbit.amqp_port, tls=False, credential=login, timeout=20.0) as client:
+    with wire_sync.WireClient("127.0.0.1", rabbit.port, tls=False, credential=login, timeout=20.0) as client:
         assert client.sender(address("sync")).send_many([message("a"), message("b")]) == [None, None]
         receiver = client.receiver(address("sync"))
         messages = receiver.receive(2, 10.0)

@@ -9,6 +9,7 @@ The life of a connection, a row per stage; both roles go through the same ones:
 
     stage   | expects              | server answers                   | client answers
     SASL_ID | AMQP 3.1.0.0         | the same, sasl-mechanisms        | (sent at the start)
+            | or AMQP 0.1.0.0      | as in AMQP_ID, if it may be so   |
     SASL    | sasl frames          | sasl-outcome                     | sasl-init
     AMQP_ID | AMQP 0.1.0.0         | the same                         | (sent with the outcome), open
     OPENING | open                 | open                             |
@@ -44,7 +45,7 @@ from .performatives import (
     Transfer,
     decode_performative,
 )
-from .sasl import SASL_OK, SaslClient, SaslServer
+from .sasl import ANONYMOUS, SASL_OK, SaslClient, SaslServer
 from .session import Session
 from .types import Symbol
 
@@ -87,6 +88,9 @@ class Connection:
         self.stage = Stage.SASL_ID if sasl is not None else Stage.AMQP_ID
         self.remote_open: Open | None = None
         self.link_count = 0
+        #: Bytes of messages of which more frames are to come, and how many there may be.
+        self.gathered_bytes = 0
+        self.gathered_bytes_max = limits.gathered_bytes_max
         #: What a frame has room for besides the 8 bytes of its header.
         self.payload_bytes_max = FRAME_BYTES_MIN - 8
         self.context: Any = None
@@ -274,12 +278,16 @@ class Connection:
                 self._out.append(SASL_HEADER)
                 mechanisms = [Symbol(name) for name in self._sasl.mechanisms]
                 self._write_sasl(SaslMechanisms(sasl_server_mechanisms=mechanisms).encode())
-        elif self.stage is Stage.AMQP_ID and header == AMQP_HEADER:
+        elif header == AMQP_HEADER and (self.stage is Stage.AMQP_ID or self._may_skip_sasl()):
             self.stage = Stage.OPENING
             if self.server:
                 self._out.append(AMQP_HEADER)
         else:
             self._wrong_header(header)
+
+    def _may_skip_sasl(self) -> bool:
+        """Who may come in as anonymous may as well come without SASL: the JS SDK does when it has no key name."""
+        return isinstance(self._sasl, SaslServer) and ANONYMOUS in self._sasl.mechanisms and self.stage is Stage.SASL_ID
 
     def _wrong_header(self, header: bytes) -> None:
         # AMQP 2.2: answer with the header that would be right, then close

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .errors import ProtocolViolation
+from .errors import LimitExceeded, ProtocolViolation
 from .events import CreditChanged, Delivered, DeliveryTooLarge, Event
 from .performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target, Transfer, encode_transfer
 
@@ -187,13 +187,14 @@ class SenderLink(Link):
 class ReceiverLink(Link):
     """We receive on it."""
 
-    __slots__ = ("_bytes_max", "_parts", "_size", "_transfer", "unsettled")
+    __slots__ = ("_bytes_max", "_gathered", "_parts", "_size", "_transfer", "unsettled")
     is_sender = False
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self._transfer: Transfer | None = None  # first frame of a message that is still coming in
         self._parts: list[bytes] = []
+        self._gathered = 0
         self._size = 0
         self._bytes_max = session.connection.limits.message_bytes_max
         self.unsettled = 0
@@ -224,26 +225,26 @@ class ReceiverLink(Link):
                 self._deliver(transfer, payload, events)
                 return
             self._transfer = transfer
-            self._parts = [payload]
             self._size = len(payload)
+            self._gather(payload)
             return
         if transfer.delivery_id not in (None, first.delivery_id):
             raise ProtocolViolation(
                 f"delivery {transfer.delivery_id} began before delivery {first.delivery_id} was complete on the link"
             )
         if transfer.aborted:
-            self._forget()
+            self.forget()
             return
         self._size += len(payload)
         if self._size <= self._bytes_max:
-            self._parts.append(payload)
+            self._gather(payload)
         else:
-            self._parts.clear()
+            self._drop_parts()
         first.settled = first.settled or transfer.settled
         if transfer.more:
             return
         parts, size = self._parts, self._size
-        self._forget()
+        self.forget()
         if size <= self._bytes_max:
             self._deliver(first, b"".join(parts), events)
         else:
@@ -271,10 +272,27 @@ class ReceiverLink(Link):
             )
         )
 
-    def _forget(self) -> None:
-        self._transfer = None
+    def _gather(self, payload: bytes) -> None:
+        connection = self.session.connection
+        self._parts.append(payload)
+        self._gathered += len(payload)
+        connection.gathered_bytes += len(payload)
+        if connection.gathered_bytes > connection.gathered_bytes_max:
+            raise LimitExceeded(
+                f"messages that are not complete yet have {connection.gathered_bytes} bytes together, "
+                f"the limit is {connection.gathered_bytes_max}"
+            )
+
+    def _drop_parts(self) -> None:
+        self.session.connection.gathered_bytes -= self._gathered
+        self._gathered = 0
         self._parts = []
+
+    def forget(self) -> None:
+        """The message that was coming in is complete, or never will be."""
+        self._transfer = None
         self._size = 0
+        self._drop_parts()
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         # the sender tells its count: after a drain it has jumped (AMQP 2.6.7), and the unused credit is gone

@@ -3,8 +3,9 @@
 `split` finds the sections by skipping, so a body is never decoded on its way through the broker. Spans include the
 section's descriptor. The rewriting functions leave all bytes identical but those of what they were told to change.
 
-What the SDKs send decides three leniencies: a message may have no body (pyamqp leaves it out when a value is falsy),
-delivery annotations may come last (pyamqp again), and a section that should be a map or list may be null.
+What the SDKs send decides four leniencies: a message may have no body (pyamqp leaves it out when a value is falsy),
+delivery annotations may come last (pyamqp again), the footer may come before the body (rhea, in JavaScript), and a
+section that should be a map or list may be null.
 Not decided here: which properties and annotations mean what.
 """
 
@@ -116,6 +117,7 @@ def split(payload: bytes) -> Sections:
     size = len(payload)
     spans: list[Any] = [None] * 9
     o = last = start = body_start = body_end = 0
+    footer_at = -1  # where it stands before the body
     try:
         while o < size:
             start = o
@@ -133,6 +135,9 @@ def split(payload: bytes) -> Sections:
                     raise DecodeError(f"section {_NAMES[section - 0x70]} can't even hold its count (byte {start})")
             if section > last:
                 last = section
+            elif last == _FOOTER and _DATA <= section < _FOOTER and not body_end:
+                last = section
+                footer_at = spans[8][0]
             elif (section != last or not _DATA <= section <= _SEQUENCE) and (
                 section != _DELIVERY or o < size or spans[1] is not None
             ):
@@ -157,9 +162,11 @@ def split(payload: bytes) -> Sections:
             raise DecodeError("a body is made of data, of amqp-sequence or of one amqp-value section, not of a mix")
     else:
         s.body = None
+    if footer_at >= 0 and spans[8][0] != footer_at:
+        raise DecodeError(f"section footer out of order at byte {spans[8][0]}")
     tail = s.delivery_annotations
     s.bare_end = size if tail is None or tail[1] < size or last == _DELIVERY else tail[0]
-    first = s.properties or s.application_properties or s.body or s.footer
+    first = s.properties or s.application_properties or (s.footer if footer_at >= 0 else None) or s.body or s.footer
     s.bare_start = s.bare_end if first is None else first[0]
     return s
 

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .errors import FramingError, ProtocolViolation
-from .events import Disposed, Event, LinkAttached, LinkDetached, SessionEnded
+from .events import CreditChanged, Disposed, Event, LinkAttached, LinkDetached, SessionEnded
 from .link import Link, ReceiverLink, SenderLink
 from .performatives import (
     Attach,
@@ -220,7 +220,12 @@ class Session:
         base = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         window = (base + flow.incoming_window - self._next_outgoing_id) & _MASK
         self._remote_window = window if window < 0x80000000 else 0
-        self._flush()
+        if self._pending:
+            self._flush()
+            if not self._pending:
+                # who held back because frames were waiting may go on
+                links = self._links.values()
+                events += [CreditChanged(link) for link in links if isinstance(link, SenderLink) and link.credit > 0]
         if flow.handle is not None:
             link = self._links_remote.get(flow.handle)
             if link is not None and not link.detached:
@@ -277,10 +282,12 @@ class Session:
 
     def link_left(self, link: Link) -> None:
         """Once per side that detached; the handle is free again when both have."""
-        if isinstance(link, ReceiverLink) and link.unsettled:
-            self.unsettled = max(0, self.unsettled - link.unsettled)
-            link.unsettled = 0
-            self._reopen()
+        if isinstance(link, ReceiverLink):
+            link.forget()
+            if link.unsettled:
+                self.unsettled = max(0, self.unsettled - link.unsettled)
+                link.unsettled = 0
+                self._reopen()
         if link.detached and link.remote_detached and self._links.pop(link.handle, None) is not None:
             self.connection.link_count -= 1
 
@@ -289,6 +296,9 @@ class Session:
             self.end()
         self._pending.clear()
         self.connection.link_count -= len(self._links)
+        for link in self._links.values():
+            if isinstance(link, ReceiverLink):
+                link.forget()
         self._links.clear()
         self._links_remote.clear()
         events.append(SessionEnded(self, end.error))

@@ -1,7 +1,8 @@
 """The HTTP management API of one namespace (dialect 7): which request asks for what, who may, and the answer's code.
 
 A shell over the namespace: it awaits what the namespace calls back. Documents are atom.py's, bounds description.py's,
-tokens sas.py's. `AdminApi` is a handler for http_server.py.
+tokens sas.py's, and what differs between the kinds of things catalogue.py's. `AdminApi` is a handler for
+http_server.py.
 
 Every call needs the Manage claim, reading too. Without it, and without a good token, the answer is 401, as the service
 gives it: 403 means a spent quota to the SDKs. A namespace that is told to be busy answers 503 with `Retry-After`, which
@@ -16,15 +17,30 @@ import ipaddress
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker import atom, sas
-from pairbus.broker.description import InvalidDescription, QueueDescription, validate, validate_update
+from pairbus.broker.bounds import InvalidDescription
+from pairbus.broker.catalogue import (
+    Missing,
+    Namespace,
+    Place,
+    Queues,
+    Rules,
+    Shelf,
+    Subscriptions,
+    Topics,
+    parse_place,
+)
+from pairbus.broker.description import IMMUTABLE, AuthorizationRule
 from pairbus.broker.http_server import Request, Response
+from pairbus.broker.keys import random_key
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.xml_text import BadDocument
 
 log = logging.getLogger(__name__)
 
@@ -32,33 +48,6 @@ PAGE_MAX = 100
 RETRY_AFTER_S = 2
 
 Done = Callable[[Any], None]
-
-
-class QueueEntity(Protocol):
-    """What is read of a queue."""
-
-    @property
-    def description(self) -> QueueDescription: ...
-    @property
-    def active_count(self) -> int: ...
-    @property
-    def dead_letter_count(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def accessed_at(self) -> float: ...
-
-
-class Namespace(Protocol):
-    """What is asked of a namespace. `done` gets None, or a Refusal or error that says why not."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def queues(self) -> Mapping[str, QueueEntity]: ...
-    def create_queue(self, description: QueueDescription, now: float, done: Done) -> object: ...
-    def update_queue(self, description: QueueDescription, now: float, done: Done) -> object: ...
-    def delete_queue(self, name: str, now: float, done: Done) -> object: ...
 
 
 class _Answer(Exception):
@@ -115,6 +104,10 @@ class _Call:
     def url(self) -> str:
         return self.base + self.request.target
 
+    @property
+    def version(self) -> str:
+        return self.query.get("api-version", [atom.NEWEST])[-1]
+
     def whole(self, name: str, default: int) -> int:
         text = self.query.get(name, [str(default)])[-1]
         if not (text.isascii() and text.isdigit() and len(text) <= 9):
@@ -136,6 +129,7 @@ class AdminApi:
         answered: Callable[[str, str, int, float], None] | None = None,
         created_at: float = 0.0,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_key: Callable[[], str] = random_key,
     ) -> None:
         """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
         call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
@@ -150,6 +144,11 @@ class AdminApi:
         self._answered = answered
         self._created_at = created_at
         self._new_id = new_id
+        self._new_key = new_key
+        self._queues = Queues(namespace)
+        self._topics = Topics(namespace)
+        self._subscriptions = Subscriptions(namespace)
+        self._rules = Rules(namespace)
 
     async def __call__(self, request: Request) -> Response:
         now = self._clock()
@@ -167,25 +166,48 @@ class AdminApi:
     async def _route(self, call: _Call) -> Response:
         method = "GET" if call.request.method == "HEAD" else call.request.method
         folded = call.path.lower()
-        if method == "GET" and folded in ("health", "metrics") and not self._asks_for_queue(call):
+        if method == "GET" and folded in ("health", "metrics") and not self._asks_for_entity(call):
             return self._health() if folded == "health" else self._exposition(call)
-        if folded == "$namespaceinfo":
-            routes: dict[str, Callable[[_Call], Awaitable[Response]]] = {"GET": self._get_namespace}
-        elif folded == "$resources/queues":
-            routes = {"GET": self._list_queues}
-        elif not folded or folded.startswith("$"):
-            raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
-        else:
-            routes = {"GET": self._get_queue, "PUT": self._put_queue, "DELETE": self._delete_queue}
+        routes = self._routes(call, folded)
         self._admit(call)
         if method not in routes:
             allowed = ", ".join(routes)
             raise _Answer(405, 40500, f"'{method}' is not allowed here; allowed: {allowed}.", {"allow": allowed})
-        return await routes[method](call)
+        try:
+            return await routes[method](call)
+        except Missing as missing:
+            raise _Answer(404, 40400, str(missing)) from None
 
-    def _asks_for_queue(self, call: _Call) -> bool:
-        """A queue may be named like a page of ours; who brings a token means the queue."""
-        return "authorization" in call.request.headers and call.path.lower() in self._namespace.queues
+    def _routes(self, call: _Call, folded: str) -> dict[str, Callable[[_Call], Awaitable[Response]]]:
+        if folded == "$namespaceinfo":
+            return {"GET": self._get_namespace}
+        if folded == "$resources/queues":
+            return {"GET": partial(self._list, self._queues, Place(""))}
+        if folded == "$resources/topics":
+            return {"GET": partial(self._list, self._topics, Place(""))}
+        place = parse_place(call.path)
+        if not folded or folded.startswith("$") or place is None:
+            raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
+        if place.rule is not None:
+            shelves: tuple[Shelf, ...] = (self._rules,)
+        elif place.subscription is not None:
+            shelves = (self._subscriptions,)
+        else:
+            shelves = (self._queues, self._topics)
+        if not place.name:
+            return {"GET": partial(self._list, shelves[0], place)}
+        return {
+            "GET": partial(self._get, shelves, place),
+            "PUT": partial(self._put, shelves, place),
+            "DELETE": partial(self._delete, shelves, place),
+        }
+
+    def _asks_for_entity(self, call: _Call) -> bool:
+        """A queue or topic may be named like a page of ours; who brings a token means that."""
+        name = call.path.lower()
+        return "authorization" in call.request.headers and (
+            name in self._namespace.queues or name in self._namespace.topics
+        )
 
     def _admit(self, call: _Call) -> None:
         token = call.request.headers.get("authorization", "")
@@ -199,8 +221,8 @@ class AdminApi:
             claims = self._authorize(token, call.now)
         except sas.SasError as error:
             raise _Answer(401, 40103, f"InvalidToken: {error.reason}.") from None
-        # Lists and the namespace itself are beyond the scope of any one entity.
-        if not claims.allows(sas.MANAGE, "" if call.path.startswith("$") else call.path):
+        # Lists and the namespace itself (`$…`) are beyond the scope of any one entity; JS signs for their very address.
+        if not claims.allows(sas.MANAGE, call.path):
             raise _Answer(401, 40100, f"The Manage claim is required for this operation on '{call.path}'.")
         refusal = None if self._refusal is None else self._refusal(call.path, call.now)
         if refusal is not None:
@@ -214,52 +236,87 @@ class AdminApi:
         )
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
-    async def _list_queues(self, call: _Call) -> Response:
+    async def _list(self, shelf: Shelf, place: Place, call: _Call) -> Response:
         skip = call.whole("$skip", 0)
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
-        queues = self._namespace.queues
-        names = sorted(queues)
-        entries = [self._entry(call, queues[name]) for name in names[skip : skip + top]]
+        found = shelf.all(place)
+        names = sorted(found)
+        entries = [self._entry(call, shelf, place, found[name]) for name in names[skip : skip + top]]
         next_url = None
         if top and skip + top < len(names):
-            version = call.query.get("api-version", [""])[-1]
-            suffix = f"&api-version={quote(version)}" if version else ""
-            next_url = f"{call.base}/$Resources/queues?$skip={skip + top}&$top={top}{suffix}"
-        feed = atom.write_feed(entries, title=atom.QUEUE.feed_title, url=call.url, updated=call.now, next_url=next_url)
+            version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
+            next_url = f"{call.base}/{quote(call.path, safe='/$')}?$skip={skip + top}&$top={top}{version}"
+        title = shelf.table.feed_title
+        feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
-    async def _get_queue(self, call: _Call) -> Response:
-        return self._queue(200, call, self._existing(call))
+    async def _get(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
+        return self._answer(200, call, *_find(shelves, place), place)
 
-    async def _put_queue(self, call: _Call) -> Response:
+    async def _put(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
         """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
         only way to take a value away. Without, it creates."""
+        by_table = {shelf.table.tag: shelf for shelf in shelves}
+        kinds = [shelf.table for shelf in shelves]
+        shelf = shelves[0]
         try:
-            _, fields = atom.read_entry(call.request.body)
+            kind, fields = atom.read_entry(call.request.body, kinds, call.version)
+            shelf = by_table[kind.tag]
+            old = None
             if "if-match" in call.request.headers:
-                old = self._existing(call).description
-                new = QueueDescription(name=old.name, created_at=old.created_at, updated_at=call.now, **fields)
-                validate_update(old, new)
-                status, change = 200, self._namespace.update_queue
+                old = shelf.description(_find([shelf], place)[1])
             else:
-                if call.path.lower() in self._namespace.queues:
-                    raise _Answer(409, 40900, f"The queue '{call.path}' exists already.")
-                new = QueueDescription(name=call.path, created_at=call.now, updated_at=call.now, **fields)
-                validate(new)
-                status, change = 201, self._namespace.create_queue
-        except atom.BadDocument as error:
+                for each in shelves:
+                    if place.name.lower() in each.all(place):
+                        raise _Answer(409, 40900, f"The {each.noun} '{place.name}' exists already.")
+            new = self._described(shelf, place, fields, old, call)
+            shelf.check(new, old)
+        except BadDocument as error:
             raise _Answer(400, 40000, f"{error}.") from None
         except InvalidDescription as error:
-            raise _invalid(error) from None
-        await self._settled(lambda done: change(new, call.now, done))
-        return self._queue(status, call, self._existing(call))
+            raise _invalid(error, shelf) from None
+        change = shelf.create if old is None else shelf.update
+        await self._settled(shelf, lambda done: change(place, new, call.now, done))
+        return self._answer(201 if old is None else 200, call, *_find([shelf], place), place)
 
-    async def _delete_queue(self, call: _Call) -> Response:
-        name = self._existing(call).description.name
-        await self._settled(lambda done: self._namespace.delete_queue(name, call.now, done))
+    def _described(self, shelf: Shelf, place: Place, fields: dict[str, Any], old: Any | None, call: _Call) -> Any:
+        """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
+        if "authorization_rules" in fields:
+            given = fields["authorization_rules"]
+            stand = () if old is None else old.authorization_rules
+            fields = fields | {"authorization_rules": self._stamped(given, stand, call.now)}
+        if old is None:
+            return shelf.describe(place, fields, call.now)
+        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | shelf.table.unknown_to(call.version)
+        kept = {name for name in kept if name not in fields and hasattr(old, name)}
+        new = shelf.describe(place, fields | {name: getattr(old, name) for name in kept}, call.now)
+        return dataclasses.replace(new, name=old.name, created_at=old.created_at)
+
+    def _stamped(
+        self, given: Iterable[AuthorizationRule], stand: Iterable[AuthorizationRule], now: float
+    ) -> tuple[AuthorizationRule, ...]:
+        """With times, and with keys where none were given: those that stand, or new ones."""
+        by_name = {rule.key_name: rule for rule in stand}
+        stamped = []
+        for rule in given:
+            before = by_name.get(rule.key_name)
+            new = dataclasses.replace(
+                rule,
+                primary_key=rule.primary_key or (before.primary_key if before else self._new_key()),
+                secondary_key=rule.secondary_key or (before.secondary_key if before else self._new_key()),
+                created_at=before.created_at if before else now,
+                modified_at=before.modified_at if before else now,
+            )
+            stamped.append(new if new == before else dataclasses.replace(new, modified_at=now))
+        return tuple(stamped)
+
+    async def _delete(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
+        shelf, found = _find(shelves, place)
+        description = shelf.description(found)
+        await self._settled(shelf, lambda done: shelf.delete(place, description, call.now, done))
         return Response(200)
 
-    async def _settled(self, begin: Callable[[Done], object]) -> None:
+    async def _settled(self, shelf: Shelf, begin: Callable[[Done], object]) -> None:
         """Begin a change and wait for the namespace's word on it."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin(lambda error: None if answer.done() else answer.set_result(error))
@@ -269,35 +326,25 @@ class AdminApi:
         if isinstance(error, Refusal):
             raise _refused(error)
         if isinstance(error, InvalidDescription):
-            raise _invalid(error)
+            raise _invalid(error, shelf)
         log.error("a change of namespace %s failed: %r", self._namespace.name, error)
         raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
 
-    def _existing(self, call: _Call) -> QueueEntity:
-        entity = self._namespace.queues.get(call.path.lower())
-        if entity is None:
-            raise _Answer(404, 40400, f"The queue '{call.path}' does not exist.")
-        return entity
-
-    def _entry(self, call: _Call, entity: QueueEntity) -> str:
-        description = entity.description
-        counts = atom.RuntimeCounts(
-            active=entity.active_count,
-            dead_letter=entity.dead_letter_count,
-            size_bytes=entity.size_bytes,
-            accessed_at=entity.accessed_at,
-        )
+    def _entry(self, call: _Call, shelf: Shelf, place: Place, found: Any) -> str:
+        description = shelf.description(found)
         return atom.write_entry(
-            atom.write_description(atom.QUEUE, description, counts),
+            atom.write_description(shelf.table, description, shelf.counts(found), call.version),
             title=description.name,
-            url=f"{call.base}/{quote(description.name)}",
+            # the JS SDK takes names from here as they stand
+            url=f"{call.base}/{quote(shelf.path(place, description), safe='/$')}",
             author=self._namespace.name,
             published=description.created_at,
-            updated=description.updated_at,
+            updated=getattr(description, "updated_at", description.created_at),
         )
 
-    def _queue(self, status: int, call: _Call, entity: QueueEntity) -> Response:
-        return Response(status, {"content-type": atom.ENTRY_TYPE}, self._entry(call, entity).encode())
+    def _answer(self, status: int, call: _Call, shelf: Shelf, found: Any, place: Place) -> Response:
+        entry = self._entry(call, shelf, place, found)
+        return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
     def _health(self) -> Response:
         trouble = None if self._trouble is None else self._trouble()
@@ -334,8 +381,16 @@ def _take_apart(request: Request, now: float) -> _Call:
     return _Call(request, unquote(parts.path).strip("/"), query, base, now)
 
 
-def _invalid(error: InvalidDescription) -> _Answer:
-    element = atom.QUEUE.element_of(error.field)
+def _find(shelves: Sequence[Shelf], place: Place) -> tuple[Shelf, Any]:
+    for shelf in shelves:
+        found = shelf.all(place).get(place.name.lower())
+        if found is not None:
+            return shelf, found
+    raise Missing(" or ".join(shelf.noun for shelf in shelves), place.name)
+
+
+def _invalid(error: InvalidDescription, shelf: Shelf) -> _Answer:
+    element = shelf.table.element_of(error.field)
     value = repr(error.value)
     shown = value if len(value) <= 100 else value[:99] + "…"
     return _Answer(400, 40000, f"{element} may not be {shown}; allowed: {error.allowed}. Parameter name: {element}.")

@@ -2,14 +2,17 @@
 
 Owns the transport and its timers; routes the engine's events to what stands behind each link (links.py), checks the
 claims before a link opens and cuts it when the token has run out. One write per turn of the loop.
+
+A connection may cost others little: it works for `_TURN_S` in a turn of the loop, and what came beyond that waits. It
+is not read from while it is behind, while too much of it is unconfirmed, or while it does not take our answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from pairbus.amqp import errors as conditions
@@ -20,22 +23,24 @@ from pairbus.amqp.events import (
     Delivered,
     DeliveryTooLarge,
     Disposed,
+    Event,
     LinkAttached,
     LinkDetached,
     SaslInitiated,
     SessionEnded,
 )
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Coordinator, Error
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
 
-from . import cbs, management
-from .address import Node, parse_address
 from .authorization import Authorization
-from .links import Egress, Ingress, RequestNode, ResponseNode, address_of, rejected
+from .links import Egress, Ingress, ResponseNode, rejected
+from .placement import place
+from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import LISTEN, SEND, Claims
+from .sessions import SessionLock
 
 if TYPE_CHECKING:
     from .server import NamespaceServer
@@ -44,13 +49,21 @@ log = logging.getLogger(__name__)
 
 #: Unconfirmed message bytes that a connection may have under way before we stop reading from it.
 _HELD_BYTES_MAX = 16 * 1024 * 1024
+#: Waiting in the transport: beyond the first no messages are delivered, beyond the second nothing is read either.
 _WRITE_BYTES_HIGH = 1024 * 1024
+_WRITE_BYTES_MAX = 4 * 1024 * 1024
+#: What an incomplete message may take of who has shown no token yet: enough for one.
+_STRANGER_BYTES_MAX = 256 * 1024
+_TURN_S = 0.005
+#: Given to the engine at a time: the turn can end between two.
+_SLICE_BYTES = 16 * 1024
+#: For a client to take our last words.
+_LINGER_S = 10.0
 #: A connection that has not opened by then is not a client.
 _OPENING_S = 60.0
 _LOCK_LOST = rejected(
     Refusal(conditions.MESSAGE_LOCK_LOST, "The lock supplied is invalid: the delivery was settled or its lock expired.")
 )
-_SESSION_FILTER = "com.microsoft:session-filter"
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -60,6 +73,10 @@ class AmqpConnection(asyncio.Protocol):
         self.authorization = Authorization()
         self.can_write = True
         self.is_silent = False
+        #: Of deliveries, since the last flush.
+        self.unflushed_bytes = 0
+        #: That wait for credit on their links.
+        self.response_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._engine = Connection(
             server=True,
@@ -68,12 +85,26 @@ class AmqpConnection(asyncio.Protocol):
             idle_timeout=host.idle_timeout_s,
             sasl=SaslServer(check_plain=host.check_plain),
         )
+        self._engine.gathered_bytes_max = _STRANGER_BYTES_MAX
         self._flush_due = False
         self._confirms: list[tuple[ReceiverLink, int]] = []
         self._held_bytes = 0
+        self._is_holding = False
         self._reading = True
+        self._unread = b""
+        self._events: Iterator[Event] = iter(())
+        self._is_behind = False
+        self._is_scheduled = False
+        self._is_clogged = False
+        self._is_leaving = False
+        self._was_request = False
+        self._turn_ends = 0.0
+        self._used_s = 0.0
+        self._stopped_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._claims_timer: asyncio.TimerHandle | None = None
+        self._claims_deadline = float("inf")
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle: dict[Link, tuple[int, float]] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
             Delivered: self._on_delivered,
             Disposed: self._on_disposed,
@@ -94,26 +125,93 @@ class AmqpConnection(asyncio.Protocol):
         self.host.connections.add(self)
         self.host.observation.connected()
         self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
+        if self.host.link_idle_timeout_s is not None:
+            self._check_idle(self.host.link_idle_timeout_s)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_behind:  # a transport may have had more in hand when it was paused
+            self._unread += data
+            return
+        self._unread = data
+        self._work()
+
+    def _work(self) -> None:
         self._flush_due = True  # what the events bring about is written below, not in a turn of its own
-        handlers = self._handlers
+        now = monotonic()
+        # a loop may hand us many reads in one turn: they are one as long as others had less time than we
+        self._used_s = max(0.0, self._used_s - (now - self._stopped_at))
+        self._turn_ends = now + _TURN_S - self._used_s
+        unread, position = self._unread, 0
         try:
-            for event in self._engine.receive(data, self.loop.time()):
-                handler = handlers.get(type(event))
-                if handler is not None:
-                    handler(event)
+            while (done := self._handle_events()) and position < len(unread) and not self._is_leaving:
+                if position and not self._has_time():
+                    done = False
+                    break
+                piece = unread[position : position + _SLICE_BYTES] if len(unread) > _SLICE_BYTES else unread
+                position += _SLICE_BYTES
+                self._events = iter(self._engine.receive(piece, self.loop.time()))
         except Exception:
             # a bug of ours: this client is told, the others don't notice
             log.exception("%s: a connection is closed after an error", self.host.name)
             self.close(Refusal(conditions.INTERNAL_ERROR, "the broker failed to handle a request; see its log"))
+            done, position = True, len(unread)
+        self._unread = unread[position:]
         self._flush()
+        self._stopped_at = monotonic()
+        self._used_s += self._stopped_at - now
+        done = done and self._used_s < _TURN_S
+        if self._is_behind == done:
+            self._is_behind = not done
+            self._govern_reading()
+        self._go_on_soon()
+
+    def _handle_events(self) -> bool:
+        """False: the turn was over before the events were."""
+        handlers = self._handlers
+        for event in self._events:
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+            if self._was_request:
+                self._was_request = False
+                if not self._has_time():
+                    return False
+        return True
+
+    def _has_time(self) -> bool:
+        return monotonic() < self._turn_ends and not (self._is_holding or self.is_silent)
+
+    def _go_on_soon(self) -> None:
+        if self._is_behind and not self._is_scheduled:
+            self._is_scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        if self._is_behind and not (self._is_holding or self._is_clogged or self.is_silent):
+            self._used_s = 0.0
+            self._work()
+
+    def _drop_input(self) -> None:
+        self._unread = b""
+        for _ in self._events:
+            pass
+
+    def _govern_reading(self) -> None:
+        wanted = not (self.is_silent or self._is_behind or self._is_holding or self._is_clogged)
+        if wanted != self._reading and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.host.connections.discard(self)
         self._transport = None
         self.can_write = False
-        for timer in (self._timer, self._claims_timer):
+        self._drop_input()
+        for timer in (self._timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         for session in self._engine.sessions:
@@ -124,6 +222,10 @@ class AmqpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.can_write = not self.is_silent
+        if self._is_clogged:
+            self._is_clogged = False
+            self._govern_reading()
+            self._go_on_soon()
         self._wake_egresses()
 
     def abort(self) -> None:
@@ -134,23 +236,31 @@ class AmqpConnection(asyncio.Protocol):
         """Says why before hanging up."""
         self._engine.close(Error(refusal.condition, refusal.description, None))
         self._flush()
-        if self._transport is not None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._drop_input()
+        if self._transport is not None and not self._is_leaving:
+            self._is_leaving = True
             self._transport.close()
+            # one that does not read would stay for ever
+            self.loop.call_later(_LINGER_S, self.abort)
 
     def silence(self, on: bool) -> None:
         """The black hole: bytes wait in both directions, as if the network swallowed them, and go on afterwards."""
         if self.is_silent == on or self._transport is None:
             return
         self.is_silent = on
-        if on:
-            self.can_write = False
-            self._transport.pause_reading()
-        else:
-            self.can_write = True
-            if self._reading:
-                self._transport.resume_reading()
+        self.can_write = not on
+        self._govern_reading()
+        if not on:
+            self._go_on_soon()
             self.flush_soon()
             self._wake_egresses()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._transport is not None
 
     def flush_soon(self) -> None:
         if not self._flush_due:
@@ -166,8 +276,16 @@ class AmqpConnection(asyncio.Protocol):
         data = self._engine.output()
         if data:
             self._transport.write(data)
+            if not self.can_write and self._transport.get_write_buffer_size() > _WRITE_BYTES_MAX:
+                self._is_clogged = True
+                self._govern_reading()
         if self._engine.is_closed:
-            self._transport.close()
+            self._hang_up()
+        elif self.unflushed_bytes:
+            stopped = self.unflushed_bytes >= _WRITE_BYTES_HIGH
+            self.unflushed_bytes = 0
+            if stopped and self.can_write:
+                self._wake_egresses()
 
     def _write_confirms(self) -> None:
         """Sends are confirmed in ranges: both SDKs understand them, and it halves the frames."""
@@ -199,24 +317,39 @@ class AmqpConnection(asyncio.Protocol):
         if deadline is not None and self._transport is not None:
             self._timer = self.loop.call_at(deadline, self._tick)
 
-    def _arm_claims(self) -> None:
-        if self._claims_timer is not None:
-            self._claims_timer.cancel()
-            self._claims_timer = None
-        deadline = self.authorization.deadline
-        if deadline is not None and deadline != float("inf"):
-            delay = max(0.0, deadline - self.host.clock())
-            # a day at most: the loop's clock and the wall's may drift apart
-            self._claims_timer = self.loop.call_later(min(delay, 86400.0) + 0.01, self._claims_expired)
+    def _check_idle(self, after_s: float) -> None:
+        """Detaches links on which nothing has moved for so long, as the service does; a receiver that has asked for
+        messages and waits for them is not idle (P37)."""
+        now = self.loop.time()
+        seen: dict[Link, tuple[int, float]] = {}
+        for link in self.links():
+            waits = link.is_sender and link.credit > 0
+            if not isinstance(link.context, Ingress | Egress) or waits:
+                continue
+            count, since = self._idle.get(link, (-1, now))
+            if count != link.delivery_count:
+                since = now
+            if now - since < after_s:
+                seen[link] = (link.delivery_count, since)
+                continue
+            text = f"The link '{link.name}' is force detached: nothing was sent over it for {after_s:g} s."
+            self.cut(link, Refusal(conditions.DETACH_FORCED, text))
+        self._idle = seen
+        self._idle_timer = self.loop.call_later(after_s / 4, self._check_idle, after_s)
 
-    def _claims_expired(self) -> None:
-        """Links whose token has run out are cut (dialect 2.1)."""
-        now = self.host.clock()
+    def expire_claims(self, now: float) -> None:
+        """Links whose token has run out are cut (dialect 2.1). Asked every second, by the wall's clock: it may jump."""
+        if now < self._claims_deadline:
+            return
         if self.authorization.expire(now):
-            self.recheck(now)
-        self._arm_claims()
+            self._recheck(now)
+        self._set_claims_deadline()
 
-    def recheck(self, now: float) -> None:
+    def _set_claims_deadline(self) -> None:
+        deadline = self.authorization.deadline
+        self._claims_deadline = float("inf") if deadline is None else deadline
+
+    def _recheck(self, now: float) -> None:
         for link in self.links():
             context = link.context
             right = SEND if isinstance(context, Ingress) else LISTEN if isinstance(context, Egress) else None
@@ -238,18 +371,27 @@ class AmqpConnection(asyncio.Protocol):
         link.settle(delivery_id, delivery_id, state)
         self.flush_soon()
 
+    @property
+    def takes_more(self) -> bool:
+        """Deliveries, in this turn."""
+        return self.can_write and self.unflushed_bytes < _WRITE_BYTES_HIGH
+
     def hold(self, size: int) -> None:
         self._held_bytes += size
-        if self._held_bytes > _HELD_BYTES_MAX and self._reading and self._transport is not None:
-            self._reading = False
-            self._transport.pause_reading()
+        if self._held_bytes > _HELD_BYTES_MAX and not self._is_holding:
+            self._is_holding = True
+            self._govern_reading()
 
     def release(self, size: int) -> None:
         self._held_bytes -= size
-        if not self._reading and self._held_bytes <= _HELD_BYTES_MAX // 2 and self._transport is not None:
-            self._reading = True
-            if not self.is_silent:
-                self._transport.resume_reading()
+        if self._is_holding and self._held_bytes <= _HELD_BYTES_MAX // 2:
+            self._is_holding = False
+            self._govern_reading()
+            self._go_on_soon()
+
+    def requested(self) -> None:
+        """Requests may take long, unlike everything else: the turn may be over."""
+        self._was_request = True
 
     def unsettled(self, link: Link, delivery_id: int, egress: Egress) -> None:
         deliveries: dict[int, Egress] | None = link.session.context
@@ -296,6 +438,7 @@ class AmqpConnection(asyncio.Protocol):
     def _on_sasl(self, event: SaslInitiated) -> None:
         if event.username is not None:
             self.authorization.put(self.host.claims_of_key(event.username))
+            self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
 
     def _on_delivered(self, event: Delivered) -> None:
         context = event.link.context
@@ -309,7 +452,7 @@ class AmqpConnection(asyncio.Protocol):
     def _on_credit(self, event: CreditChanged) -> None:
         context = event.link.context
         if isinstance(context, Egress):
-            if event.link.drain and not context.queue.available:
+            if event.link.drain and not context.dispatcher.has_messages():
                 context.answer_drain()
             elif event.link.credit > 0 or event.link.drain:
                 context.dispatcher.wake()
@@ -354,6 +497,7 @@ class AmqpConnection(asyncio.Protocol):
             event.session.dispose(False, first, last, True, _LOCK_LOST)
 
     def _on_detached(self, event: LinkDetached) -> None:
+        self._stop_waiting(event.link)
         if event.link.context is not None:
             event.link.context.closed()
             event.link.context = None
@@ -366,9 +510,15 @@ class AmqpConnection(asyncio.Protocol):
             for egress in set(session.context.values()):
                 egress.closed()
         for link in session.links:
+            self._stop_waiting(link)
             if link.context is not None:
                 link.context.closed()
                 link.context = None
+
+    def _stop_waiting(self, link: Link) -> None:
+        if isinstance(link, SenderLink) and not link.answered:
+            for door in self.host.session_doors:
+                door.leave(link)
 
     def _on_closed(self, event: Closed) -> None:
         for session in self._engine.sessions:
@@ -386,84 +536,28 @@ class AmqpConnection(asyncio.Protocol):
     def _attach(self, link: Link) -> None:
         if link.remote_detached or self._transport is None:
             return
-        refusal = self._place(link)
+        refusal = place(self, link)
         if refusal is not None:
-            link.refuse(Error(refusal.condition, refusal.description, None))
-            self.host.observation.refused(None, refusal)
+            self.refuse(link, refusal)
         self.flush_soon()
 
-    def _place(self, link: Link) -> Refusal | None:
-        """Puts what the address names behind the link, or says why not."""
-        if isinstance(link.target, Coordinator):
-            return Refusal(conditions.NOT_IMPLEMENTED, "transactions are not supported")
-        text = address_of(link)
-        if text is None:
-            return Refusal(conditions.INVALID_FIELD, "the link names no address to attach to")
-        address = parse_address(text)
-        if address.node is not Node.ENTITY:
-            return self._place_request_node(link, text, address.node, address.path)
-        now = self.host.clock()
-        path = address.path
-        sends = isinstance(link, ReceiverLink)
-        if self.host.faults:
-            if self.host.faults.unreachable(path, now):
-                self.abort()
-                return None
-            if self.host.faults.black_hole(path, now):
-                self.silence(True)
-        if not self.authorization.allows(SEND if sends else LISTEN, path, now):
-            right = SEND if sends else LISTEN
-            return Refusal(
-                conditions.UNAUTHORIZED_ACCESS,
-                f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{text}'.",
-            )
-        queue = self.host.namespace.resolve(path)
-        if queue is None:
-            return Refusal(
-                conditions.NOT_FOUND,
-                f"The messaging entity '{text}' could not be found. To know more visit "
-                "https://aka.ms/sbResourceMgrExceptions.",
-            )
-        if isinstance(link, ReceiverLink):
-            if queue.dead_letter is None:
-                return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to the dead-letter queue '{path}'")
-            link.accept(max_message_size=queue.entity.message_bytes_max)
-            self.host.dispatcher(queue)  # it also watches for the queue's deletion
-            link.context = Ingress(self, link, queue)
-            return None
-        assert isinstance(link, SenderLink)
-        filters = {str(key) for key in (getattr(link.source, "filter", None) or {})}
-        if _SESSION_FILTER in filters:
-            return Refusal(conditions.NOT_ALLOWED, f"the entity '{path}' has no sessions; receive without a session id")
-        if self.host.faults:
-            refusal: Refusal | None = self.host.faults.refusal("receive", path, now, 0)
-            if refusal is not None:
-                return refusal
-        link.accept(max_message_size=queue.entity.message_bytes_max)
-        link.context = Egress(self, link, queue, self.host.dispatcher(queue))
-        if link.credit > 0:
-            link.context.dispatcher.wake()
-        return None
+    def refuse(self, link: Link, refusal: Refusal) -> None:
+        if not link.detached and not link.remote_detached:
+            link.refuse(Error(refusal.condition, refusal.description, None))
+        self.host.observation.refused(None, refusal)
+        self.flush_soon()
 
-    def _place_request_node(self, link: Link, text: str, node: Node, path: str) -> Refusal | None:
-        if node is Node.MANAGEMENT:
-            now = self.host.clock()
-            if not any(self.authorization.allows(right, path, now) for right in (SEND, LISTEN)):
-                return Refusal(
-                    conditions.UNAUTHORIZED_ACCESS,
-                    f"Unauthorized access. 'Listen' claim(s) are required for this operation. Resource: '{text}'.",
-                )
-            if self.host.namespace.resolve(path) is None:
-                return Refusal(conditions.NOT_FOUND, f"The messaging entity '{text}' could not be found.")
-        link.accept()
-        if isinstance(link, ReceiverLink):
-            handle = partial(cbs.handle, self) if node is Node.CBS else partial(management.handle, self, path)
-            link.context = RequestNode(self, link, text.lower(), handle)
-        else:
-            assert isinstance(link, SenderLink)
-            link.context = ResponseNode(link, text.lower())
+    def own_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
+        """The lock on that session, if this connection holds it."""
+        for link in self.links():
+            context = link.context
+            if isinstance(context, Egress) and context.queue is queue and context.session is not None:
+                lock = context.session
+                if lock.session_id == session_id and lock.is_held(now):
+                    return lock
         return None
 
     def put_claims(self, claims: Claims) -> None:
         self.authorization.put(claims)
-        self._arm_claims()
+        self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
+        self._set_claims_deadline()

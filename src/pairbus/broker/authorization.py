@@ -1,14 +1,42 @@
-"""What the tokens that a connection has put permit, and until when (dialect 2).
+"""Which rules are in force where, and what the tokens that a connection has put permit, and until when (dialect 2).
 
 Several tokens may be in force at once (JS puts one per link); the newest of a scope and key replaces the older.
 """
 
 from __future__ import annotations
 
-from .sas import Claims
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from .description import AuthorizationRule
+from .sas import Claims, EntityRule, owner_path
 
 #: A client puts one token per entity it touches; beyond this the oldest go.
 _CLAIMS_MAX = 1000
+
+
+class Entities(Protocol):
+    """What is read of a namespace. Keys are lower-cased names."""
+
+    @property
+    def queues(self) -> Mapping[str, Any]: ...
+    @property
+    def topics(self) -> Mapping[str, Any]: ...
+
+
+def rules_in_force(
+    namespace_rules: Iterable[AuthorizationRule], namespace: Entities, path: str
+) -> Iterator[AuthorizationRule]:
+    """At a path, lower-cased: the namespace's own, and those of the queue or topic that the path belongs to. A
+    subscription has none of its own."""
+    yield from namespace_rules
+    owner = owner_path(path)
+    entity = namespace.queues.get(owner)
+    if entity is None:
+        entity = namespace.topics.get(owner)
+    if entity is not None:
+        for rule in entity.description.authorization_rules:
+            yield EntityRule(entity=owner, **(rule.to_json() | {"rights": rule.rights}))
 
 
 class Authorization:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from .sas import SasError, is_sas, verify
 
 if TYPE_CHECKING:
     from .amqp_connection import AmqpConnection
-
-log = logging.getLogger(__name__)
 
 
 def handle(connection: AmqpConnection, request: Request, respond: Callable[[bytes], None]) -> None:
@@ -29,12 +26,12 @@ def _answer(connection: AmqpConnection, request: Request) -> Response:
         return Response(400, "the body of put-token is the token, as a string")
     if not is_sas(request.body):
         # an Entra token can't be verified here: there is nobody to ask
-        log.warning("%s: a token was refused: not a shared access signature", host.name)
+        host.observation.unauthorized("not a shared access signature")
         return Response(401, "only shared access signatures are accepted here", conditions.UNAUTHORIZED_ACCESS)
     try:
         claims = verify(request.body, host.clock(), host.authorization_rules)
     except SasError as error:
-        log.warning("%s: a token was refused: %s", host.name, error.reason)
+        host.observation.unauthorized(error.reason)
         return Response(401, f"InvalidSignature: {error.reason}", conditions.UNAUTHORIZED_ACCESS)
     connection.put_claims(claims)
     return Response(202, "Accepted")

@@ -1,4 +1,4 @@
-"""What a line on the control socket means: the answer to `fault`, `clear`, `list` and `status`.
+"""What a line on the control socket means: the answer to `fault`, `clear`, `list`, `status` and `rule`.
 
 Decides on parsed JSON objects and returns JSON objects; control.py owns the socket. An answer has `ok`; when that is
 false, `error` says in one line what was wrong and what is allowed.
@@ -8,16 +8,25 @@ false, `error` says in one line what was wrong and what is allowed.
         both -> {"ok": true, "faults": [...]}, clear also "cleared": how many
     {"command": "list", "namespace"?: N}    -> {"ok": true, "namespaces": {N: [...]}}
     {"command": "status"}                   -> the same, and what the broker adds
+    {"command": "rule", "namespace": N, "name": K, "rights": ["Send", …], "entity"?}
+        gives the namespace, or one queue or topic, a key of that name, or the key that is there those rights
+        -> {"ok": true, "name", "rights", "primary_key", "secondary_key"}
+
+Keys leave this file in that one answer alone: never in an error, never in a log line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from pairbus.errors import InvalidFault
 
+from .bounds import InvalidDescription
+from .description import AuthorizationRule
 from .faults import Fault, Faults
+from .refusal import Refusal
 
 FOR_S_MAX = 366 * 86_400
 
@@ -26,17 +35,48 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "clear": frozenset({"namespace", "kind", "entity", "exact"}),
     "list": frozenset({"namespace"}),
     "status": frozenset(),
+    "rule": frozenset({"namespace", "name", "rights", "entity"}),
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RuleWanted:
+    namespace: str
+    name: str
+    rights: tuple[str, ...]
+    entity: str | None
+
+
+Granted: TypeAlias = Callable[[AuthorizationRule | Refusal | Exception], None]
+
+
 class Commands:
-    """`faults` is looked into at every command, so that namespaces may come and go; `status` adds to its answer."""
+    """`faults` is looked into at every command, so that namespaces may come and go; `status` adds to its answer;
+    `grant` makes a rule and gives it, or what was wrong, to its last argument."""
 
-    __slots__ = ("_faults", "_status")
+    __slots__ = ("_faults", "_grant", "_status")
 
-    def __init__(self, faults: Mapping[str, Faults], status: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        faults: Mapping[str, Faults],
+        status: Callable[[], dict[str, Any]] = dict,
+        grant: Callable[[RuleWanted, float, Granted], None] | None = None,
+    ) -> None:
         self._faults = faults
         self._status = status
+        self._grant = grant
+
+    def begin(self, message: dict[str, Any], now: float, respond: Callable[[dict[str, Any]], None]) -> None:
+        """Any command. All but `rule`, which is written to disk first, are answered before this returns."""
+        if message.get("command") != "rule" or self._grant is None:
+            respond(self.answer(message, now))
+            return
+        try:
+            wanted = self._rule_wanted(message)
+        except InvalidFault as error:
+            respond({"ok": False, "error": str(error)})
+            return
+        self._grant(wanted, now, lambda result: respond(_granted(result)))
 
     def answer(self, message: dict[str, Any], now: float) -> dict[str, Any]:
         try:
@@ -45,17 +85,10 @@ class Commands:
             return {"ok": False, "error": str(error)}
 
     def _answer(self, message: dict[str, Any], now: float) -> dict[str, Any]:
-        command = message.get("command")
-        allowed = _FIELDS.get(command) if isinstance(command, str) else None
-        if allowed is None:
-            raise InvalidFault(f"there is no command {command!r}; the commands are {', '.join(_FIELDS)}")
-        if unknown := message.keys() - allowed - {"command"}:
-            names = ", ".join(sorted(allowed)) or "nothing"
-            raise InvalidFault(f"{command} knows no {', '.join(sorted(unknown))}; it takes {names}")
-        for name in ("namespace", "kind", "entity"):
-            if not isinstance(message.get(name, ""), str):
-                raise InvalidFault(f"{name} of {command} must be a string, not {message[name]!r}")
+        command = _checked(message)
         match command:
+            case "rule":
+                raise InvalidFault("rule is not for here: it needs a broker that writes to disk")
             case "fault":
                 return self._fault(message, now)
             case "clear":
@@ -87,12 +120,52 @@ class Commands:
         faults.set(fault)
         return {"faults": _listed(faults, now)}
 
+    def _rule_wanted(self, message: dict[str, Any]) -> RuleWanted:
+        _checked(message)
+        self._of(message)
+        rights = message.get("rights")
+        if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
+            raise InvalidFault("rights of rule must be a list of Manage, Send, Listen")
+        return RuleWanted(message["namespace"], message.get("name", ""), tuple(rights), message.get("entity"))
+
     def _of(self, message: dict[str, Any]) -> Faults:
         name = message.get("namespace", "")
         found = self._faults.get(name)
         if found is None:
             raise InvalidFault(f"no namespace {name!r} is served here; there is {', '.join(self._faults) or 'none'}")
         return found
+
+
+def _checked(message: dict[str, Any]) -> str:
+    command = message.get("command")
+    allowed = _FIELDS.get(command) if isinstance(command, str) else None
+    if allowed is None or not isinstance(command, str):
+        raise InvalidFault(f"there is no command {command!r}; the commands are {', '.join(_FIELDS)}")
+    if unknown := message.keys() - allowed - {"command"}:
+        names = ", ".join(sorted(allowed)) or "nothing"
+        raise InvalidFault(f"{command} knows no {', '.join(sorted(unknown))}; it takes {names}")
+    for name in ("namespace", "kind", "entity", "name"):
+        if not isinstance(message.get(name, ""), str):
+            raise InvalidFault(f"{name} of {command} must be a string, not {message[name]!r}")
+    return command
+
+
+def _granted(result: AuthorizationRule | Refusal | Exception) -> dict[str, Any]:
+    match result:
+        case AuthorizationRule():
+            return {
+                "ok": True,
+                "name": result.key_name,
+                "rights": list(result.rights),
+                "primary_key": result.primary_key,
+                "secondary_key": result.secondary_key,
+            }
+        case Refusal():
+            return {"ok": False, "error": result.description}
+        case InvalidDescription():
+            return {"ok": False, "error": str(result)}
+        case _:
+            return {"ok": False, "error": "the rule could not be written; nothing was changed"}
 
 
 def _listed(faults: Faults, now: float) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Hands the messages of one queue to the receivers that wait for them, in turn.
+"""Hands the messages of one queue, or of one session, to the receivers that wait for them, in turn.
 
 Competing receivers share the load (P45): while several have credit each gets a few at a time. One run of the loop hands
 out a bounded number, so that a deep queue with a hungry receiver does not starve everyone else.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from .queue import MessageQueue
 
 if TYPE_CHECKING:
     from .links import Egress
@@ -20,25 +19,17 @@ _RUN_MESSAGES = 512
 
 
 class Dispatcher:
-    __slots__ = ("_due", "_egresses", "_loop", "queue")
+    __slots__ = ("_available", "_due", "_egresses", "_loop")
 
-    def __init__(self, queue: MessageQueue, loop: asyncio.AbstractEventLoop) -> None:
-        self.queue = queue
+    def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop) -> None:
+        """`available()` says how many messages could be handed out now."""
+        self._available = available
         self._loop = loop
         self._egresses: deque[Egress] = deque()
         self._due = False
-        queue.on_available = self.wake
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self.queue!r}: {len(self._egresses)} receivers>"
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._egresses
-
-    @property
-    def egresses(self) -> list[Egress]:
-        return list(self._egresses)
+        return f"<Dispatcher {self._available()} available, {len(self._egresses)} receivers>"
 
     def add(self, egress: Egress) -> None:
         self._egresses.append(egress)
@@ -46,6 +37,9 @@ class Dispatcher:
     def remove(self, egress: Egress) -> None:
         if egress in self._egresses:
             self._egresses.remove(egress)
+
+    def has_messages(self) -> bool:
+        return self._available() > 0
 
     def wake(self) -> None:
         if not self._due and self._egresses:
@@ -56,7 +50,7 @@ class Dispatcher:
         self._due = False
         budget = _RUN_MESSAGES
         touched = []
-        while budget > 0 and self._egresses and self.queue.available:
+        while budget > 0 and self._egresses and self._available():
             for egress in self._egresses:
                 if egress.is_full:
                     egress.sweep()
@@ -72,13 +66,13 @@ class Dispatcher:
                 handed += egress.deliver(count)
                 budget -= count
                 touched.append(egress)
-                if not self.queue.available:
+                if not self._available():
                     break
             self._egresses.rotate(-1)
             if not handed:
                 break
         for egress in self._egresses:
-            if egress.link.drain and (egress.is_full or not self.queue.available):
+            if egress.link.drain and (egress.is_full or not self._available()):
                 egress.answer_drain()
                 touched.append(egress)
         for egress in touched:

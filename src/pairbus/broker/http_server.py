@@ -1,7 +1,8 @@
 """HTTP/1.1 over h11: one asyncio protocol per connection, one request at a time, every size and wait bounded.
 
 A shell: what is answered is the handler's, which sees whole requests and gives whole responses. This file knows
-keep-alive, `Expect: 100-continue`, chunked bodies, `HEAD`, slow or broken peers, and a handler that fails.
+keep-alive, `Expect: 100-continue`, chunked bodies, `HEAD`, slow or broken peers, a handler that fails, and one that
+changes to another protocol.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Request:
     peer: str = ""
     """The peer's address, empty when it is not known."""
     secure: bool = False
+    http_version: str = "1.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,15 @@ class Response:
     body: bytes = b""
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The answer 101 to a request with `Upgrade`: the connection is then what `protocol` makes."""
+
+    headers: dict[str, str]
+    protocol: Callable[[], asyncio.Protocol]
+
+
+Handler = Callable[[Request], Awaitable[Response | Switch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +173,13 @@ class HttpProtocol(asyncio.Protocol):
             bytes(self._body),
             str(peer[0]) if isinstance(peer, tuple) and peer else "",
             self._secure(),
+            event.http_version.decode("latin-1"),
         )
         self._body.clear()
         self._task = self._loop.create_task(self._handle(request))
 
     async def _handle(self, request: Request) -> None:
+        response: Response | Switch
         try:
             response = await self._handler(request)
         except asyncio.CancelledError:
@@ -179,10 +191,33 @@ class HttpProtocol(asyncio.Protocol):
         self._task = None
         if self._closed:
             return
+        if isinstance(response, Switch):
+            try:
+                self._switch(response)
+            except Exception:
+                log.exception("the connection can't become what was asked for")
+                self._transport.abort()
+            return
         self._started = False
         self._set_timer(self._limits.idle_s)
         self._respond(response, head=request.method == "HEAD")
         self._next_cycle()
+
+    def _switch(self, switch: Switch) -> None:
+        protocol = switch.protocol()
+        reason = HTTPStatus.SWITCHING_PROTOCOLS.phrase
+        self._write(h11.InformationalResponse(status_code=101, headers=list(switch.headers.items()), reason=reason))
+        self._closed = True
+        self._set_timer(None)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        # Before the bytes that came early: what they bring about may be to stop reading again.
+        self._transport.resume_reading()
+        early, ended = self._h11.trailing_data
+        if early:
+            protocol.data_received(early)
+        if ended:
+            self._transport.close()
 
     def _next_cycle(self) -> None:
         """Ready for the next request, once the peer has taken enough of the last answer."""
@@ -205,7 +240,9 @@ class HttpProtocol(asyncio.Protocol):
         """Answer what can't be read as a request, and end: what follows it on the wire has no meaning any more."""
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
-            self._respond(Response(status, headers, text.encode() + b"\n"), head=False)
+            # the refused request may be a HEAD whose body is too large or makes no sense
+            head = self._request is not None and self._request.method == b"HEAD"
+            self._respond(Response(status, headers, text.encode() + b"\n"), head=head)
         # Closing over unread bytes would reset the connection, and the peer might never see the answer.
         self._draining = True
         self._set_timer(self._limits.linger_s)

@@ -29,20 +29,26 @@ from pairbus.amqp.performatives import (
 from pairbus.journal import JournalError
 
 from .namespace import refusal_of
-from .queue import Abandon, Complete, DeadLetter, LocksLost, Message, MessageQueue, Outcome, Release
+from .outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from .queue import Message, MessageQueue
 from .refusal import Refusal
 from .requests import Request, Response, read_request
 
 if TYPE_CHECKING:
     from .amqp_connection import AmqpConnection
     from .dispatcher import Dispatcher
+    from .sessions import SessionLock
+    from .topic import Topic
 
 _CREDIT = 1000
 #: What one receiving link may hold locked on its credit alone.
 _UNSETTLED_MAX = 5000
 #: How often a link that is full looks for locks that are gone.
 _SWEEP_S = 0.1
-_RESPONSES_MAX = 100
+#: Locked at a time: between two a connection that has enough for now can be left alone.
+_ACQUIRED_MAX = 64
+_TAKEN_BYTES_MAX = 4 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 _MODIFIED_BYTES = Modified().encode()
 
 
@@ -54,13 +60,13 @@ def rejected(refusal: Refusal) -> bytes:
 class Ingress:
     """A client sends to an entity."""
 
-    __slots__ = ("connection", "link", "path", "queue")
+    __slots__ = ("connection", "link", "path", "target")
 
-    def __init__(self, connection: AmqpConnection, link: ReceiverLink, queue: MessageQueue) -> None:
+    def __init__(self, connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> None:
         self.connection = connection
         self.link = link
-        self.path = queue.path
-        self.queue = queue
+        self.path = target.path
+        self.target = target
         link.flow(_CREDIT)
 
     def delivered(self, event: Delivered) -> None:
@@ -81,7 +87,7 @@ class Ingress:
         if event.message_format == 0:
             payloads = [event.payload]
         elif event.message_format == BATCH_FORMAT:
-            limit = self.queue.entity.message_bytes_max
+            limit = self.target.message_bytes_max
             if len(event.payload) > limit:
                 text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
                 self._stored(event, 1, now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
@@ -101,7 +107,7 @@ class Ingress:
             if refusal is not None:
                 done(refusal)
                 return
-        host.namespace.send(self.queue, payloads, now, done)
+        host.namespace.send(self.target, payloads, now, done)
 
     def _stored(self, event: Delivered, count: int, since: float, refusal: Refusal | None) -> None:
         connection = self.connection
@@ -115,7 +121,7 @@ class Ingress:
         host.observation.sent(self.path, event, count, since, host.clock(), refusal)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
-        limit = self.queue.entity.message_bytes_max
+        limit = self.target.message_bytes_max
         refusal = Refusal(
             conditions.MESSAGE_SIZE_EXCEEDED, f"the message has {event.size} bytes; the limit of the entity is {limit}"
         )
@@ -139,22 +145,27 @@ class Egress:
         "path",
         "queue",
         "removes",
-        "tag",
+        "session",
         "unsettled",
     )
 
     def __init__(
-        self, connection: AmqpConnection, link: SenderLink, queue: MessageQueue, dispatcher: Dispatcher
+        self,
+        connection: AmqpConnection,
+        link: SenderLink,
+        queue: MessageQueue,
+        dispatcher: Dispatcher,
+        session: SessionLock | None = None,
     ) -> None:
         self.connection = connection
         self.link = link
         self.path = queue.path
         self.queue = queue
         self.dispatcher = dispatcher
+        self.session = session
         #: RECEIVE_AND_DELETE: the client asked for settled transfers.
         self.removes = link.snd_settle_mode == 1
         self.unsettled: dict[int, tuple[bytes, int]] = {}  # delivery id → lock token, sequence number
-        self.tag = 0
         self._reserved = 0
         self._sweep_at = float("-inf")
         dispatcher.add(self)
@@ -165,9 +176,15 @@ class Egress:
     @property
     def capacity(self) -> int:
         link = self.link
-        if not link.is_open or not self.connection.can_write or link.session.is_blocked:
+        if not link.is_open or not self.connection.takes_more or link.session.is_blocked:
             return 0
+        if self.removes:
+            return min(link.credit, self._usual_count()) - self._reserved
         return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
+
+    def _usual_count(self) -> int:
+        """How many messages of the queue's average size are taken at once: they are all in memory then."""
+        return max(1, _TAKEN_BYTES_MAX * len(self.queue) // max(1, self.queue.size_bytes))
 
     @property
     def is_full(self) -> bool:
@@ -193,7 +210,7 @@ class Egress:
         host = self.connection.host
         now = host.clock()
         if host.faults:
-            refusal = host.faults.refusal("receive", self.path, now, min(count, self.queue.available))
+            refusal = host.faults.refusal("receive", self.path, now, count)
             if refusal is not None:
                 self.cut(refusal)
                 return 0
@@ -214,24 +231,31 @@ class Egress:
         namespace = self.connection.host.namespace
         if self.removes:
             self._reserved += count
-            namespace.take(self.queue, count, now, partial(self._taken, count))
+            namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session)
             return count
-        messages = namespace.acquire(self.queue, count, now)
+        connection = self.connection
         link = self.link
-        for message in messages:
-            token = message.lock_token
-            assert token is not None
-            try:
-                payload = namespace.delivery(self.queue, message, locked=True)
-            except JournalError as error:
-                # the lock runs out by itself; the next delivery tries the disk again
-                self.cut(refusal_of(error))
+        taken = 0
+        while taken < count and connection.takes_more:
+            messages = namespace.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
+            if not messages:
                 break
-            delivery_id = link.send(payload, token)
-            self.unsettled[delivery_id] = (token, message.sequence_number)
-            self.connection.unsettled(link, delivery_id, self)
-            self.connection.host.observation.received(self.path, message, payload, now)
-        return len(messages)
+            taken += len(messages)
+            for message in messages:
+                token = message.lock_token
+                assert token is not None
+                try:
+                    payload = namespace.delivery(self.queue, message, locked=True)
+                except JournalError as error:
+                    # the lock runs out by itself; the next delivery tries the disk again
+                    self.cut(refusal_of(error))
+                    return taken
+                connection.unflushed_bytes += len(payload)
+                delivery_id = link.send(payload, token)
+                self.unsettled[delivery_id] = (token, message.sequence_number)
+                connection.unsettled(link, delivery_id, self)
+                connection.host.observation.received(self.path, message, payload, now)
+        return taken
 
     def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
         self._reserved -= count
@@ -242,8 +266,7 @@ class Egress:
         now = self.connection.host.clock()
         for message in messages:
             payload = namespace.delivery(self.queue, message, locked=False)
-            self.tag += 1
-            self.link.send(payload, self.tag.to_bytes(8, "big"), settled=True)
+            self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
             self.connection.host.observation.received(self.path, message, payload, now)
         self.connection.flush_soon()
         self.dispatcher.wake()
@@ -267,10 +290,6 @@ class Egress:
                     connection.forget(self.link, delivery_id)
             return
         answer = _ANSWERS[type(outcome)]
-        if isinstance(outcome, Refusal):
-            for delivery_id in delivery_ids:
-                self._answer(delivery_id, delivery_id, settled, answer, outcome)
-            return
         host = connection.host
         now = host.clock()
         tokens = []
@@ -287,6 +306,7 @@ class Egress:
             outcome,
             now,
             partial(self._settled, delivery_ids, tokens, numbers, settled, answer, outcome, now),
+            session=self.session,
         )
         delay = host.faults.latency(self.path, now) if host.faults else 0.0
         if delay:
@@ -328,8 +348,11 @@ class Egress:
         self.connection.flush_soon()
 
     def closed(self) -> None:
-        """The messages stay locked until their locks run out, as on the service (dialect 5.1)."""
+        """Messages stay locked until their locks run out, as on the service (dialect 5.1); a session is free now."""
         self.dispatcher.remove(self)
+        if self.session is not None:
+            host = self.connection.host
+            host.namespace.release_session(self.session, host.clock())
         for delivery_id in self.unsettled:
             self.connection.forget(self.link, delivery_id)
         self.unsettled.clear()
@@ -339,13 +362,13 @@ class Egress:
 _ANSWERS: dict[type, bytes] = {
     Complete: ACCEPTED_BYTES,
     Abandon: _MODIFIED_BYTES,
+    Defer: _MODIFIED_BYTES,
     DeadLetter: REJECTED_EMPTY_BYTES,
     Release: RELEASED_BYTES,
-    Refusal: b"",
 }
 
 
-def outcome_of(state: Any) -> Outcome | Refusal | None:
+def outcome_of(state: Any) -> Outcome | None:
     """What a delivery state asks of the queue (dialect 5.1)."""
     kind = type(state)
     if kind is Accepted:
@@ -355,8 +378,9 @@ def outcome_of(state: Any) -> Outcome | Refusal | None:
     if kind is Modified:
         properties = {str(key): value for key, value in (state.message_annotations or {}).items()}
         if state.undeliverable_here:
-            return Refusal(conditions.NOT_IMPLEMENTED, "messages can't be deferred yet")
-        return Abandon(properties) if state.delivery_failed else Release()
+            return Defer(properties)
+        # JS and .NET abandon without delivery-failed: it counts all the same
+        return Abandon(properties)
     if kind is Rejected:
         error = state.error
         info = {str(key): value for key, value in ((error and error.info) or {}).items()}
@@ -389,6 +413,7 @@ class RequestNode:
         link.flow(_CREDIT)
 
     def delivered(self, event: Delivered) -> None:
+        self.connection.requested()
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
         try:
@@ -419,26 +444,39 @@ class RequestNode:
 class ResponseNode:
     """Responses go out here."""
 
-    __slots__ = ("_tag", "_waiting", "address", "link")
+    __slots__ = ("_tag", "_waiting", "address", "connection", "link")
 
-    def __init__(self, link: SenderLink, address: str) -> None:
+    def __init__(self, connection: AmqpConnection, link: SenderLink, address: str) -> None:
+        self.connection = connection
         self.link = link
         self.address = address
         self._tag = 0
-        self._waiting: deque[bytes] = deque(maxlen=_RESPONSES_MAX)
+        self._waiting: deque[bytes] = deque()
 
     def send(self, payload: bytes) -> None:
+        connection = self.connection
         self._waiting.append(payload)
+        connection.response_bytes += len(payload)
         self.flow()
+        if connection.response_bytes > _RESPONSE_BYTES_MAX and self._waiting:
+            text = (
+                f"responses of {connection.response_bytes} bytes wait for credit on their links; "
+                f"{_RESPONSE_BYTES_MAX} may"
+            )
+            connection.close(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
 
     def flow(self) -> None:
-        while self._waiting and self.link.credit > 0 and self.link.is_open:
-            self._tag += 1
-            self.link.send(self._waiting.popleft(), self._tag.to_bytes(4, "big"), settled=True)
-        if self.link.drain:
-            self.link.drained()
+        link, waiting = self.link, self._waiting
+        while waiting and link.credit > 0 and link.is_open and not link.session.is_blocked:
+            payload = waiting.popleft()
+            self.connection.response_bytes -= len(payload)
+            self._tag = (self._tag + 1) & 0xFFFFFFFF
+            link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
+        if link.drain:
+            link.drained()
 
     def closed(self) -> None:
+        self.connection.response_bytes -= sum(map(len, self._waiting))
         self._waiting.clear()
 
 

@@ -1,41 +1,103 @@
 """`$management`: what can be asked of an entity besides sending and receiving (dialect 6).
 
 One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
-that is not in the table is answered 501, as the service does.
+that is not in the table is answered 501, as the service does. Reading the arguments is in `Arguments`, so that a wrong
+one is named in one way.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from pairbus.amqp import errors as conditions
-from pairbus.amqp.types import Array, Timestamp
+from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.journal import JournalError
 
+from .arguments import Arguments, BadArgument
 from .links import failed
 from .namespace import refusal_of
-from .queue import Abandon, Complete, DeadLetter, MessageQueue, Outcome
+from .outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
+from .queue import Message, MessageQueue
 from .refusal import Refusal
 from .requests import Request, Response, management_response
-from .sas import LISTEN
+from .rule_codec import UnknownRule, read_rule, write_rule
+from .sas import LISTEN, SEND
+from .topic import Subscription, Topic
 
 if TYPE_CHECKING:
     from .amqp_connection import AmqpConnection
-
-Answer = Callable[[Response], None]
+    from .server import NamespaceServer
+    from .sessions import SessionLock
 
 _PEEK_MESSAGES_MAX = 1000
 #: One response holds no more than this; a client that peeks on gets the rest.
-_PEEK_BYTES_MAX = 768 * 1024
-_TOKENS_MAX = 5000
+_RESPONSE_BYTES_MAX = 768 * 1024
 _PREFIX = "com.microsoft:"
+_LONG_CODE = 0x81
 _TIMESTAMP_CODE = 0x83
-_GONE = {conditions.MESSAGE_LOCK_LOST: 410, conditions.SESSION_LOCK_LOST: 410, conditions.SERVER_BUSY: 503}
+_DATETIME_MAX_MS = 253402300799999
+_STATUS = {
+    conditions.MESSAGE_LOCK_LOST: 410,
+    conditions.SESSION_LOCK_LOST: 410,
+    conditions.MESSAGE_NOT_FOUND: 404,
+    conditions.NOT_FOUND: 404,
+    conditions.ENTITY_NOT_FOUND: 404,
+    conditions.ENTITY_ALREADY_EXISTS: 409,
+    conditions.SERVER_BUSY: 503,
+    conditions.RESOURCE_LIMIT_EXCEEDED: 403,
+    conditions.MESSAGE_SIZE_EXCEEDED: 400,
+    conditions.NOT_ALLOWED: 400,
+    conditions.INVALID_FIELD: 400,
+    conditions.DECODE_ERROR: 400,
+    conditions.ENTITY_DISABLED: 400,
+}
 
 
-class _BadArgument(Exception):
+class Call(NamedTuple):
+    """One request on its way: who asks, about what, with which arguments."""
+
+    connection: AmqpConnection
+    target: MessageQueue | Topic
+    arguments: Arguments
+    now: float
+    answer: Callable[[Response], None]
+
+    @property
+    def host(self) -> NamespaceServer:
+        return self.connection.host
+
+    @property
+    def queue(self) -> MessageQueue:
+        if not isinstance(self.target, MessageQueue):
+            raise BadArgument(f"'{self.target.path}' is a topic: ask one of its subscriptions")
+        return self.target
+
+    def ok(self, **body: Any) -> None:
+        self.answer(Response(200, "OK", body={key.replace("_", "-"): value for key, value in body.items()}))
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
+
+    def done(self, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self.ok()
+        else:
+            self.refuse(refusal)
+
+    def session(self) -> SessionLock | None:
+        """The lock on the session that the request names, which its connection must hold."""
+        session_id = self.arguments.optional_text("session-id")
+        if session_id is None:
+            return None
+        lock = self.connection.own_session(self.queue, session_id, self.now)
+        if lock is None:
+            raise _SessionLost(session_id)
+        return lock
+
+
+class _SessionLost(Exception):
     pass
 
 
@@ -47,33 +109,41 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
         connection.flush_soon()
 
     now = host.clock()
-    operation = _OPERATIONS.get(request.operation.removeprefix(_PREFIX))
-    if operation is None:
+    found = _OPERATIONS.get(request.operation.removeprefix(_PREFIX))
+    if found is None:
         answer(Response(501, f"operation {request.operation!r} is not supported", conditions.NOT_IMPLEMENTED))
         return
-    if not connection.authorization.allows(LISTEN, path, now):
-        answer(Response(401, f"'Listen' claim(s) are required on '{path}'", conditions.UNAUTHORIZED_ACCESS))
+    right, operation = found
+    # JS puts a token for the node itself, and maybe no other
+    if not connection.authorization.allows(right, f"{path}/$management", now):
+        answer(Response(401, f"'{right}' claim(s) are required on '{path}'", conditions.UNAUTHORIZED_ACCESS))
         return
-    queue = host.namespace.resolve(path)
-    if queue is None:
+    target = host.namespace.resolve(path)
+    if target is None:
         answer(Response(404, f"The messaging entity '{path}' could not be found.", conditions.NOT_FOUND))
         return
     if host.faults:
-        refusal = host.faults.refusal("receive", path, now)
+        refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
         if refusal is not None:
-            answer(failed(refusal, 503 if refusal.condition == conditions.SERVER_BUSY else 500))
+            answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
             return
-    body = request.body
-    if not isinstance(body, dict):
+    if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
-    host.observation.managed(queue.path, request.operation, now)
+    host.observation.managed(target.path, request.operation, now)
+    arguments = Arguments(request.body)
 
     def run() -> None:
         try:
-            operation(connection, queue, body, host.clock(), answer)
-        except _BadArgument as error:
+            operation(Call(connection, target, arguments, host.clock(), answer))
+        except BadArgument as error:
             answer(Response(400, str(error), conditions.ARGUMENT_ERROR))
+        except UnknownRule as error:
+            condition = conditions.NOT_IMPLEMENTED if error.is_sql else conditions.ARGUMENT_ERROR
+            answer(Response(501 if error.is_sql else 400, str(error), condition))
+        except _SessionLost as error:
+            text = f"The session lock of '{error}' has expired, or is not held over this connection."
+            answer(Response(410, text, conditions.SESSION_LOCK_LOST))
         except JournalError as error:
             answer(failed(refusal_of(error), 500))
 
@@ -84,84 +154,218 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
         run()
 
 
-def _peek(connection: AmqpConnection, queue: MessageQueue, body: dict[str, Any], now: float, answer: Answer) -> None:
-    start = _integer(body, "from-sequence-number")
-    count = _integer(body, "message-count")
-    if count < 1:
-        raise _BadArgument(f"message-count is {count}; at least 1 is needed")
+# -- messages
+
+
+def _peek(call: Call) -> None:
+    start = call.arguments.whole("from-sequence-number")
+    count = call.arguments.count("message-count")
+    session_id = call.arguments.optional_text("session-id")
     messages: list[dict[str, Any]] = []
     size = 0
-    for payload in connection.host.namespace.peek(queue, start, min(count, _PEEK_MESSAGES_MAX), now):
+    for payload in call.host.namespace.peek(
+        call.queue, start, min(count, _PEEK_MESSAGES_MAX), call.now, session_id=session_id
+    ):
         size += len(payload)
-        if messages and size > _PEEK_BYTES_MAX:
+        if messages and size > _RESPONSE_BYTES_MAX:
             break
         messages.append({"message": payload})
-    connection.host.observation.peeked(queue.path, len(messages))
+    call.host.observation.peeked(call.queue.path, len(messages))
     if messages:
-        answer(Response(200, "OK", body={"messages": messages}))
+        call.ok(messages=messages)
     else:
-        answer(Response(204, "No messages to peek"))
+        call.answer(Response(204, "No messages to peek"))
 
 
-def _renew(connection: AmqpConnection, queue: MessageQueue, body: dict[str, Any], now: float, answer: Answer) -> None:
-    renewed = connection.host.namespace.renew(queue, _tokens(body), now)
+def _renew(call: Call) -> None:
+    renewed = call.host.namespace.renew(call.queue, call.arguments.tokens("lock-tokens"), call.now)
     if isinstance(renewed, Refusal):
-        answer(failed(renewed, _GONE.get(renewed.condition, 500)))
+        call.refuse(renewed)
         return
-    connection.host.observation.renewed(queue.path, len(renewed))
-    expirations = Array.of(_TIMESTAMP_CODE, [Timestamp(int(until * 1000)) for until in renewed])
-    answer(Response(200, "OK", body={"expirations": expirations}))
+    call.host.observation.renewed(call.queue.path, len(renewed))
+    call.ok(expirations=Array.of(_TIMESTAMP_CODE, [_timestamp(until) for until in renewed]))
 
 
-def _settle(connection: AmqpConnection, queue: MessageQueue, body: dict[str, Any], now: float, answer: Answer) -> None:
-    tokens = _tokens(body)
-    status = body.get("disposition-status")
-    properties = {str(key): value for key, value in (body.get("properties-to-modify") or {}).items()}
+def _settle(call: Call) -> None:
+    queue, arguments = call.queue, call.arguments
+    tokens = arguments.tokens("lock-tokens")
+    status = arguments.optional_text("disposition-status")
+    properties = arguments.optional_map("properties-to-modify")
     outcome: Outcome
     if status == "completed":
         outcome = Complete()
     elif status == "abandoned":
         outcome = Abandon(properties)
+    elif status == "defered":  # sic
+        outcome = Defer(properties)
     elif status == "suspended":
-        outcome = DeadLetter(body.get("deadletter-reason"), body.get("deadletter-description"), properties)
-    elif status == "defered":
-        answer(Response(501, "messages can't be deferred yet", conditions.NOT_IMPLEMENTED))
-        return
+        reason = arguments.optional_text("deadletter-reason")
+        outcome = DeadLetter(reason, arguments.optional_text("deadletter-description"), properties)
     else:
-        raise _BadArgument(f"disposition-status {status!r} is not one of completed, abandoned, defered, suspended")
-
+        raise BadArgument(f"disposition-status {status!r} is not one of completed, abandoned, defered, suspended")
+    session = call.session()
     locked = [queue.locked_by(token) for token in tokens]
     numbers = [message.sequence_number for message in locked if message is not None]
 
     def done(refusal: Refusal | None) -> None:
-        connection.host.observation.settled(queue.path, outcome, numbers, now, connection.host.clock(), refusal)
-        if refusal is None:
-            answer(Response(200, "OK"))
+        call.host.observation.settled(queue.path, outcome, numbers, call.now, call.host.clock(), refusal)
+        call.done(refusal)
+
+    call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
+
+
+def _receive_deferred(call: Call) -> None:
+    queue = call.queue
+    deletes = call.arguments.whole("receiver-settle-mode") == 0
+
+    def done(messages: list[Message], refusal: Refusal | None) -> None:
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        found = []
+        for message in messages:
+            payload = call.host.namespace.delivery(queue, message, locked=not deletes)
+            entry: dict[str, Any] = {"message": payload}
+            if message.lock_token is not None:
+                entry["lock-token"] = UUID(bytes_le=message.lock_token)
+            found.append(entry)
+            call.host.observation.received(queue.path, message, payload, call.now)
+        call.ok(messages=found)
+
+    numbers = call.arguments.numbers("sequence-numbers")
+    call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=call.session())
+
+
+def _delete(call: Call) -> None:
+    queue = call.queue
+    before_ms = call.arguments.whole("enqueued-time-utc")
+
+    def done(count: int, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            call.refuse(refusal)
+        elif count:
+            call.ok(message_count=Int(count))
         else:
-            answer(failed(refusal, _GONE.get(refusal.condition, 500)))
+            call.answer(Response(204, "There are no such messages", conditions.MESSAGE_NOT_FOUND))
 
-    connection.host.namespace.settle(queue, tokens, outcome, now, done)
+    call.host.namespace.delete_messages(
+        queue,
+        call.arguments.count("message-count"),
+        before_ms / 1000,
+        call.now,
+        done,
+        session_id=call.arguments.optional_text("session-id"),
+    )
 
 
-_OPERATIONS: dict[str, Callable[[AmqpConnection, MessageQueue, dict[str, Any], float, Answer], None]] = {
-    "peek-message": _peek,
-    "renew-lock": _renew,
-    "update-disposition": _settle,
+def _schedule(call: Call) -> None:
+    payloads = call.arguments.payloads("messages")
+
+    def done(numbers: list[int], refusal: Refusal | None) -> None:
+        if refusal is not None:
+            call.refuse(refusal)
+        else:
+            call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
+        call.host.observation.scheduled(call.target.path, payloads, call.now, call.host.clock(), refusal)
+
+    call.host.namespace.schedule(call.target, payloads, call.now, done)
+
+
+def _cancel(call: Call) -> None:
+    numbers = call.arguments.numbers("sequence-numbers")
+    call.host.namespace.cancel_scheduled(call.target, numbers, call.now, call.done)
+
+
+# -- sessions
+
+
+def _held(call: Call) -> SessionLock:
+    lock = call.session()
+    if lock is None:
+        raise BadArgument("session-id is missing; a string is needed")
+    return lock
+
+
+def _renew_session(call: Call) -> None:
+    until = call.host.namespace.renew_session(_held(call), call.now)
+    if isinstance(until, Refusal):
+        call.refuse(until)
+    else:
+        call.ok(expiration=_timestamp(until))
+
+
+def _get_state(call: Call) -> None:
+    lock = _held(call)
+    call.ok(session_state=call.host.namespace.get_session_state(call.queue, lock.session_id, call.now))
+
+
+def _set_state(call: Call) -> None:
+    lock = _held(call)
+    state = call.arguments.optional_bytes("session-state")
+    call.host.namespace.set_session_state(call.queue, lock.session_id, state, call.now, call.done)
+
+
+def _list_sessions(call: Call) -> None:
+    since_ms = call.arguments.whole("last-updated-time")
+    skip, top = call.arguments.whole("skip"), call.arguments.count("top")
+    # DateTime.MaxValue asks for all that there are; any other time for those whose state changed since
+    since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
+    found = call.host.namespace.list_sessions(call.queue, since, max(0, skip), min(top, _PEEK_MESSAGES_MAX))
+    if found:
+        call.ok(skip=Int(skip + len(found)), sessions_ids=found)
+    else:
+        call.answer(Response(204, "There are no such sessions", conditions.SESSION_NOT_FOUND))
+
+
+# -- rules
+
+
+def _subscription(call: Call) -> Subscription:
+    entity = call.queue.entity
+    if not isinstance(entity, Subscription):
+        raise BadArgument(f"'{call.queue.path}' is not a subscription: only those have rules")
+    return entity
+
+
+def _add_rule(call: Call) -> None:
+    description = _subscription(call).description
+    rule = read_rule(call.arguments.text("rule-name"), call.arguments.value("rule-description"), call.now)
+    call.host.namespace.create_rule(description.topic, description.name, rule, call.now, call.done)
+
+
+def _remove_rule(call: Call) -> None:
+    description = _subscription(call).description
+    name = call.arguments.text("rule-name")
+    call.host.namespace.delete_rule(description.topic, description.name, name, call.now, call.done)
+
+
+def _enumerate_rules(call: Call) -> None:
+    skip, top = max(0, call.arguments.whole("skip")), call.arguments.count("top")
+    rules = list(_subscription(call).rules.values())[skip : skip + top]
+    if rules:
+        call.ok(rules=[{"rule-description": write_rule(rule)} for rule in rules])
+    else:
+        call.answer(Response(204, "There are no more rules"))
+
+
+# The rule manager needs no more than Listen, as the service documents it.
+_OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
+    "peek-message": (LISTEN, _peek),
+    "renew-lock": (LISTEN, _renew),
+    "update-disposition": (LISTEN, _settle),
+    "receive-by-sequence-number": (LISTEN, _receive_deferred),
+    "batch-delete-messages": (LISTEN, _delete),
+    "schedule-message": (SEND, _schedule),
+    "cancel-scheduled-message": (SEND, _cancel),
+    "renew-session-lock": (LISTEN, _renew_session),
+    "get-session-state": (LISTEN, _get_state),
+    "set-session-state": (LISTEN, _set_state),
+    "get-message-sessions": (LISTEN, _list_sessions),
+    "add-rule": (LISTEN, _add_rule),
+    "remove-rule": (LISTEN, _remove_rule),
+    "enumerate-rules": (LISTEN, _enumerate_rules),
 }
 
 
-def _integer(body: dict[str, Any], name: str) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _BadArgument(f"{name} is {value!r}; an integer is needed")
-    return value
-
-
-def _tokens(body: dict[str, Any]) -> list[bytes]:
-    """Lock tokens as the queue knows them: in .NET's byte order, as in the delivery tag (dialect 5)."""
-    tokens = body.get("lock-tokens")
-    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, uuid.UUID) for token in tokens):
-        raise _BadArgument("lock-tokens must be an array of at least one uuid")
-    if len(tokens) > _TOKENS_MAX:
-        raise _BadArgument(f"{len(tokens)} lock-tokens; at most {_TOKENS_MAX} go in one request")
-    return [token.bytes_le for token in tokens]
+def _timestamp(seconds: float) -> Timestamp:
+    return Timestamp(int(seconds * 1000))

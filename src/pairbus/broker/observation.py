@@ -6,23 +6,34 @@ it on, each message costs one read of its properties for the id, and one line.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.errors import UNAUTHORIZED_ACCESS, AmqpError
 from pairbus.amqp.events import Delivered
 from pairbus.amqp.message import BATCH_FORMAT, read_properties, split, split_batch
 from pairbus.ledger import LedgerWriter
 
 from .content import PING_CONTENT_TYPE
 from .metrics import NamespaceCounters
-from .queue import Abandon, Complete, DeadLetter, Message, Outcome, Release
+from .outcomes import Abandon, Complete, DeadLetter, Defer, Outcome, Release
+from .queue import Message
 from .refusal import Refusal
 
-_OUTCOMES: dict[type, str] = {Complete: "complete", Abandon: "abandon", DeadLetter: "dead-letter", Release: "release"}
+log = logging.getLogger(__name__)
+
+_LOG_EVERY_S = 10.0
+_OUTCOMES: dict[type, str] = {
+    Complete: "complete",
+    Abandon: "abandon",
+    Defer: "defer",
+    DeadLetter: "dead-letter",
+    Release: "release",
+}
 
 
 class Observation:
-    __slots__ = ("_clock", "_counters", "_ledger", "_name")
+    __slots__ = ("_clock", "_counters", "_ledger", "_name", "_unauthorized_logged_at")
 
     def __init__(
         self,
@@ -32,6 +43,7 @@ class Observation:
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
+        self._unauthorized_logged_at = float("-inf")
         self._name = name
         self._counters = counters
         self._ledger = ledger
@@ -47,15 +59,15 @@ class Observation:
         else:
             counters.refused(refusal.condition, count)
         if self._ledger is not None:
-            self._write_sends(path, event, since, now, refusal)
+            try:
+                payloads = split_batch(event.payload) if event.message_format == BATCH_FORMAT else [event.payload]
+            except AmqpError:
+                payloads = []
+            self._write_sends(path, payloads, since, now, refusal)
 
-    def _write_sends(self, path: str, event: Delivered, since: float, now: float, refusal: Refusal | None) -> None:
+    def _write_sends(self, path: str, payloads: list[bytes], since: float, now: float, refusal: Refusal | None) -> None:
         assert self._ledger is not None
         outcome = "ok" if refusal is None else refusal.condition
-        try:
-            payloads = split_batch(event.payload) if event.message_format == BATCH_FORMAT else [event.payload]
-        except AmqpError:
-            payloads = []
         for payload in payloads:
             mid, is_ping = _identity(payload)
             self._ledger.event(
@@ -69,6 +81,16 @@ class Observation:
                 ms=(now - since) * 1000,
                 cause="ping" if is_ping else "app",
             )
+
+    def scheduled(self, path: str, payloads: list[bytes], since: float, now: float, refusal: Refusal | None) -> None:
+        counters = self._counters.entity(path)
+        if refusal is None:
+            counters.sends += len(payloads)
+            counters.send_bytes += sum(map(len, payloads))
+        else:
+            counters.refused(refusal.condition, len(payloads))
+        if self._ledger is not None:
+            self._write_sends(path, payloads, since, now, refusal)
 
     def received(self, path: str, message: Message, payload: bytes, now: float) -> None:
         counters = self._counters.entity(path)
@@ -101,6 +123,14 @@ class Observation:
                     ms=(now - since) * 1000,
                     cause="app",
                 )
+
+    def unauthorized(self, reason: str) -> None:
+        """A token was refused. All are counted; one in a while is logged, or anybody could fill the log."""
+        self._counters.refused(UNAUTHORIZED_ACCESS)
+        now = self._clock()
+        if abs(now - self._unauthorized_logged_at) >= _LOG_EVERY_S:
+            self._unauthorized_logged_at = now
+            log.warning("%s: a token was refused: %s", self._name, reason)
 
     def peeked(self, path: str, count: int) -> None:
         self._counters.entity(path).peeks += count

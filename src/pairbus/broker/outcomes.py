@@ -32,6 +32,13 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class Defer:
+    """Aside, until it is asked for by its number."""
+
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     reason: str | None = None
     description: str | None = None
@@ -47,7 +54,9 @@ class DeadLetter:
         return changes
 
 
-Outcome = Complete | Release | Abandon | DeadLetter
+Outcome = Complete | Release | Abandon | Defer | DeadLetter
+
+EXPIRED = DeadLetter("TTLExpiredException", "The message expired and was dead lettered.")
 
 
 def exhausted(deliveries: int) -> DeadLetter:

@@ -7,18 +7,27 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     kind       record                                                       its effect on replay
     1 META     next entity id u32                                           ids below it are not given out again
     2 QUEUE    id u32, revision u32, last sequence u64, description (JSON)  the highest revision stands
-    3 DELETED  id u32                                                       all of that id is gone
-    4 ENQUEUE  id u32, count u32, count × entry                             there as said, replacing what was known
+    3 DELETED  n × id u32 (a topic and its subscriptions)                   all of those ids is gone
+    4 ENQUEUE  id u32, count u32, count × entry [, seen]                    there as said, replacing what was known
     5 REMOVE   id u32, n × sequence u64                                     gone
     6 UPDATE   id u32, count u32, count × update                            as said from now on: absolute values
     7 PING     id u32, the ping itself                                      none (P32)
+    8 ACTIVATED  id u32, n × (old sequence u64, new sequence u64,           a scheduled message is active, under the
+               enqueued at f64, expires at f64)                             new number
+    9 SESSION  id u32, updated at f64, session length u16, state            the state of a session; the last one told
+               length u32 (2³²-1: none), session id, state                  stands
+    10 SEEN    id u32, seen                                                 what ENQUEUE says of duplicates
+    11 TOPIC, 12 SUBSCRIPTION  as QUEUE; a subscription's JSON has the topic's id and the rules beside the description
+    13 PUBLISH a message and its copies: publication.py
 
-    entry      sequence u64, enqueued at f64 (unix s), delivery count u32, place u8, header length u8,
-               pairs count u16, pairs length u32, changes length u32, content length u32, header, changes, content
+    entry      sequence u64, enqueued at f64 (unix s), expires at f64 (infinity: never), delivery count u32, place u8,
+               header length u8, session length u16 (2¹⁶-1: none), pairs count u16, pairs length u32,
+               changes length u32, content length u32, header, session id, changes, content
     update     sequence u64, delivery count u32, place u8, changes length u32 (2³²-1: as they were), changes
-    place      0 active, 1 dead-letter sub-queue
+    place      0 active, 1 dead-letter sub-queue, 2 and 3 deferred there, 4 scheduled (enqueued at: when it will be)
+    seen       time f64, n × key (16 bytes): message ids that are duplicates from that time on, for a while
 
-One ENQUEUE holds a whole batch, so that a crash leaves all of it or nothing.
+One ENQUEUE holds a whole batch, and the ids that it makes known, so that a crash leaves all of it or nothing.
 """
 
 from __future__ import annotations
@@ -35,24 +44,45 @@ ENQUEUE: Final = 4
 REMOVE: Final = 5
 UPDATE: Final = 6
 PING: Final = 7
+ACTIVATED: Final = 8
+SESSION: Final = 9
+SEEN: Final = 10
+TOPIC: Final = 11
+SUBSCRIPTION: Final = 12
+PUBLISH: Final = 13
 
 ACTIVE: Final = 0
 DEAD: Final = 1
+ACTIVE_DEFERRED: Final = 2
+DEAD_DEFERRED: Final = 3
+SCHEDULED: Final = 4
+PLACES: Final = frozenset((ACTIVE, DEAD, ACTIVE_DEFERRED, DEAD_DEFERRED, SCHEDULED))
 
 VERSION: Final = 1
 PAIRS_MAX: Final = 65535
+#: Of a session id in UTF-8.
+SESSION_BYTES_MAX: Final = 65534
+#: Of a message id in the duplicate history.
+KEY_BYTES: Final = 16
 _UNCHANGED: Final = 0xFFFFFFFF
+_NO_STATE: Final = 0xFFFFFFFF
+_NO_SESSION: Final = 0xFFFF
 
 _ID = struct.Struct(">BI")
 _QUEUE = struct.Struct(">BIIQ")
 _BATCH = struct.Struct(">BII")
-_ENTRY = struct.Struct(">QdIBBHIII")
-_FIRST = struct.Struct(">BIIQdIBBHIII")
+_ENTRY = struct.Struct(">QddIBBHHIII")
+_FIRST = struct.Struct(">BIIQddIBBHHIII")
 _UPDATE = struct.Struct(">QIBI")
 _REMOVE_ONE = struct.Struct(">BIQ")
+_ACTIVATED = struct.Struct(">QQdd")
+_SESSION = struct.Struct(">BIdHI")
+_SEEN = struct.Struct(">d")
+_KEY = struct.Struct(f">{KEY_BYTES}s")
 
 BATCH_HEAD_BYTES: Final = _BATCH.size
 ENTRY_HEAD_BYTES: Final = _ENTRY.size
+ID_BYTES: Final = _ID.size
 
 
 class RecordError(Exception):
@@ -64,9 +94,11 @@ class Entry(NamedTuple):
 
     sequence_number: int
     enqueued_at: float
+    expires_at: float
     delivery_count: int
     place: int
     header: bytes
+    session_id: str | None
     pairs_count: int
     pairs_bytes: int
     changes_offset: int
@@ -85,8 +117,33 @@ class Update(NamedTuple):
     changes_length: int | None
 
 
+class Activation(NamedTuple):
+    old: int
+    new: int
+    enqueued_at: float
+    expires_at: float
+
+
+class SessionState(NamedTuple):
+    """A SESSION record; `state_length` is None where the state was taken away."""
+
+    id: int
+    session_id: str
+    updated_at: float
+    state_offset: int
+    state_length: int | None
+
+
+class Seen(NamedTuple):
+    """Keys of message ids, and since when they are known; `nbytes` is what they take in the record."""
+
+    time: float
+    keys: tuple[bytes, ...]
+    nbytes: int
+
+
 class Described(NamedTuple):
-    """A QUEUE record."""
+    """A QUEUE, TOPIC or SUBSCRIPTION record."""
 
     id: int
     revision: int
@@ -103,8 +160,8 @@ def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str
     return _QUEUE.pack(VERSION, id, revision, last_sequence) + text.encode()
 
 
-def pack_deleted(id: int) -> bytes:
-    return _ID.pack(VERSION, id)
+def pack_deleted(*ids: int) -> bytes:
+    return struct.pack(f">B{len(ids)}I", VERSION, *ids)
 
 
 def pack_ping(id: int) -> bytes:
@@ -117,12 +174,14 @@ def pack_first(
     count: int,
     sequence_number: int,
     enqueued_at: float,
+    expires_at: float,
     header: bytes,
     pairs_count: int,
     pairs_bytes: int,
     content_length: int,
 ) -> bytes:
-    """Head of an ENQUEUE of `count` new messages and of its first entry; the content follows as a part of its own."""
+    """Head of an ENQUEUE of `count` new messages and of its first entry, which is active and of no session; the content
+    follows as a part of its own."""
     return (
         _FIRST.pack(
             VERSION,
@@ -130,9 +189,11 @@ def pack_first(
             count,
             sequence_number,
             enqueued_at,
+            expires_at,
             0,
             ACTIVE,
             len(header),
+            _NO_SESSION,
             pairs_count,
             pairs_bytes,
             0,
@@ -145,27 +206,32 @@ def pack_first(
 def pack_entry(
     sequence_number: int,
     enqueued_at: float,
+    expires_at: float,
     delivery_count: int,
     place: int,
     header: bytes,
+    session_id: str | None,
     pairs_count: int,
     pairs_bytes: int,
     changes: bytes,
     content_length: int,
 ) -> bytes:
     """One entry up to its content, which follows."""
+    session = b"" if session_id is None else session_id.encode()
     head = _ENTRY.pack(
         sequence_number,
         enqueued_at,
+        expires_at,
         delivery_count,
         place,
         len(header),
+        _NO_SESSION if session_id is None else len(session),
         pairs_count,
         pairs_bytes,
         len(changes),
         content_length,
     )
-    return head + header + changes
+    return head + header + session + changes
 
 
 def pack_batch_head(id: int, count: int) -> bytes:
@@ -191,6 +257,27 @@ def pack_updates(id: int, updates: Iterable[tuple[int, int, int, bytes | None]])
     return bytes(out), places
 
 
+def pack_activated(id: int, activations: Iterable[tuple[int, int, float, float]]) -> bytes:
+    """(old sequence, new sequence, enqueued at, expires at) of each."""
+    return _ID.pack(VERSION, id) + b"".join(_ACTIVATED.pack(*each) for each in activations)
+
+
+def pack_session(id: int, session_id: str, updated_at: float, state: bytes | None) -> bytes:
+    """The state, if there is one, is the end of the record."""
+    session = session_id.encode()
+    length = _NO_STATE if state is None else len(state)
+    return _SESSION.pack(VERSION, id, updated_at, len(session), length) + session + (state or b"")
+
+
+def pack_seen(time: float, keys: Iterable[bytes]) -> bytes:
+    """To stand at the end of an ENQUEUE, or behind `pack_seen_head` as a record of its own."""
+    return _SEEN.pack(time) + b"".join(keys)
+
+
+def pack_seen_head(id: int) -> bytes:
+    return _ID.pack(VERSION, id)
+
+
 def read_id(payload: bytes) -> int:
     """Of any record but META: whose it is. Of META: the next id."""
     try:
@@ -202,6 +289,24 @@ def read_id(payload: bytes) -> int:
     return int(id)
 
 
+def read_deleted(payload: bytes) -> tuple[int, ...]:
+    read_id(payload)
+    count, odd = divmod(len(payload) - 1, 4)
+    if odd:
+        raise _misshapen("DELETED record", payload)
+    return struct.unpack_from(f">{count}I", payload, 1)
+
+
+def read_batch_head(payload: bytes) -> tuple[int, int]:
+    """Whose it is, and how many it holds."""
+    read_id(payload)
+    try:
+        _, id, count = _BATCH.unpack_from(payload)
+    except struct.error:
+        raise _misshapen("record", payload) from None
+    return int(id), int(count)
+
+
 def read_queue(payload: bytes) -> Described:
     read_id(payload)
     try:
@@ -211,7 +316,7 @@ def read_queue(payload: bytes) -> Described:
         raise _misshapen("QUEUE record", payload) from None
 
 
-def read_enqueue(payload: bytes) -> tuple[int, list[Entry]]:
+def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
     read_id(payload)
     entries = []
     try:
@@ -221,25 +326,33 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry]]:
             (
                 number,
                 enqueued_at,
+                expires_at,
                 delivery_count,
                 place,
                 header_length,
+                session_length,
                 pairs_count,
                 pairs_bytes,
                 changes_length,
                 content_length,
             ) = _ENTRY.unpack_from(payload, offset)
             header_at = offset + _ENTRY.size
-            changes_at = header_at + header_length
+            session_at = changes_at = header_at + header_length
+            session_id = None
+            if session_length != _NO_SESSION:
+                changes_at += session_length
+                session_id = payload[session_at:changes_at].decode()
             content_at = changes_at + changes_length
             offset = content_at + content_length
             entries.append(
                 Entry(
                     number,
                     enqueued_at,
+                    expires_at,
                     delivery_count,
                     place,
-                    payload[header_at:changes_at],
+                    payload[header_at:session_at],
+                    session_id,
                     pairs_count,
                     pairs_bytes,
                     changes_at,
@@ -248,11 +361,21 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry]]:
                     content_length,
                 )
             )
-    except struct.error:
+    except (struct.error, UnicodeDecodeError):
         raise _misshapen("ENQUEUE record", payload) from None
-    if offset != len(payload):
+    if offset > len(payload):
         raise _misshapen("ENQUEUE record", payload)
-    return id, entries
+    return id, entries, read_seen(payload, offset) if offset < len(payload) else None
+
+
+def read_seen(payload: bytes, offset: int = ID_BYTES) -> Seen:
+    """From `offset` to the end."""
+    read_id(payload)
+    count, odd = divmod(len(payload) - offset - _SEEN.size, KEY_BYTES)
+    if odd or count < 1:
+        raise _misshapen("list of ids seen", payload)
+    (time,) = _SEEN.unpack_from(payload, offset)
+    return Seen(time, tuple(key for (key,) in _KEY.iter_unpack(payload[offset + _SEEN.size :])), len(payload) - offset)
 
 
 def read_remove(payload: bytes) -> tuple[int, tuple[int, ...]]:
@@ -280,6 +403,27 @@ def read_updates(payload: bytes) -> tuple[int, list[Update]]:
     if offset != len(payload):
         raise _misshapen("UPDATE record", payload)
     return id, updates
+
+
+def read_activated(payload: bytes) -> tuple[int, list[Activation]]:
+    id = read_id(payload)
+    count, odd = divmod(len(payload) - _ID.size, _ACTIVATED.size)
+    if odd or not count:
+        raise _misshapen("ACTIVATED record", payload)
+    return id, [Activation(*each) for each in _ACTIVATED.iter_unpack(payload[_ID.size :])]
+
+
+def read_session(payload: bytes) -> SessionState:
+    read_id(payload)
+    try:
+        _, id, updated_at, session_length, length = _SESSION.unpack_from(payload)
+        state_at = _SESSION.size + session_length
+        session_id = payload[_SESSION.size : state_at].decode()
+    except (struct.error, UnicodeDecodeError):
+        raise _misshapen("SESSION record", payload) from None
+    if len(payload) != state_at + (0 if length == _NO_STATE else length):
+        raise _misshapen("SESSION record", payload)
+    return SessionState(id, session_id, updated_at, state_at, None if length == _NO_STATE else length)
 
 
 def _misshapen(what: str, payload: bytes) -> RecordError:

@@ -38,23 +38,43 @@ class SasError(PairbusError):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityRule(AuthorizationRule):
+    """A rule that stands on an entity, by its path, and covers nothing else."""
+
+    entity: str
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a verified token permits. `scope_path` is lower-cased; empty means the whole namespace."""
+    """What a verified token permits. `scope_path` is lower-cased; empty means the whole namespace. `entity` is where
+    the rule stands that signed it; empty means the namespace."""
 
     scope_path: str
     rights: frozenset[str]
     expires_at: float
     key_name: str
+    entity: str = ""
 
     def allows(self, right: str, entity_path: str) -> bool:
         if right not in self.rights:
             return False
-        scope = self.scope_path
-        if not scope:
-            return True
         path = entity_path.strip("/").lower()
-        return path == scope or path.startswith(scope + "/")
+        # 'orders/eu' is another queue than 'orders': a key of the one does not open the other
+        if self.entity and owner_path(path) != self.entity:
+            return False
+        scope = self.scope_path
+        return not scope or path == scope or path.startswith(scope + "/")
+
+
+def owner_path(path: str) -> str:
+    """The queue or topic that a path belongs to: all before a `$…` node or the subscriptions of a topic, which are
+    no part of a name."""
+    segments = path.split("/")
+    for index, segment in enumerate(segments):
+        if index and (segment.startswith("$") or segment.lower() == "subscriptions"):
+            return "/".join(segments[:index])
+    return path
 
 
 def is_sas(token: str) -> bool:
@@ -101,7 +121,8 @@ def verify(
     rights = frozenset(granted.rights)
     if MANAGE in rights:
         rights |= {SEND, LISTEN}
-    return Claims(scope, rights, expires_at, granted.key_name)
+    entity = granted.entity if isinstance(granted, EntityRule) else ""
+    return Claims(scope, rights, expires_at, granted.key_name, entity)
 
 
 def make_token(resource: str, key_name: str, key: str, expires_at: float) -> str:

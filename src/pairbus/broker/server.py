@@ -15,14 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import hmac
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
@@ -32,58 +31,69 @@ from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 
-from . import certificates
+from . import certificates, websocket
 from .admin_api import AdminApi
 from .amqp_connection import AmqpConnection
-from .commands import Commands
+from .authorization import rules_in_force
+from .commands import Commands, Granted, RuleWanted
+from .construction import construct, hand_out_keys, read_config
 from .control import ControlServer
-from .description import AuthorizationRule
+from .description import AuthorizationRule, InvalidDescription
 from .dispatcher import Dispatcher
+from .entity import QueueEntity
 from .faults import Faults
-from .http_server import HttpProtocol, Request, Response
-from .keys import load_rule
+from .http_server import HttpProtocol, Request, Response, Switch
+from .keys import KeyRing, grant_on_entity
 from .listener import Listener
-from .metrics import Metrics, Sample
+from .metrics import Labels, Metrics, Sample
 from .namespace import Namespace
 from .observation import Observation
+from .plan import NamespacePlan, choose
 from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import HTTP_SKEW_S, Claims, verify
+from .session_door import SessionDoor
 from .tokens import random_tokens
+
+if TYPE_CHECKING:
+    from .topic import Topic
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
 _LEDGER_FLUSH_S = 0.2
-_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-_NAME_CHARS_MAX = 50
 _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
 
 class NamespaceServer:
     """One namespace as its clients see it: port, links, faults, counters round the stored entities."""
 
-    def __init__(self, broker: Broker, name: str, port: int) -> None:
-        self.name = name
-        self.port = port
+    def __init__(self, broker: Broker, plan: NamespacePlan) -> None:
+        self.name = plan.name
+        self.port = plan.port
         self.clock = broker.clock
         self.limits = Limits()
         self.idle_timeout_s = 240.0
+        #: After which a link that nothing moves on is detached; the service does so after ten minutes.
+        self.link_idle_timeout_s = plan.link_idle_timeout
         self.loop = asyncio.get_running_loop()
         self.connections: set[AmqpConnection] = set()
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
         self.observation: Observation
         self._broker = broker
-        self._folder = broker.data / name
-        self._rule: AuthorizationRule
+        self._plan = plan
+        self._folder = broker.data / plan.name
+        self._keys: KeyRing
         self._journal: Journal
         self._listener: Listener
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
+        self._doors: dict[MessageQueue, SessionDoor] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -106,8 +116,8 @@ class NamespaceServer:
         """For every SDK as it is: AMQP in plain text on loopback, the admin client over TLS on the same port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
-            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self._rule.key_name};"
-            f"SharedAccessKey={self._rule.primary_key};UseDevelopmentEmulator=true;"
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self._keys.root.key_name};"
+            f"SharedAccessKey={self._keys.root.primary_key};UseDevelopmentEmulator=true;"
         )
 
     # -- life
@@ -122,10 +132,12 @@ class NamespaceServer:
 
     async def _start(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._rule = load_rule(self._folder)
+        self._keys = KeyRing.load(self._folder)
+        hand_out_keys(self._keys, self._plan, self.clock())
         journal = Journal.open(self._folder / "journal", Options(durability=self._broker.durability))
         self._ends.push_async_callback(asyncio.to_thread, journal.close)
         self._open_namespace(journal)
+        await construct(self.namespace, self._plan, self.clock)
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
@@ -140,7 +152,6 @@ class NamespaceServer:
             lambda: HttpProtocol(self._answer_http),
             self._broker.certificates.server_context(),
         )
-        self._journal = journal
         await self._listener.start()
         self._ends.push_async_callback(self._listener.close)
         self._ends.callback(self._close_connections)
@@ -168,8 +179,8 @@ class NamespaceServer:
         finally:
             gc.enable()
             gc.freeze()
-        for note in journal.notes:
-            log.warning("%s: %s", self.name, note)
+        self._journal = journal
+        self._log_notes()
         journal.start(self.loop.call_soon_threadsafe, write_here=True)
 
     async def stop(self) -> None:
@@ -193,49 +204,94 @@ class NamespaceServer:
 
         self._ends.push_async_callback(_cancelled, asyncio.create_task(repeat()))
 
-    async def _answer_http(self, request: Request) -> Response:
+    async def _answer_http(self, request: Request) -> Response | Switch:
         if self.faults:
             path = unquote(request.target.partition("?")[0]).strip("/")
             delay = self.faults.latency(path or None, self.clock())
             if delay:
                 await asyncio.sleep(delay)
+        if websocket.is_websocket(request.target):
+            return websocket.answer(request, lambda: AmqpConnection(self))
         return await self._admin(request)
 
+    def _log_notes(self) -> None:
+        """What the journal and its upkeep have to say: a cut tail, a full disk, a sync that failed."""
+        for notes in (self._journal.notes, self.namespace.notes):
+            while notes:
+                log.warning("%s: %s", self.name, notes.pop(0))
+
     def _tick(self) -> None:
-        """Locks run out by the wall's clock, so no timer sleeps longer than a second: the clock may jump."""
-        deadline = self.namespace.tick(self.clock())
+        """Locks and tokens run out by the wall's clock, so no timer sleeps longer than a second: the clock may jump."""
+        self._log_notes()
+        now = self.clock()
+        if abs(now - self._claims_checked_at) >= 1.0:
+            self._claims_checked_at = now
+            for connection in list(self.connections):
+                connection.expire_claims(now)
+        deadline = self.namespace.tick(now)
         delay = 1.0 if deadline is None else min(1.0, max(0.0, deadline - self.clock()))
         self._timer = self.loop.call_later(delay + 0.001, self._tick)
 
     # -- who may do what
 
     def authorization_rules(self, path: str) -> Iterable[AuthorizationRule]:
-        return (self._rule,)
+        return rules_in_force(self._keys.rules, self.namespace, path)
 
     def check_plain(self, username: str, password: str) -> bool:
-        given = password.encode()
-        keys = (self._rule.primary_key, self._rule.secondary_key)
-        matches = [hmac.compare_digest(key.encode(), given) for key in keys]
-        return username == self._rule.key_name and any(matches)
+        return self._keys.find(username, password) is not None
 
     def claims_of_key(self, key_name: str) -> Claims:
-        return Claims("", frozenset(self._rule.rights), float("inf"), key_name)
+        rights = next((rule.rights for rule in self._keys.rules if rule.key_name == key_name), ())
+        return Claims("", frozenset(rights), float("inf"), key_name)
+
+    def grant(self, wanted: RuleWanted, now: float, done: Granted) -> None:
+        if wanted.entity is not None:
+            grant_on_entity(self.namespace, wanted.entity, wanted.name, wanted.rights, now, done)
+            return
+        try:
+            rule = self._keys.grant(wanted.name, wanted.rights, now)
+        except (InvalidDescription, OSError) as error:
+            done(error)
+        else:
+            done(rule)
 
     # -- links
 
     def dispatcher(self, queue: MessageQueue) -> Dispatcher:
         dispatcher = self._dispatchers.get(queue)
         if dispatcher is None:
-            dispatcher = self._dispatchers[queue] = Dispatcher(queue, self.loop)
-            queue.on_deleted = partial(self._queue_deleted, queue)
+            dispatcher = self._dispatchers[queue] = Dispatcher(lambda: queue.available, self.loop)
+            queue.on_available = dispatcher.wake
+            self.watch(queue)
         return dispatcher
 
-    def _queue_deleted(self, queue: MessageQueue) -> None:
-        self._dispatchers.pop(queue, None)
-        gone = Refusal(conditions.NOT_FOUND, f"The messaging entity '{queue.path}' could not be found: it was deleted.")
+    def session_door(self, queue: MessageQueue) -> SessionDoor:
+        door = self._doors.get(queue)
+        if door is None:
+            door = self._doors[queue] = SessionDoor(self, queue)
+            self.watch(queue)
+        return door
+
+    @property
+    def session_doors(self) -> Iterable[SessionDoor]:
+        return self._doors.values()
+
+    def watch(self, target: MessageQueue | Topic) -> None:
+        """Links to an entity end with it."""
+        target.on_deleted = partial(self._deleted, target)
+
+    def _deleted(self, target: MessageQueue | Topic) -> None:
+        gone = Refusal(
+            conditions.NOT_FOUND, f"The messaging entity '{target.path}' could not be found: it was deleted."
+        )
+        if isinstance(target, MessageQueue):
+            self._dispatchers.pop(target, None)
+            door = self._doors.pop(target, None)
+            if door is not None:
+                door.close(gone)
         for connection in list(self.connections):
             for link in connection.links():
-                if getattr(link.context, "queue", None) is queue:
+                if target in (getattr(link.context, "queue", None), getattr(link.context, "target", None)):
                     connection.cut(link, gone)
 
     # -- faults
@@ -308,32 +364,41 @@ class Broker:
     def faults(self, name: str) -> Faults:
         return self.namespaces[name].faults
 
-    async def start(self, namespaces: Iterable[str]) -> None:
-        wanted = [parse_namespace(text) for text in namespaces]
-        names = [name for name, _ in wanted]
+    async def start(self, namespaces: Iterable[str], plans: Iterable[NamespacePlan] = ()) -> None:
+        """The namespaces that are named, each with its plan if there is one; or all that have a plan."""
+        wanted = choose(namespaces, plans)
+        names = [plan.name for plan in wanted]
         if not wanted:
             raise BrokerError("no namespace was named; give at least one, such as 'contoso'")
         if len(set(names)) != len(names):
             raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.certificates = certificates.ensure(self.data, [self.host, "localhost", *names], self.clock())
-        self.metrics.gauge("queue_messages", "Messages in a queue and in its dead-letter queue.", self._depths)
+        self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)
         self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
         self.metrics.gauge("pings", "Pings confirmed and not stored, since the start.", self._pings)
         self.metrics.gauge("connections", "Connections open now.", self._connections)
         self.metrics.gauge("journal_syncs", "Syncs of the journal since the start.", self._syncs)
         try:
-            for name, port in wanted:
-                server = NamespaceServer(self, name, port)
+            for plan in wanted:
+                server = NamespaceServer(self, plan)
                 try:
                     await server.start()
                 except (JournalError, OSError) as error:
-                    raise BrokerError(f"namespace {name!r} can't be served: {error}") from error
-                self.namespaces[name] = server
-            commands = Commands({name: server.faults for name, server in self.namespaces.items()}, self._status)
+                    raise BrokerError(f"namespace {plan.name!r} can't be served: {error}") from error
+                self.namespaces[plan.name] = server
+            commands = Commands(
+                {name: server.faults for name, server in self.namespaces.items()},
+                self._status,
+                lambda wanted, now, done: self.namespaces[wanted.namespace].grant(wanted, now, done),
+            )
 
             async def answer(message: dict[str, Any]) -> dict[str, Any]:
-                return commands.answer(message, self.clock())
+                answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+                commands.begin(
+                    message, self.clock(), lambda told: None if answered.done() else answered.set_result(told)
+                )
+                return await answered
 
             self._control = ControlServer(self.data, answer)
             await self._control.start()
@@ -355,11 +420,18 @@ class Broker:
             }
         }
 
-    def _depths(self) -> Iterator[Sample]:
+    def _entities(self) -> Iterator[tuple[Labels, QueueEntity]]:
+        """Queues and subscriptions: what holds messages that somebody can receive."""
         for name, server in self.namespaces.items():
-            for entity in server.namespace.queues.values():
-                for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
-                    yield {"namespace": name, "entity": entity.name, "state": state}, count
+            namespace = server.namespace
+            subscriptions = [each for topic in namespace.topics.values() for each in topic.subscriptions.values()]
+            for entity in [*namespace.queues.values(), *subscriptions]:
+                yield {"namespace": name, "entity": entity.active.path}, entity
+
+    def _depths(self) -> Iterator[Sample]:
+        for labels, entity in self._entities():
+            for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
+                yield {**labels, "state": state}, count
 
     def _connections(self) -> Iterator[Sample]:
         for name, server in self.namespaces.items():
@@ -371,27 +443,12 @@ class Broker:
 
     def _pings(self) -> Iterator[Sample]:
         for name, server in self.namespaces.items():
-            for entity in server.namespace.queues.values():
+            for entity in [*server.namespace.queues.values(), *server.namespace.topics.values()]:
                 yield {"namespace": name, "entity": entity.name}, entity.pings
 
     def _sizes(self) -> Iterator[Sample]:
-        for name, server in self.namespaces.items():
-            for entity in server.namespace.queues.values():
-                yield {"namespace": name, "entity": entity.name}, entity.size_bytes
-
-
-def parse_namespace(text: str) -> tuple[str, int]:
-    """`contoso` or `contoso:5672`; a port of 0, the default, means any free one."""
-    name, separator, port_text = text.partition(":")
-    if not name or len(name) > _NAME_CHARS_MAX or not set(name) <= _NAME_CHARS or name[0] == "-" or name[-1] == "-":
-        raise BrokerError(
-            f"{text!r} can't name a namespace: lower-case letters, digits and inner dashes, at most {_NAME_CHARS_MAX}"
-        )
-    if not separator:
-        return name, 0
-    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise BrokerError(f"{port_text!r} in {text!r} is not a port: 0 (any free one) to 65535")
-    return name, int(port_text)
+        for labels, entity in self._entities():
+            yield labels, entity.size_bytes
 
 
 @contextlib.asynccontextmanager
@@ -401,11 +458,16 @@ async def serve(
     host: str = "127.0.0.1",
     durability: Durability = "default",
     ledger: bool = False,
+    config: str | Path | None = None,
     clock: Clock = time.time,
 ) -> AsyncIterator[Broker]:
-    """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left."""
+    """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left.
+
+    `config` is a file that says what is in them; without names, all namespaces of that file are served.
+    """
+    plans = [] if config is None else read_config(Path(config))
     broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock)
-    await broker.start(namespaces)
+    await broker.start(namespaces, plans)
     try:
         yield broker
     finally:
@@ -419,6 +481,7 @@ def serve_sync(
     host: str = "127.0.0.1",
     durability: Durability = "default",
     ledger: bool = False,
+    config: str | Path | None = None,
     clock: Clock = time.time,
 ) -> Iterator[Broker]:
     """The same for code without a loop: the broker runs on a thread of its own.
@@ -434,7 +497,7 @@ def serve_sync(
         loop = asyncio.get_running_loop()
         try:
             async with serve(
-                *namespaces, data=data, host=host, durability=durability, ledger=ledger, clock=clock
+                *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config, clock=clock
             ) as broker:
                 stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
                 outcome.append(broker)

@@ -11,7 +11,8 @@ from typing import Final
 
 from pairbus.journal import Journal, JournalError
 
-from .queue import MessageQueue, message_bytes
+from .message import Message
+from .queue import MessageQueue
 from .survivors import Survivors
 
 _NOTES_MAX: Final = 1000
@@ -22,7 +23,7 @@ class Upkeep:
         self.journal = journal
         self.survivors = survivors
         self.notes = notes
-        self._doomed: list[MessageQueue] = []
+        self._doomed: list[tuple[MessageQueue, Callable[[Message], None]]] = []
         self._unwritten: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -42,20 +43,21 @@ class Upkeep:
                 self._note(f"compaction will be tried again: {error}")
             await asyncio.sleep(delay)
 
-    def take_apart(self, queue: MessageQueue) -> None:
+    def take_apart(self, queue: MessageQueue, forget: Callable[[Message], None]) -> None:
         """A deleted queue: in small steps, or a large one would stop the loop."""
-        self._doomed.append(queue)
+        self._doomed.append((queue, forget))
 
     def take_some_apart(self) -> bool:
         """False when nothing is left to do."""
         if not self._doomed:
             return False
-        messages = self._doomed[-1].pop_chunk()
+        queue, forget = self._doomed[-1]
+        messages = queue.pop_chunk()
         if messages is None:
             self._doomed.pop()
             return True
         for message in messages:
-            self.journal.release(message.segment, message_bytes(message))
+            forget(message)
         return True
 
     def retry(self, write: Callable[[], None]) -> None:

@@ -1,0 +1,181 @@
+"""Table `fanout`: what a topic costs more than a queue, from one subscription to ten.
+
+Publishing: one broker with a plain queue and a topic for each number of subscriptions, every subscription with its
+`$Default` rule, so that everyone gets a copy; what is published is received from all subscriptions at once before the
+next is measured. Stored: a fresh broker each time, filled, weighed in memory and on disk, killed with -9, started again
+(timed to its ready line) and weighed once more: copies share the stored body, so ten must not weigh ten times one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.amqp_driver import AmqpDriver, create_queues, create_topic, subscription_path
+from benchmarks.figures import Column, Row, Table
+from benchmarks.meter import Meter, disk_bytes, process_tree, resident_bytes
+from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
+from benchmarks.servers import PairbusServer
+from benchmarks.settings import BATCH, WINDOW, Settings, body
+
+NAME = "fanout"
+QUEUE = "plain queue"
+COLUMNS = (
+    Column("rate", "messages", "rate"),
+    Column("ratio", "÷ queue", "ratio"),
+    Column("copy_rate", "copies", "rate"),
+    Column("server_us", "server CPU a message", "us"),
+    Column("cpu_ratio", "CPU ÷ queue", "ratio"),
+    Column("copy_us", "server CPU a copy", "us"),
+    Column("client_us", "client CPU a message", "us"),
+    Column("memory", "resident", "mb"),
+    Column("memory_each", "resident a message", "bytes"),
+    Column("memory_copy", "resident a copy", "bytes"),
+    Column("disk_each", "disk a message", "bytes"),
+    Column("seconds", "time", "s"),
+    Column("others", "others' CPU", "share"),
+)
+PUBLISH, RECEIVE = "publish, 1,000 in flight", "receive + settle all copies"
+MEMORY, RESTART, AFTER = "stored", "restart after kill -9", "memory after restart"
+
+
+class Outlet:
+    """A queue (no subscriptions) or a topic: where to send, and from where the copies come."""
+
+    __slots__ = ("copies", "path", "sources", "topic", "who")
+
+    def __init__(self, subscriptions: int | None) -> None:
+        self.topic = subscriptions is not None
+        self.copies = subscriptions or 1
+        self.path = f"topic-{subscriptions}" if self.topic else "queue"
+        self.sources = (
+            [subscription_path(self.path, f"s{n}") for n in range(1, self.copies + 1)] if self.topic else [self.path]
+        )
+        self.who = f"topic, {self.copies} subscription{'s' * (self.copies > 1)}" if self.topic else QUEUE
+
+    async def create(self, server: PairbusServer) -> None:
+        if self.topic:
+            await create_topic(server, self.path, [f"s{n}" for n in range(1, self.copies + 1)])
+        else:
+            await create_queues(server, [self.path])
+
+    def metrics(self, meter: Meter, published: int) -> dict[str, float]:
+        found = meter.per_message(published)
+        if self.topic:
+            found["copy_rate"] = found["rate"] * self.copies
+            found["copy_us"] = found["server_us"] / self.copies
+        return found
+
+
+def _publish_step(outlet: Outlet, server: PairbusServer, sender: AmqpDriver, settings: Settings) -> Step:
+    payload, count = body(), settings.published
+
+    async def run() -> Mapping[Key, Metrics]:
+        with Meter(server.pid) as publishing:
+            await sender.send(payload, count, WINDOW)
+        readers = [await AmqpDriver.to_pairbus(server, path, send=False) for path in outlet.sources]
+        try:
+            with Meter(server.pid) as receiving:
+                await asyncio.gather(*(reader.receive(count, WINDOW) for reader in readers))
+        finally:
+            await asyncio.gather(*(reader.close() for reader in readers))
+        return {
+            (PUBLISH, outlet.who): outlet.metrics(publishing, count),
+            (RECEIVE, outlet.who): outlet.metrics(receiving, count),
+        }
+
+    return Step(f"publish · {outlet.who}", run)
+
+
+def _stored_step(outlet: Outlet, settings: Settings) -> Step:
+    payload, count = body(), settings.fanout_stored
+    folder = settings.data / f"stored-{outlet.path}"
+
+    def weigh(server: PairbusServer, empty: int) -> dict[str, float]:
+        now = resident_bytes(process_tree(server.pid))
+        each = max(0, now - empty) / count
+        found: dict[str, float] = {"memory": now, "memory_each": each}
+        return found | {"memory_copy": each / outlet.copies} if outlet.topic else found
+
+    async def run() -> Mapping[Key, Metrics]:
+        with PairbusServer(folder) as server:
+            await outlet.create(server)
+            empty = resident_bytes(process_tree(server.pid))
+            written = disk_bytes(_journal(folder))
+            driver = await AmqpDriver.to_pairbus(server, outlet.path, receive=False)
+            await driver.send_batches(payload, count, BATCH, WINDOW)
+            stored = weigh(server, empty)
+            stored["disk_each"] = max(0, disk_bytes(_journal(folder)) - written) / count
+            await driver.close()
+            server.kill()
+            server.start()
+            after = weigh(server, empty)
+            restart = {"seconds": server.ready_s}
+        return {(MEMORY, outlet.who): stored, (RESTART, outlet.who): restart, (AFTER, outlet.who): after}
+
+    return Step(f"stored · {outlet.who}", run)
+
+
+def _journal(folder: Path) -> Path:
+    return folder / "data"
+
+
+async def _measure_publish(outlets: list[Outlet], settings: Settings) -> Outcome:
+    progress = Progress(NAME)
+    progress.show("starting the broker", always=True)
+    senders: list[AmqpDriver] = []
+    with PairbusServer(settings.data / "fanout") as server:
+        try:
+            steps = []
+            for outlet in outlets:
+                await outlet.create(server)
+                senders.append(await AmqpDriver.to_pairbus(server, outlet.path, receive=False))
+                steps.append(_publish_step(outlet, server, senders[-1], settings))
+            return await run_rounds(steps, settings.rounds, progress)
+        finally:
+            for sender in senders:
+                await sender.close()
+
+
+async def _measure_stored(outlets: list[Outlet], settings: Settings) -> Outcome:
+    # each step starts from nothing: there is nothing to warm up
+    steps = [_stored_step(outlet, settings) for outlet in outlets]
+    return await run_rounds(steps, settings.rounds, Progress(f"{NAME}, stored"), warm_up=False)
+
+
+def rows_from(outcome: Outcome, cases: tuple[str, ...], who: list[str]) -> list[Row]:
+    """Ratios to the plain queue, round by round."""
+    rows = []
+    for case in cases:
+        base = outcome.series.get((case, QUEUE), {})
+        for name in who:
+            metrics = dict(outcome.series.get((case, name), {}))
+            if not metrics:
+                continue
+            if name != QUEUE:
+                for metric, ratio in (("rate", "ratio"), ("server_us", "cpu_ratio")):
+                    if metric in metrics and metric in base:
+                        metrics[ratio] = metrics[metric].over(base[metric])
+            rows.append(Row(case, name, metrics))
+    return rows
+
+
+async def measure(settings: Settings) -> tuple[Table, list[str]]:
+    table = Table(NAME, "Fan-out: a topic and its subscriptions", COLUMNS)
+    nothing = Outcome()
+    outlets = [Outlet(None), *(Outlet(copies) for copies in settings.fanout)]
+    ends = [outlets[0], outlets[1], outlets[-1]]  # between one and the most, memory is a straight line
+    publish = await _measure_publish(outlets, settings) if settings.wants(NAME, "publish") else nothing
+    stored = await _measure_stored(ends, settings) if settings.wants(NAME, "stored") else nothing
+    who = [outlet.who for outlet in outlets]
+    table.rows = rows_from(publish, (PUBLISH, RECEIVE), who) + rows_from(stored, (MEMORY, RESTART, AFTER), who)
+    table.notes += [
+        f"1 KB messages, confirmed when all copies are synced; {settings.published:,} a round. Every subscription has "
+        "the rule it is born with and gets a copy of each. A message is one publish, whatever becomes of it.",
+        "receive + settle: every subscription on a connection of its own, all at once; its messages count as received "
+        "when all their copies are.",
+        f"Stored: {settings.fanout_stored:,} messages sent in batches of {BATCH} to a fresh broker; what the empty "
+        "broker has is taken off before dividing.",
+    ]
+    return table, publish.failures + stored.failures

@@ -1,0 +1,83 @@
+"""Receivers that asked for the next free session of a queue and wait for one, first come, first served (dialect 5.2).
+
+A shell: it holds the unanswered attaches and their timers. Which session is free is the queue's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.link import SenderLink
+
+from .placement import open_session
+from .queue import MessageQueue
+from .refusal import Refusal
+from .sessions import SessionLock
+
+if TYPE_CHECKING:
+    from .amqp_connection import AmqpConnection
+    from .server import NamespaceServer
+
+_NOBODY_S = 60.0
+_WAITING_MAX = 10_000
+
+
+class SessionDoor:
+    __slots__ = ("_due", "_host", "_queue", "_waiting")
+
+    def __init__(self, host: NamespaceServer, queue: MessageQueue) -> None:
+        self._host = host
+        self._queue = queue
+        self._due = False
+        self._waiting: dict[SenderLink, tuple[AmqpConnection, asyncio.TimerHandle]] = {}
+        queue.on_session_free = self.wake
+
+    def __repr__(self) -> str:
+        return f"<SessionDoor {self._queue.path}: {len(self._waiting)} waiting>"
+
+    def wait(self, connection: AmqpConnection, link: SenderLink, seconds: float | None) -> Refusal | None:
+        if len(self._waiting) >= _WAITING_MAX:
+            return Refusal(
+                conditions.SERVER_BUSY, f"{_WAITING_MAX} receivers wait for a session of '{self._queue.path}'"
+            )
+        delay = _NOBODY_S if seconds is None else seconds
+        timer = self._host.loop.call_later(delay, self._timed_out, link)
+        self._waiting[link] = (connection, timer)
+        self._open()
+        return None
+
+    def wake(self) -> None:
+        if not self._due and self._waiting:
+            self._due = True
+            self._host.loop.call_soon(self._open)
+
+    def leave(self, link: SenderLink) -> None:
+        found = self._waiting.pop(link, None)
+        if found is not None:
+            found[1].cancel()
+
+    def _open(self) -> None:
+        self._due = False
+        for link, (connection, _) in list(self._waiting.items()):
+            accepted = self._host.namespace.accept_session(self._queue, None, self._host.clock())
+            if accepted is None:
+                return
+            self.leave(link)
+            if isinstance(accepted, SessionLock):
+                open_session(connection, link, self._queue, accepted)
+            else:
+                connection.refuse(link, accepted)
+
+    def close(self, refusal: Refusal) -> None:
+        """The queue is gone."""
+        for link, (connection, _) in list(self._waiting.items()):
+            self.leave(link)
+            connection.refuse(link, refusal)
+
+    def _timed_out(self, link: SenderLink) -> None:
+        found = self._waiting.pop(link, None)
+        if found is not None:
+            text = f"There was no free session of '{self._queue.path}' with messages in the time allowed."
+            found[0].refuse(link, Refusal(conditions.TIMEOUT, text))

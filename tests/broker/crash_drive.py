@@ -1,0 +1,147 @@
+"""Kills a broker under load, starts it again on the same data and port, and holds it against what the load knows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from .broker_process import SMALL_SEGMENTS, BrokerProcess
+from .crash_check import History
+from .crash_load import Load, Workers, create_queues, look, new_checker
+
+#: The SDK leaves sockets and coroutines behind when a connection fails under it.
+UNTIDY_SDK: Final = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+# A run is a proof of all settings: what one start wrote the next one reads, whatever its own settings are.
+_SETTINGS: Final = (SMALL_SEGMENTS, SMALL_SEGMENTS, {})
+_DURABILITIES: Final = ("default", "default", "default", "strict", "none")
+_KILLS_BETWEEN_RESTS: Final = 20
+
+
+def new_seed() -> int:
+    """Of this run, printed: PAIRBUS_SEED repeats its decisions, if not its timing."""
+    seed = int(os.environ.get("PAIRBUS_SEED") or random.randrange(2**32))
+    print(f"PAIRBUS_SEED={seed}")
+    return seed
+
+
+class Proof(NamedTuple):
+    """What is done to the broker, and what is held against it."""
+
+    history: Callable[[], Any]
+    checker: Callable[[], Any]
+    prepare: Callable[[str, str, Any], None]
+    workers: Callable[[], Workers | None]
+    look: Callable[[str, str], Coroutine[Any, Any, Any]]
+    lives_s: tuple[float, float] = (0.05, 1.5)  # of a broker that serves, until it is killed
+
+
+PLAIN: Final = Proof(History, new_checker, create_queues, lambda: None, look)
+
+
+class Drive:
+    def __init__(self, data: Path, seed: int, proof: Proof = PLAIN) -> None:
+        self.history = proof.history()
+        self.checker = proof.checker()
+        self._proof = proof
+        self.broker = BrokerProcess(data, journal=SMALL_SEGMENTS)
+        self._rng = random.Random(seed)
+        self._seed = seed
+        self._load: Load | None = None
+
+    def __repr__(self) -> str:
+        return f"<Drive seed {self._seed}: {self.checker!r}>"
+
+    @property
+    def totals(self) -> Any:
+        return self.checker.totals
+
+    def run(self, kills: int, seconds: float = 0.0) -> None:
+        """At least so many kills, and on for so long; in the end nothing may be amiss."""
+        end = time.monotonic() + seconds
+        with self._under_load() as load:
+            done = 0
+            while done < kills - 1 or time.monotonic() < end:
+                time.sleep(self._rng.uniform(*self._proof.lives_s))
+                done += self._crash(audited=self._rng.random() < 0.7)
+                if done % _KILLS_BETWEEN_RESTS == 0:
+                    load.wait_resumed()
+            load.wait_resumed()
+            self._crash(audited=True)
+
+    def run_deaths(self, deaths: Sequence[tuple[str, int, str]]) -> None:
+        """The broker dies by itself, at exactly these calls to its disk (see `SickDisk`)."""
+        with self._under_load() as load:
+            for death in deaths:
+                self._kill()
+                self.broker.disk = {"dies": death}
+                self.broker.launch()
+                assert self.broker.wait() == -signal.SIGKILL
+                self.history.killed()
+                self.broker.disk = {}
+                self._start(audited=True)
+            load.wait_resumed()
+
+    @contextlib.contextmanager
+    def _under_load(self) -> Iterator[Load]:
+        with self.broker as broker:
+            broker.start()
+            self._proof.prepare(broker.connection_string, broker.ca_file, self.history)
+            load = self._load = Load(
+                broker.connection_string, broker.ca_file, self._seed, self.history, self._proof.workers()
+            )
+            load.start()
+            try:
+                yield load
+            finally:
+                load.stop()
+                gc.collect()
+            assert broker.stop() == 0
+        print(f"{self.totals}\nerrors that the load noticed: {dict(load.errors)}\n{load.workers}")
+        assert load.surprises == []
+        assert "Traceback" not in broker.said(), broker.said()
+
+    def _crash(self, audited: bool) -> int:
+        """One kill while the broker serves, now and then more while it starts again."""
+        broker, rng = self.broker, self._rng
+        kills = self._kill()
+        time.sleep(rng.choice((0.0, 0.0, 0.2, 0.5)))
+        broker.journal = dict(rng.choice(_SETTINGS))
+        broker.durability = rng.choice(_DURABILITIES)
+        while rng.random() < 0.15:
+            broker.launch()
+            time.sleep(rng.random() * 0.5)
+            kills += self._kill()
+        self._start(audited)
+        return kills
+
+    def _start(self, audited: bool) -> None:
+        load, broker = self._load, self.broker
+        assert load is not None
+        if audited:
+            load.hold()
+        broker.start()
+        if audited:
+            load.wait_parked()
+            self.history.audited(asyncio.run(self._proof.look(broker.connection_string, broker.ca_file)))
+            self.checker.fold(self.history.take())
+            assert self.checker.problems == [], f"seed {self._seed}, after {self.totals.kills} kills"
+            load.release()
+
+    def _kill(self) -> int:
+        self.broker.kill()
+        self.history.killed()
+        return 1

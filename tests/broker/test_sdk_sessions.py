@@ -1,0 +1,189 @@
+"""Sessions, through the official SDK, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+from .conftest import Clock
+from .sdk import Bridge, Sdk
+
+# the SDK leaves sockets and coroutines behind when a connection fails under it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def message(session: str, body: str) -> ServiceBusMessage:
+    return ServiceBusMessage(body, session_id=session)
+
+
+async def session_queue(sdk: Sdk, **options: object) -> str:
+    return await sdk.queue(requires_session=True, lock_duration=datetime.timedelta(seconds=300), **options)
+
+
+async def drain(receiver: Bridge, count: int) -> list[str]:
+    got: list[str] = []
+    while len(got) < count:
+        new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=3)
+        if not new:
+            break
+        for each in new:
+            got.append(str(each))
+            await receiver.complete_message(each)
+    return got
+
+
+async def receive_on(receiver: Bridge) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        await receiver.receive_messages(max_message_count=1, max_wait_time=1)
+
+
+async def test_a_session_gives_its_own_messages_in_order(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, *[message(s, f"{s}{i}") for i in range(3) for s in "ab"])
+    async with sdk.client() as client:
+        for session in "ba":
+            async with client.get_queue_receiver(queue, session_id=session) as receiver:
+                assert receiver.session.session_id == session
+                assert receiver.session.locked_until_utc is not None
+                assert await drain(receiver, 4) == [f"{session}{i}" for i in range(3)]
+    assert await sdk.depth(queue) == (0, 0)
+
+
+async def test_the_next_available_session_is_one_that_nobody_holds(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, *[message(s, s) for s in "abc"])
+    async with sdk.client() as client, client.get_queue_receiver(queue, session_id="a") as held:
+        seen = []
+        for _ in range(2):
+            async with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as receiver:
+                seen.append(receiver.session.session_id)
+                assert await drain(receiver, 1) == seen[-1:]
+        assert sorted(seen) == ["b", "c"]
+        with pytest.raises(OperationTimeoutError):
+            async with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1):
+                pass
+        assert await drain(held, 1) == ["a"]
+
+
+async def test_a_receiver_waits_for_a_session_to_come(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+
+    async def wait() -> list[str]:
+        async with (
+            sdk.client() as client,
+            client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20) as receiver,
+        ):
+            return await drain(receiver, 1)
+
+    waiting = asyncio.create_task(wait())
+    while not any("1 waiting" in repr(door) for door in list(sdk.namespace.session_doors)):
+        await asyncio.sleep(0.01)
+    await sdk.send(queue, message("late", "x"))
+    assert await waiting == ["x"]
+
+
+async def test_a_session_has_one_holder(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, message("s", "x"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue, session_id="s"):
+            with pytest.raises(SessionCannotBeLockedError):
+                async with client.get_queue_receiver(queue, session_id="s"):
+                    pass
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:  # free at once
+            assert await drain(receiver, 1) == ["x"]
+
+
+async def test_what_a_closed_receiver_left_is_there_for_the_next(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, message("s", "1"), message("s", "2"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:
+            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            assert str(first) == "1"
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:
+            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            assert (str(first), first.delivery_count) == ("1", 0)
+            await receiver.abandon_message(first)
+            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            assert (str(first), first.delivery_count) == ("1", 1)
+            await receiver.complete_message(first)
+            assert await drain(receiver, 1) == ["2"]
+
+
+async def test_state_is_kept_with_the_session_and_outlives_its_messages(sdk: Sdk) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, message("s", "x"))
+    async with sdk.client() as client:
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:
+            assert await Bridge(receiver.session, sdk.is_async).get_state() is None
+            await Bridge(receiver.session, sdk.is_async).set_state(b"half way")
+            assert await drain(receiver, 1) == ["x"]
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:
+            session = Bridge(receiver.session, sdk.is_async)
+            assert await session.get_state() == b"half way"
+            await session.set_state(None)
+            assert await session.get_state() is None
+
+
+async def test_a_session_lock_is_renewed_or_lost(sdk: Sdk, clock: Clock) -> None:
+    queue = await session_queue(sdk, max_delivery_count=3)
+    await sdk.send(queue, message("s", "x"))
+    async with sdk.client() as client, client.get_queue_receiver(queue, session_id="s") as receiver:
+        before = receiver.session.locked_until_utc
+        clock.advance(200)
+        await Bridge(receiver.session, sdk.is_async).renew_lock()
+        assert (receiver.session.locked_until_utc - before).total_seconds() >= 199
+        clock.advance(200)
+        (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+        clock.advance(301)
+        with pytest.raises((SessionLockLostError, ServiceBusError)):
+            await receive_on(receiver)
+    async with sdk.client() as client, client.get_queue_receiver(queue, session_id="s") as receiver:
+        (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+        assert (str(first), first.delivery_count) == ("x", 1)
+        await receiver.complete_message(first)
+
+
+async def test_defer_schedule_and_peek_within_a_session(sdk: Sdk, clock: Clock) -> None:
+    queue = await session_queue(sdk)
+    await sdk.send(queue, message("s", "1"), message("t", "2"))
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        at = datetime.datetime.fromtimestamp(clock() + 100, datetime.UTC)
+        await sender.schedule_messages(message("s", "later"), at)
+        async with client.get_queue_receiver(queue, session_id="s") as receiver:
+            peeked = await receiver.peek_messages(max_message_count=9, sequence_number=1)
+            assert [str(m) for m in peeked] == ["1", "later"]
+            (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            await receiver.defer_message(first)
+            (first,) = await receiver.receive_deferred_messages(first.sequence_number)
+            await receiver.complete_message(first)
+            clock.advance(101)
+            assert await drain(receiver, 1) == ["later"]
+
+
+async def test_sessions_are_needed_exactly_where_they_are_asked_for(sdk: Sdk) -> None:
+    with_sessions, without = await session_queue(sdk), await sdk.queue()
+    async with sdk.client() as client:
+        with pytest.raises(ServiceBusError, match="session"):
+            await sdk.send(with_sessions, ServiceBusMessage("x"))
+        with pytest.raises(ServiceBusError, match="session"):
+            async with client.get_queue_receiver(with_sessions) as receiver:
+                await receiver.receive_messages(max_wait_time=1)
+        with pytest.raises(ServiceBusError, match="session"):
+            async with client.get_queue_receiver(without, session_id="s"):
+                pass
