@@ -289,7 +289,7 @@ async def test_an_unknown_queue(sdk: Sdk) -> None:
 async def test_nobody_sends_to_a_dead_letter_queue(sdk: Sdk) -> None:
     queue = await sdk.queue()
     async with sdk.client() as client:
-        with pytest.raises(ServiceBusError, match="can.t be sent"):
+        with pytest.raises(ServiceBusError, match=r"can.t be sent"):
             async with client.get_queue_sender(f"{queue}/$DeadLetterQueue") as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
 
