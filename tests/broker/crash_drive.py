@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+
+from pairbus.journal import Journal, Record
 
 from .broker_process import SMALL_SEGMENTS, BrokerProcess
 from .crash_check import History
@@ -25,8 +28,6 @@ UNTIDY_SDK: Final = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
-# A run is a proof of all settings: what one start wrote the next one reads, whatever its own settings are.
-_SETTINGS: Final = (SMALL_SEGMENTS, SMALL_SEGMENTS, {})
 _DURABILITIES: Final = ("default", "default", "default", "strict", "none")
 _KILLS_BETWEEN_RESTS: Final = 20
 
@@ -47,6 +48,7 @@ class Proof(NamedTuple):
     workers: Callable[[], Workers | None]
     look: Callable[[str, str], Coroutine[Any, Any, Any]]
     lives_s: tuple[float, float] = (0.05, 1.5)  # of a broker that serves, until it is killed
+    journal: dict[str, Any] = SMALL_SEGMENTS
 
 
 PLAIN: Final = Proof(History, new_checker, create_queues, lambda: None, look)
@@ -57,7 +59,7 @@ class Drive:
         self.history = proof.history()
         self.checker = proof.checker()
         self._proof = proof
-        self.broker = BrokerProcess(data, journal=SMALL_SEGMENTS)
+        self.broker = BrokerProcess(data, journal=proof.journal)
         self._rng = random.Random(seed)
         self._seed = seed
         self._load: Load | None = None
@@ -119,7 +121,8 @@ class Drive:
         broker, rng = self.broker, self._rng
         kills = self._kill()
         time.sleep(rng.choice((0.0, 0.0, 0.2, 0.5)))
-        broker.journal = dict(rng.choice(_SETTINGS))
+        # What one start wrote the next one reads, whatever its own settings are.
+        broker.journal = dict(rng.choice((self._proof.journal, self._proof.journal, {})))
         broker.durability = rng.choice(_DURABILITIES)
         while rng.random() < 0.15:
             broker.launch()
@@ -145,3 +148,20 @@ class Drive:
         self.broker.kill()
         self.history.killed()
         return 1
+
+
+def rewrite_journal(data: Path, copy: Path, tamper: Callable[[list[Record]], list[tuple[int, bytes]]]) -> None:
+    """Another data folder, whose journal says what `tamper` makes of the first one's."""
+    shutil.copytree(data, copy, ignore=shutil.ignore_patterns("*.sock"))
+    folder = copy / "contoso" / "journal"
+    source = Journal.open(folder)
+    written = tamper(list(source.replay()))
+    source.close()
+    shutil.rmtree(folder)
+    target = Journal.open(folder)
+    assert list(target.replay()) == []
+    target.start(lambda call: call(), thread=False)
+    for kind, payload in written:
+        target.append(kind, payload)
+    target.turn()
+    target.close()

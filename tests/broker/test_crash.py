@@ -6,14 +6,13 @@ And the proof of the proof: a checker that is shown a broken broker says so.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pairbus.broker import records
-from pairbus.journal import Journal, Record
+from pairbus.journal import Record
 
 from .broker_process import BrokerProcess, wait_until
 from .crash_check import (
@@ -31,7 +30,7 @@ from .crash_check import (
     History,
     Sighting,
 )
-from .crash_drive import UNTIDY_SDK, Drive, new_seed
+from .crash_drive import UNTIDY_SDK, Drive, new_seed, rewrite_journal
 from .crash_load import Load, admin_client, create_queues, look, new_checker
 
 pytestmark = UNTIDY_SDK
@@ -385,19 +384,7 @@ class Tampering:
 
     def look_again(self, data: Path, tamper: Callable[[list[Record]], list[tuple[int, bytes]]]) -> list[str]:
         """What the checker says of a broker that starts with another journal."""
-        shutil.copytree(self.data, data, ignore=shutil.ignore_patterns("*.sock"))
-        folder = data / "contoso" / "journal"
-        source = Journal.open(folder)
-        written = tamper(list(source.replay()))
-        source.close()
-        shutil.rmtree(folder)
-        target = Journal.open(folder)
-        assert list(target.replay()) == []
-        target.start(lambda call: call(), thread=False)
-        for kind, payload in written:
-            target.append(kind, payload)
-        target.turn()
-        target.close()
+        rewrite_journal(self.data, data, tamper)
         with BrokerProcess(data) as broker:
             broker.start()
             audit = asyncio.run(look(broker.connection_string, broker.ca_file))

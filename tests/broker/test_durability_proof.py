@@ -77,6 +77,7 @@ class Durability(RuleBasedStateMachine):
         )
         self.rig.create("talks", requires_session=True)
         self.told = {"x": Told(), "y": Told()}
+        self.has_failed = False  # the disk: what it took and could not sync may wait to be written elsewhere
         self.consumed: set[bytes] = set()  # confirmed, received and gone: a second copy must not come
         self.fates: dict[bytes, Fate] = {}
         self.locks: dict[bytes, tuple[bytes, str, float]] = {}  # token → body, path, until
@@ -352,6 +353,7 @@ class Durability(RuleBasedStateMachine):
             return None
 
         self.rig.files.fault = fault
+        self.has_failed = True
 
     @rule()
     def quiet(self) -> None:
@@ -367,6 +369,7 @@ class Durability(RuleBasedStateMachine):
                 self.compact()
         if self.rig.journal.failure is not None:
             return
+        self.has_failed = False
         found = self.found(self.rig)
         for body, fate in self.fates.items():
             if fate.present == "must":
@@ -421,6 +424,9 @@ class Durability(RuleBasedStateMachine):
         files = left(self.rig.files)
         # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
         lingering = set(self.found(self.rig)) if self.rig.namespace.upkeep._unwritten else set()
+        # Answered lazily, and not yet written again after the disk had failed: a kill undoes it as a power cut does.
+        power = power or self.has_failed
+        self.has_failed = False
         self.stop_compaction()
         self.rig.__exit__()
         self.number_max = max([self.number_max, *(fate.number or 0 for fate in self.fates.values())])

@@ -31,6 +31,7 @@ _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 #: .NET's clock counts 100 ns from the year 1.
 _TICKS_1970 = 621_355_968_000_000_000
+_LOST_GRACE_S = 1.0
 
 
 def place(connection: AmqpConnection, link: Link) -> Refusal | None:
@@ -135,7 +136,12 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
     link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
     dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)
     lock.on_available = dispatcher.wake
-    lock.on_lost = partial(_session_lost, connection, link, lock)
+
+    def lost() -> None:
+        # a client that waits for just the lock's time for another message shall see the end of its wait first
+        connection.loop.call_later(_LOST_GRACE_S, _session_lost, connection, link, lock)
+
+    lock.on_lost = lost
     connection.host.watch(queue)
     link.context = Egress(connection, link, queue, dispatcher, lock)
     if link.credit > 0:
@@ -144,6 +150,8 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
 
 
 def _session_lost(connection: AmqpConnection, link: SenderLink, lock: SessionLock) -> None:
+    if not link.is_open:
+        return
     text = f"The session lock of '{lock.session_id}' has expired. Accept the session again."
     connection.cut(link, Refusal(conditions.SESSION_LOCK_LOST, text))
 
