@@ -98,6 +98,25 @@ def test_its_entry_on_disk_may_have_the_old_number_for_long(rig: Rig) -> None:
         rig.compact()
 
 
+def test_what_was_copied_under_its_new_number_and_received_stays_gone(rig: Rig) -> None:
+    rig.create("other")
+
+    def move_on() -> None:
+        segments = len(rig.journal.segments())
+        while len(rig.journal.segments()) == segments:
+            rig.send(b"x" * 200, path="other")
+        rig.compact()
+
+    rig.schedule(make_special(b"later", at=1010.0))
+    rig.pass_time(10.0)
+    move_on()  # it is copied
+    assert rig.take(1)[0] == [b"later"]
+    for _ in range(4):
+        move_on()
+    with rig.reopened() as again:
+        assert again.bodies() == rig.bodies() == []
+
+
 def test_what_is_due_while_the_broker_is_down_is_active_when_it_is_up(rig: Rig) -> None:
     rig.send_payloads(make_special(b"later", at=1060.0))
     with rig.reopened() as again:

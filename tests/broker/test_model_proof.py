@@ -183,6 +183,7 @@ class QueueAndModel(RuleBasedStateMachine):
         for one in self.locked():
             if one.session == session:
                 self.model.go_home(one, 0)
+        self.tick()
 
     @precondition(lambda self: self.locked())
     @rule(

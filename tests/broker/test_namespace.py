@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -22,7 +23,7 @@ from pairbus.broker.queue import Abandon, Complete, DeadLetter, LocksLost, Relea
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, MemoryFiles, Options, RecordTooLarge
 
-from .namespace_rig import Rig, body_of, id_of, make
+from .namespace_rig import Rig, body_of, id_of, make, make_special
 
 DEAD = "orders/$DeadLetterQueue"
 PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
@@ -663,3 +664,61 @@ def test_repr() -> None:
         rig.create()
         rig.send(b"hello")
         assert repr(rig.namespace) == f"<Namespace contoso: 1 queues, {rig.namespace.resident_bytes} bytes in memory>"
+
+
+# what nobody uses
+
+
+@pytest.fixture
+def mortal() -> Iterator[Rig]:
+    with Rig() as rig:
+        rig.create(auto_delete_on_idle=300.0)
+        yield rig
+
+
+def test_a_queue_that_nobody_uses_is_deleted(mortal: Rig) -> None:
+    told: list[str] = []
+    mortal.queue().on_deleted = lambda: told.append("deleted")
+    mortal.send(b"a")
+    assert mortal.pass_time(299.0) == 1300.0
+    mortal.send(b"b")
+    assert mortal.pass_time(299.0) == 1599.0
+    mortal.peeked()
+    assert mortal.pass_time(299.0) is not None
+    assert mortal.pass_time(1.0) is None
+    assert told == ["deleted"]
+    assert mortal.namespace.resolve("orders") is None
+    with mortal.reopened() as again:
+        assert dict(again.namespace.queues) == {}
+
+
+def test_a_queue_is_not_idle_while_somebody_may_come_for_it(mortal: Rig) -> None:
+    entity = mortal.namespace.queues["orders"]
+    entity.links = 1
+    mortal.pass_time(10_000.0)
+    assert mortal.namespace.deadline == mortal.now + 300.0
+    entity.links = 0
+    mortal.schedule(make_special(b"later", at=mortal.now + 1000.0))
+    mortal.pass_time(999.0)
+    assert mortal.namespace.resolve("orders") is not None
+    mortal.pass_time(1.0)
+    mortal.pass_time(300.0)
+    assert mortal.namespace.resolve("orders") is None
+
+
+def test_a_restart_begins_the_wait_anew_and_an_update_may_end_it(mortal: Rig) -> None:
+    with mortal.reopened() as again:
+        assert again.namespace.deadline == again.now + 300.0
+        description = replace(again.namespace.queues["orders"].description, auto_delete_on_idle=inf)
+        assert again.do(again.namespace.update_queue, description) is None
+        assert again.pass_time(10_000.0) is None
+        assert again.namespace.resolve("orders") is not None
+
+
+def test_a_deletion_that_the_disk_refused_is_tried_after_another_while(mortal: Rig) -> None:
+    mortal.journal._state = "closed"
+    mortal.pass_time(300.0)
+    mortal.journal._state = "started"
+    assert mortal.namespace.deadline == mortal.now + 300.0
+    mortal.pass_time(300.0)
+    assert mortal.namespace.resolve("orders") is None

@@ -9,7 +9,7 @@ import pytest
 from pairbus.broker import records
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.publication import COPY_BYTES, pack_copy, pack_publication
-from pairbus.broker.queue import Stored
+from pairbus.broker.queue import DEFERRED, SCHEDULED, Stored
 from pairbus.broker.records import RecordError
 from pairbus.broker.replay import CHANGES_RESIDENT_BYTES_MAX, Rebuilt, rebuild
 from pairbus.broker.topic import Subscription, Topic, subscription_document
@@ -73,6 +73,12 @@ class History:
         packed = [pack_copy(id, number, inf, 0, place, b"") for id, number in copies]
         head = pack_publication(scheduled, 1.5, b"@@@@", None, 0, 0, 3, packed)
         return self.add(records.PUBLISH, records.pack_batch_head(1, 1) + head + b"abc")
+
+    def activated(self, old: int, new: int, id: int = 1) -> History:
+        return self.add(records.ACTIVATED, records.pack_activated(id, [(old, new, 20.5, 30.5)]))
+
+    def state(self, session_id: str, state: bytes | None, id: int = 1) -> History:
+        return self.add(records.SESSION, records.pack_session(id, session_id, 7.5, state))
 
     def rebuild(self) -> Rebuilt:
         self.released.clear()
@@ -317,3 +323,100 @@ def test_the_highest_revision_of_a_subscription_stands() -> None:
     rebuilt = history.rebuild()
     assert rebuilt.entities[2].name == "a"
     assert history.live().get(3, 0) == 0
+
+
+# what waits, ends, belongs to sessions or is a duplicate
+
+
+def test_homes_and_lifetimes() -> None:
+    history = History().queue().enqueue(1).enqueue(2, place=records.SCHEDULED).enqueue(3, place=records.DEAD_DEFERRED)
+    rebuilt = history.update(1, 1, records.ACTIVE_DEFERRED).rebuild()
+    entity = rebuilt.entities[1]
+    one, two = entity.active.scan(0)
+    (three,) = entity.dead_letter.scan(0)
+    assert [each.state for each in (one, two, three)] == [DEFERRED, SCHEDULED, DEFERRED]
+    assert (entity.active.available, entity.active.scheduled_count, entity.active_count) == (0, 1, 1)
+    assert (one.delivery_count, one.expires_at, two.enqueued_at) == (1, 9.5, 1.5)
+    assert entity.active.deadline() == 1.5
+    assert entity.active.is_timed
+
+
+def test_what_is_dead_lettered_does_not_expire() -> None:
+    rebuilt = History().queue().enqueue(1).update(1, 1, records.DEAD).rebuild()
+    (dead,) = rebuilt.entities[1].dead_letter.scan(0)
+    assert dead.expires_at == inf
+
+
+def test_an_activation_gives_a_new_number() -> None:
+    history = History().queue().enqueue(1, place=records.SCHEDULED).activated(1, 5)
+    entity = history.rebuild().entities[1]
+    (message,) = entity.active.scan(0)
+    assert (message.sequence_number, message.enqueued_at, message.expires_at) == (5, 20.5, 30.5)
+    assert (entity.last_sequence, entity.active.available, entity.active.scheduled_count) == (5, 1, 0)
+    assert entity.find(1) == entity.find(5) == (entity.active, message)
+    # its later records have the new number; a repeated one changes nothing
+    assert there(history.activated(1, 5).rebuild()) == ([5], [])
+    # copied since, under the new number
+    entity = history.enqueue(5).rebuild().entities[1]
+    assert entity.find(1) is None
+    assert len(entity.renumbered) == 0
+    assert there(history.remove(5).rebuild()) == ([], [])
+    assert set(history.live()) == {1}
+
+
+def test_a_copy_made_while_it_was_activated_is_the_same_message() -> None:
+    history = History().queue().enqueue(1, place=records.SCHEDULED).activated(1, 5)
+    history.enqueue(1, place=records.SCHEDULED)
+    rebuilt = history.rebuild()
+    assert there(rebuilt) == ([5], [])
+    (message,) = rebuilt.entities[1].active.scan(0)
+    assert message.segment == 4
+    assert set(history.live()) == {1, 4}
+    assert there(history.activated(1, 5).rebuild()) == ([5], [])
+    assert there(History().queue().activated(1, 5).rebuild()) == ([], [])
+
+
+def test_sessions_before_and_after_their_queue_is_described() -> None:
+    with_sessions = replace(NAMED, requires_session=True)
+    early = History().queue(description=with_sessions).enqueue(1, session_id="a").state("b", b"xyz")
+    late = History().state("b", b"xyz").enqueue(1, session_id="a").queue(description=with_sessions)
+    for history in (early, late):
+        queue = history.rebuild().entities[1].active
+        assert queue.sessions is not None
+        assert queue.sessions.listed(None, 0, 10) == ["a", "b"]
+        lock = queue.sessions.accept(None, 100.0)
+        assert lock is not None
+        assert queue.available_in(lock) == 1
+
+
+def test_the_last_state_stands() -> None:
+    history = History().queue().state("a", b"one").state("a", b"two").state("b", b"three").state("b", None)
+    sessions = history.rebuild().entities[1].active.sessions
+    assert sessions is not None
+    assert sessions.listed(7.0, 0, 10) == ["a"]
+    session = sessions.get("a")
+    assert session is not None
+    assert session.state is not None
+    assert (session.state.segment, session.state.length, session.updated_at) == (3, 3, 7.5)
+    assert set(history.live()) == {1, 3}
+    assert history.deleted().rebuild().entities == {}
+    assert history.live() == {}
+
+
+def test_ids_that_were_seen() -> None:
+    keys = [b"a" * 16, b"b" * 16]
+    detecting = replace(NAMED, requires_duplicate_detection=True, duplicate_window=60.0)
+    history = History().queue(description=detecting).enqueue(1, 2, seen=(100.0, keys)).remove(1, 2)
+    duplicates = history.rebuild().entities[1].duplicates
+    assert duplicates is not None
+    assert duplicates.find(keys[1], 159.0) is not None
+    assert history.live()[2] == len(records.pack_seen(100.0, keys))
+    # their copy, and one so late that it ends their time
+    seen = records.pack_seen_head(1) + records.pack_seen(100.0, keys)
+    assert history.add(records.SEEN, seen).rebuild().entities[1].duplicates is not None
+    assert history.live()[4] == len(seen) - records.ID_BYTES
+    assert 2 not in history.live()
+    late = history.enqueue(3, seen=(160.0, [b"c" * 16])).rebuild().entities[1].duplicates
+    assert len(late or ()) == 1
+    assert 4 not in history.live()
+    assert History().queue(description=detecting).rebuild().entities[1].duplicates is not None

@@ -163,15 +163,14 @@ async def test_status(sdk: Sdk, status: str, sends: bool, receives: bool) -> Non
 
 
 async def test_a_queue_that_nobody_uses_is_deleted(sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue(auto_delete_on_idle=later(300))
-    used = await sdk.queue(auto_delete_on_idle=later(300))
-    clock.advance(200)
-    await sdk.send(used, ServiceBusMessage("x"))
-    clock.advance(150)
-    async with sdk.admin() as admin:
-        for _ in range(200):
-            names = {q.name for q in await admin.collect("list_queues")}
-            if queue not in names:
-                break
-        assert queue not in names
-        assert used in names
+    queue, used, attached = [await sdk.queue(auto_delete_on_idle=later(300)) for _ in range(3)]
+    async with sdk.client() as client, client.get_queue_sender(attached):
+        clock.advance(200)
+        await sdk.send(used, ServiceBusMessage("x"))
+        clock.advance(150)
+        async with sdk.admin() as admin:
+            for _ in range(200):
+                names = {q.name for q in await admin.collect("list_queues")}
+                if queue not in names:
+                    break
+        assert names & {queue, used, attached} == {used, attached}

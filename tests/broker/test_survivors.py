@@ -7,7 +7,9 @@ import pytest
 from pairbus.broker import records
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.entity import QueueEntity
-from pairbus.broker.queue import RECOPIED, SETTLING, Message, Stored
+from pairbus.broker.queue import RECOPIED, SCHEDULED, SETTLING, Message, Stored
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.sessions import Sessions
 from pairbus.broker.survivors import UNPLACED, Survivors
 from pairbus.journal import Record
 
@@ -129,6 +131,7 @@ def test_changes_on_disk_move_along_unless_there_are_new_ones(world: World) -> N
         (records.REMOVE, records.pack_remove(1, [1])),
         (records.UPDATE, records.pack_updates(1, [(1, 1, 0, None)])[0]),
         (records.DELETED, records.pack_deleted(1)),
+        (records.ACTIVATED, records.pack_activated(1, [(1, 2, 1.5, 2.5)])),
         (records.PING, records.pack_ping(1)),
     ],
 )
@@ -179,3 +182,85 @@ def test_meta(world: World) -> None:
     world.survivors.moved(record, 8, 64)
     assert world.survivors.meta == (8, 64)
     assert world.copy(record) is None
+
+
+def test_what_became_active_is_copied_under_its_new_number(world: World) -> None:
+    one = world.messages[0]
+    world.entity.active.draw(1)
+    one.home = SCHEDULED
+    world.entity.active.scheduled_count += 1
+    world.entity.activate(one, 7, 20.0, 30.0)
+    kept = world.copy()
+    assert kept is not None
+    assert [entry[:3] for entry in records.read_enqueue(kept[1])[1]] == [(7, 20.0, 30.0), (2, 1.5, inf), (3, 1.5, inf)]
+    world.survivors.moved(world.record, 9, 5000)
+    assert one.segment == 9
+    assert len(world.entity.renumbered) == 0
+
+
+def test_what_becomes_active_while_its_copy_is_written_keeps_its_old_number_there(world: World) -> None:
+    one = world.messages[0]
+    world.entity.active.draw(1)
+    one.home = SCHEDULED
+    world.entity.active.scheduled_count += 1
+    kept = world.copy()
+    assert kept is not None
+    assert records.read_enqueue(kept[1])[1][0].place == records.SCHEDULED
+    assert one.state == RECOPIED
+    world.entity.activate(one, 7, 20.0, 30.0)
+    world.survivors.moved(world.record, 9, 5000)
+    assert one.segment == 9
+    assert world.entity.find(1) == (world.entity.active, one)
+
+
+KEYS = (b"a" * 16, b"b" * 16)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_ids_live_until_their_time_is_over(world: World, is_written: bool) -> None:
+    history = world.entity.watch_duplicates(lambda *each: world.released.append(each))
+    sighting = history.begin(KEYS, 100.0)
+    if is_written:
+        history.written(sighting, 7, 40)
+    tail = records.pack_seen(100.0, KEYS)
+    record = Record(50, records.ENQUEUE, world.record.payload + tail, 7, 1000)
+    kept = world.copy(record)
+    assert kept is not None
+    _, entries, seen = records.read_enqueue(kept[1])
+    assert len(entries) == 3
+    assert seen == (100.0, KEYS, len(tail))
+    world.survivors.moved(record, 8, 5000)
+    # without messages they are a record of their own
+    for message in world.entity.active.draw(3):
+        world.entity.active.remove(message)
+    kept = world.copy(record)
+    assert kept == (records.SEEN, records.pack_seen_head(1) + tail)
+    world.survivors.moved(record, 9, 5000)
+    assert sighting.segment == 9
+    record = Record(51, records.SEEN, kept[1], 9, 5000)
+    assert world.copy(record) == kept
+    history.refused(sighting, Refusal("a", "b"))  # forgotten before the copy is written
+    world.survivors.moved(record, 10, 0)
+    assert world.copy(record) is None
+    assert world.released[-2:] == [(10, records.ID_BYTES), (10, sighting.nbytes)]
+
+
+def test_the_state_of_a_session_lives_where_it_is(world: World) -> None:
+    sessions = world.entity.active.sessions = Sessions(world.entity.active)
+    payload = records.pack_session(1, "a", 5.0, b"state")
+    record = Record(60, records.SESSION, payload, 7, 2000)
+    assert world.copy(record) is None
+    session = sessions.open("a")
+    assert world.copy(record) is None
+    session.writing = payload  # written and not yet answered
+    assert world.copy(record) == (records.SESSION, payload)
+    assert session.recopied
+    session.writing, session.recopied = None, False
+    session.state = Stored(7, 2000 + len(payload) - 5, 5)
+    assert world.copy(record) == (records.SESSION, payload)
+    assert not session.recopied
+    world.survivors.moved(record, 9, 300)
+    assert (session.state.segment, session.state.offset) == (9, 300 + len(payload) - 5)
+    assert world.copy(record) is None
+    world.survivors.moved(record, 10, 0)
+    assert world.released == [(10, len(payload))]

@@ -26,29 +26,30 @@ _REFUSES_RECEIVES: Final = ("Disabled", "ReceiveDisabled")
 class Renumbered:
     """Numbers that entries on disk still have, and what they are now."""
 
-    __slots__ = ("_new", "_old")
+    __slots__ = ("new", "old")
 
     def __init__(self) -> None:
-        self._new: dict[int, int] = {}
-        self._old: dict[int, int] = {}
+        #: Old → new, and new → old.
+        self.new: dict[int, int] = {}
+        self.old: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._new)
+        return len(self.new)
 
     def __repr__(self) -> str:
-        return f"<Renumbered: {len(self._new)}>"
+        return f"<Renumbered: {len(self.new)}>"
 
     def number_of(self, number: int) -> int:
-        return self._new.get(number, number)
+        return self.new.get(number, number)
 
     def note(self, old: int, new: int) -> None:
-        self._new[old] = new
-        self._old[new] = old
+        self.new[old] = new
+        self.old[new] = old
 
     def drop(self, new: int) -> None:
-        old = self._old.pop(new, None)
+        old = self.old.pop(new, None)
         if old is not None:
-            del self._new[old]
+            del self.new[old]
 
 
 class QueueEntity:
@@ -205,14 +206,14 @@ class QueueEntity:
         return None
 
     def activate(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
-        """A scheduled message becomes active, under another number (dialect 8)."""
+        """A scheduled message becomes active, under another number (dialect 8); to be put on offer by the caller."""
         old = message.sequence_number
         self.active.renumber(message, number, enqueued_at, expires_at)
         self.renumbered.note(old, number)
 
     def stored_anew(self, message: Message) -> None:
         """Its entry on disk has the number that it has, or is of no more use."""
-        if self.renumbered:
+        if self.renumbered.old:
             self.renumbered.drop(message.sequence_number)
 
     def __repr__(self) -> str:

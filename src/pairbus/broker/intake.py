@@ -288,6 +288,7 @@ class Intake:
             return
         for message, (_, number, enqueued_at, expires_at) in zip(messages, activations, strict=True):
             entity.activate(message, number, enqueued_at, expires_at)
+            queue.put(message)
         entity.confirmed_sequence = max(entity.confirmed_sequence, number)
         if queue.is_timed:
             self._store.watched[queue] = None

@@ -50,6 +50,8 @@ _ACQUIRED_MAX = 64
 _TAKEN_BYTES_MAX = 4 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 _MODIFIED_BYTES = Modified().encode()
+_COMPLETE = Complete()
+_RELEASE = Release()
 
 
 def rejected(refusal: Refusal) -> bytes:
@@ -60,13 +62,15 @@ def rejected(refusal: Refusal) -> bytes:
 class Ingress:
     """A client sends to an entity."""
 
-    __slots__ = ("connection", "link", "path", "target")
+    __slots__ = ("_is_closed", "connection", "link", "path", "target")
 
     def __init__(self, connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> None:
         self.connection = connection
         self.link = link
         self.path = target.path
         self.target = target
+        self._is_closed = False
+        target.entity.links += 1  # an entity that somebody is attached to is not idle
         link.flow(_CREDIT)
 
     def delivered(self, event: Delivered) -> None:
@@ -130,13 +134,16 @@ class Ingress:
         self.connection.host.observation.refused(self.path, refusal)
 
     def closed(self) -> None:
-        pass
+        if not self._is_closed:
+            self._is_closed = True
+            self.target.entity.links -= 1
 
 
 class Egress:
     """A client receives from an entity."""
 
     __slots__ = (
+        "_is_closed",
         "_reserved",
         "_sweep_at",
         "connection",
@@ -168,6 +175,8 @@ class Egress:
         self.unsettled: dict[int, tuple[bytes, int]] = {}  # delivery id → lock token, sequence number
         self._reserved = 0
         self._sweep_at = float("-inf")
+        self._is_closed = False
+        queue.entity.links += 1
         dispatcher.add(self)
 
     def __repr__(self) -> str:
@@ -349,6 +358,10 @@ class Egress:
 
     def closed(self) -> None:
         """Messages stay locked until their locks run out, as on the service (dialect 5.1); a session is free now."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.queue.entity.links -= 1
         self.dispatcher.remove(self)
         if self.session is not None:
             host = self.connection.host
@@ -372,9 +385,9 @@ def outcome_of(state: Any) -> Outcome | None:
     """What a delivery state asks of the queue (dialect 5.1)."""
     kind = type(state)
     if kind is Accepted:
-        return Complete()
+        return _COMPLETE
     if kind is Released:
-        return Release()
+        return _RELEASE
     if kind is Modified:
         properties = {str(key): value for key, value in (state.message_annotations or {}).items()}
         if state.undeliverable_here:

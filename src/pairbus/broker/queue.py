@@ -478,14 +478,13 @@ class MessageQueue:
         return due
 
     def renumber(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
-        """A scheduled one becomes active: from now on it is another message."""
+        """A scheduled one becomes active: from now on it is another message, and not yet on offer (`put`)."""
         self.remove(message)
         message.sequence_number = number
         message.enqueued_at = enqueued_at
         message.expires_at = expires_at
         message.home = READY
         self.insert(message)
-        self.put(message)
 
     def take_overdue(self, now: float, count: int) -> list[Message]:
         """Those on offer whose lifetime is over, now being settled."""
@@ -518,7 +517,9 @@ class MessageQueue:
     def claim(self, token: bytes, now: float) -> Message | None:
         """The message that this token holds, now being settled; None when the lock is lost."""
         message = self._locks.get(token)
-        if message is None or (message.locked_until if self.sessions is None else self._locked_until(message)) <= now:
+        if message is None:
+            return None
+        if (message.locked_until if self.sessions is None else self._locked_until(message)) <= now:
             return None
         del self._locks[token]
         message.state = SETTLING

@@ -104,10 +104,11 @@ class Store:
     def forget(self, queue: MessageQueue, message: Message) -> None:
         """It is gone, from memory and from the disk."""
         if message.content is not None:
-            queue.resident_bytes -= message.length
-            self.resident -= message.length if message.shared is None else unload(message)
+            length = message.length
+            queue.resident_bytes -= length
+            self.resident -= length if message.shared is None else unload(message)
         entity = queue.entity
-        if entity.renumbered:
+        if entity.renumbered.old:
             entity.stored_anew(message)
         self.journal.release(message.segment, let_go(message))
 
