@@ -31,6 +31,13 @@ class Settings:
     fanout_stored: int = 50_000
     crowd: int = 1_000  # queues, and connections
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
+    paired_single: int = 900  # of each kind, bare and paired
+    paired_listed: int = 6_000
+    weighed_senders: int = 50
+    outage_entities: int = 10
+    outage_sends: int = 20  # of each entity, after its first diverted one
+    returning: int = 100  # senders
+    syphoned: int = 8_000
 
     @classmethod
     def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, against: Path | None = None) -> Settings:
@@ -51,6 +58,13 @@ class Settings:
             fanout_stored=1_000,
             crowd=20,
             crowd_s=0.3,
+            paired_single=12,
+            paired_listed=600,
+            weighed_senders=3,
+            outage_entities=2,
+            outage_sends=2,
+            returning=3,
+            syphoned=800,
         )
 
     def wants(self, table: str, case: str | None = None) -> bool:

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from benchmarks import outage, pairing, syphon
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures
 from benchmarks.brokers import ONE, OTHER, PAIRBUS
 from benchmarks.brokers import rows_from as broker_rows
@@ -24,6 +26,8 @@ from benchmarks.rounds import Outcome, Progress, Step, run_rounds
 from benchmarks.servers import Server, ServerFailed, free_port
 from hypothesis import given
 from hypothesis import strategies as st
+
+from pairbus import EntityState, StateChanged
 
 ROOT = Path(__file__).parents[1]
 RATE = Column("rate", "messages", "rate")
@@ -297,8 +301,96 @@ def test_the_nats_driver_reads_its_stream_in_any_pieces(step: int) -> None:
     assert (driver.published, driver.pulled, driver.settled) == (1, 1, 1)
 
 
+def test_paired_is_compared_with_bare_and_held_to_two_goals() -> None:
+    outcome = Outcome(
+        {
+            ("single sends", "bare sync"): {"rate": Series((100.0, 50.0)), "client_us": Series((400.0, 400.0))},
+            ("single sends", "paired sync"): {"rate": Series((99.0, 49.0)), "client_us": Series((410.0, 430.0))},
+            ("memory of a sender", "bare async"): {"memory": Series((100.0,))},
+            ("memory of a sender", "paired async"): {"memory": Series((150.0,))},
+            ("lists of 100", "bare async"): {"rate": Series((1.0,)), "client_us": Series((1.0,))},  # its twin failed
+        }
+    )
+    bare, paired, cpu, light, heavy = pairing.rows_from(outcome)
+    assert (bare.who, paired.who, cpu.who) == ("bare sync", "paired sync", "paired sync, CPU")
+    assert paired.metrics["ratio"].values == (0.99, 0.98)
+    assert paired.goal == Goal("ratio", at_least=0.97)
+    assert cpu.metrics["cpu_ratio"].values == (1.025, 1.075)
+    assert cpu.goal == Goal("cpu_ratio", below=1.05)
+    assert light.goal is None and heavy.metrics["memory_ratio"].values == (1.5,)
+
+
+async def test_stretches_are_summed_up() -> None:
+    sums = pairing.Stretches()
+    sent: list[int] = []
+
+    async def send(payload: bytes, count: int) -> None:
+        sent.append(count)
+
+    for _ in range(3):
+        await sums.add(send, b"", 50)
+    assert sent == [50, 50, 50]
+    assert sums.metrics()["rate"] > 1000
+
+
+def test_a_send_that_raised_shows_in_the_outage() -> None:
+    assert outage.diverted([10.0, 20.0, 30.0, 40.0], 1) == {"confirmed": 0.75, "p50": 30.0, "p99": 40.0}
+    good = outage.diverted([10.0], 0)
+    outcome = Outcome(
+        {
+            (outage.FIRST, "refused, sync"): {name: Series((value,)) for name, value in good.items()},
+            (outage.RETURN, "100 senders, async"): {"route": Series((60.0,))},
+        }
+    )
+    first, back = outage.rows_from(outcome, 100)
+    assert first.goal is not None and first.goal.verdict(first.metrics["confirmed"]) == "met"
+    assert back.goal is not None and back.goal.verdict(back.metrics["route"]) == "not met"
+
+
+def test_the_return_is_counted_from_the_good_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(outage.time, "perf_counter", lambda: now)
+    watch = outage.Returning()
+
+    def message(sender: int) -> list[ServiceBusMessage]:
+        return [ServiceBusMessage("", message_id=f"{sender}-7")]
+
+    watch.sent("orders", "primary", None, message(1), "ok", 1.0)  # before the ping: not counted
+    watch.pinged("orders", "TimeoutError", 1.0)
+    watch.pinged("orders", "ok", 1.0)
+    now = 100.02
+    watch.announced(StateChanged("orders", EntityState.FAILED_OVER, EntityState.HEALTHY, "ping succeeded"))
+    now = 100.1
+    watch.sent("orders", "backlog", 1, message(1), "ok", 70.0)  # begun 30 ms after the ping
+    watch.sent("orders", "primary", None, message(1), "TimeoutError", 50.0)
+    now = 100.2
+    watch.sent("orders", "primary", None, message(1), "ok", 50.0)
+    now = 100.4
+    watch.sent("orders", "primary", None, message(1), "ok", 50.0)
+    watch.sent("orders", "primary", None, message(2), "ok", 50.0)
+    found = watch.metrics()
+    assert found == {
+        "route": pytest.approx(30),
+        "first_p50": pytest.approx(400),
+        "first_most": pytest.approx(400),
+    }
+
+
+def test_the_syphon_is_compared_with_the_plain_loop() -> None:
+    outcome = Outcome(
+        {
+            (syphon.CASE, syphon.SYPHON): {"rate": Series((900.0, 800.0)), "client_us": Series((50.0, 50.0))},
+            (syphon.CASE, syphon.LOOP): {"rate": Series((300.0, 200.0)), "client_us": Series((500.0, 500.0))},
+        }
+    )
+    _, loop = syphon.rows_from(outcome)
+    assert loop.metrics["ratio"].values == (3.0, 4.0)
+    assert loop.goal == Goal("ratio", at_least=3.0)
+    assert syphon.rows_from(Outcome()) == []
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     ran = subprocess.run(
@@ -306,9 +398,9 @@ def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=390,
     )
     assert ran.returncode == 0, ran.stderr
     tables = json.loads(out.read_text())["tables"]
-    assert set(tables) == {"brokers", "sdk", "growth", "fanout", "modes"}
+    assert set(tables) == {"brokers", "sdk", "growth", "fanout", "modes", "pairing", "outage", "syphon"}
     assert all(table["rows"] for table in tables.values())

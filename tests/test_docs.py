@@ -31,7 +31,8 @@ def test_the_readme_s_program_runs(tmp_path: Path) -> None:
     (program,) = blocks("README.md", "python")
     (tmp_path / "program.py").write_text(program)
     done = python("-W", "error", "program.py", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "one book\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in (ROOT / "README.md").read_text(), "the README shows what its program prints"
 
 
 def test_the_how_to_s_tests_pass(tmp_path: Path) -> None:

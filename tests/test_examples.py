@@ -8,16 +8,39 @@ import pytest
 from examples import first_story
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+def run(name: str) -> subprocess.CompletedProcess[str]:
+    """As a user would."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, timeout=160, check=False
+    )
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "first_story.py"])
+def test_every_story_ends_well(name: str) -> None:
+    done = run(name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("PASSED\n")
+    assert "Traceback" not in done.stderr, done.stderr
+    said = [line for line in done.stdout.splitlines() if line[:6].strip().replace(".", "").isdigit()]
+    assert len(said) >= 5, "a story shows how it goes on"
+
+
+def test_every_example_is_documented() -> None:
+    shown = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    assert [name for name in EXAMPLES if name not in shown] == []
+
+
+def test_the_disk_of_an_embedded_secondary_is_warned_of() -> None:
+    text = " ".join((ROOT / "examples" / "embedded_secondary.py").read_text().split())
+    assert "WARNING: what is in the backlog dies with that disk" in text
 
 
 def test_the_first_story_ends_well() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "first_story.py")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run("first_story.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9: the broker is dead" in done.stdout
     assert done.stdout.endswith(

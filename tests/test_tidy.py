@@ -28,11 +28,19 @@ DECISIONS = {
     "broker/rule_xml", "broker/rules", "broker/sas", "broker/sessions", "broker/survivors", "broker/timetable",
     "broker/topic", "broker/xml_text",
     "journal/errors", "journal/options", "journal/record", "journal/relocation",
+    "pairing/aliases", "pairing/backlog", "pairing/budget", "pairing/coordinator", "pairing/dispatch",
+    "pairing/diversion", "pairing/errors", "pairing/events", "pairing/failover", "pairing/halt", "pairing/options",
+    "pairing/ping", "pairing/provision", "pairing/rotation", "pairing/sending", "pairing/sizes", "pairing/states",
+    "pairing/terms", "pairing/verdicts",
+    "spark/allowance", "spark/entities", "spark/options", "spark/schema",
+    "syphon/arrival", "syphon/destinations", "syphon/draining", "syphon/meter", "syphon/parcels",
+    "syphon/partnership", "syphon/progress", "syphon/rate", "syphon/underway",
     "wire/backoff", "wire/batches", "wire/confirms", "wire/connection_string", "wire/credentials", "wire/errors",
     "wire/received", "wire/requests",
 }  # fmt: skip
 SHELLS = {
-    "cli", "ledger",
+    "cli", "ledger", "namespace_argument", "syphon_commands", "telemetry",
+    "aio/client", "aio/heart", "aio/inner", "aio/provisioning", "aio/receiver", "aio/sender", "aio/syphon",
     "broker/admin_api", "broker/amqp_connection", "broker/catalogue", "broker/cbs", "broker/certificates",
     "broker/construction", "broker/control", "broker/deliveries", "broker/dispatcher", "broker/http_server",
     "broker/intake", "broker/keys", "broker/links", "broker/listener", "broker/management", "broker/namespace",
@@ -41,6 +49,14 @@ SHELLS = {
     "broker/topics", "broker/upkeep", "broker/websocket",
     "journal/compaction", "journal/files", "journal/journal", "journal/log", "journal/memory_files", "journal/segment",
     "journal/writer",
+    "pairing/observers", "pairing/sdk",
+    "spark/batch_reader", "spark/carrier", "spark/connections", "spark/engine", "spark/hosting", "spark/java",
+    "spark/listing", "spark/lock_reader", "spark/noticeboard", "spark/session", "spark/sink", "spark/source",
+    "spark/starting", "spark/stream_reader", "spark/syphon", "spark/watcher", "spark/writer",
+    "sync/client", "sync/fork", "sync/heart", "sync/inner", "sync/provisioning", "sync/receiver", "sync/sender",
+    "sync/syphon", "sync/watchdog",
+    "syphon/endpoint", "syphon/engine", "syphon/hosting", "syphon/inspection", "syphon/lanes", "syphon/listing",
+    "syphon/sources",
     "testing/clock", "testing/faults", "testing/fixtures",
     "wire/client", "wire/exchange", "wire/links", "wire/receiver", "wire/sender", "wire/sync", "wire/tokens",
     "wire/transport",
@@ -54,21 +70,29 @@ IO_ALLOWED = {"journal/errors": {"os"}}  # os.strerror: the words for an errno
 
 # Room → what it may import of pairbus besides itself. "" is the package itself, for its version.
 ROOMS: dict[str, set[str]] = {
-    "": set(),
+    "": {"errors", "pairing", "sync"},  # what the package hands out, imported when it is asked for
     "errors": set(),
     "amqp": set(),
     "journal": set(),
     "ledger": {"", "errors"},
     "broker": {"", "amqp", "errors", "journal", "ledger"},
     "wire": {"", "amqp", "errors", "broker/sas"},
+    "pairing": {"", "amqp", "errors", "ledger", "wire/credentials"},
+    "syphon": {"", "amqp", "errors", "ledger", "pairing", "wire"},
+    "sync": {"", "errors", "ledger", "pairing", "syphon", "wire"},
+    "aio": {"", "errors", "ledger", "pairing", "syphon", "wire"},
+    "spark": {"", "amqp", "errors", "ledger", "pairing", "syphon", "wire"},
+    "telemetry": {"", "errors", "pairing"},
     "testing": {"", "broker", "errors", "wire"},
-    "cli": {"", "broker", "errors", "ledger", "wire"},
+    "namespace_argument": {"", "errors", "syphon", "wire"},
+    "syphon_commands": {"", "errors", "ledger", "namespace_argument", "pairing", "spark", "sync", "syphon", "wire"},
+    "cli": {"", "broker", "errors", "ledger", "syphon_commands", "wire"},
     "__main__": {"cli"},
 }
 
 # Test files that prove a behaviour across modules rather than mirror one module.
 ACROSS = re.compile(
-    r"test_(tidy|examples|docs|benchmarks|sdk_\w+|crash\w*|power_cut|broker|rabbitmq|weather|fuzz\w*|soak\w*|p\d+\w*|interop\w*|\w+_proof)"
+    r"test_(tidy|behaviour|examples|docs|benchmarks|sdk_\w+|crash\w*|power_cut|broker|rabbitmq|weather|fuzz\w*|soak\w*|p\d+\w*|interop\w*|\w+_proof)"
 )
 
 

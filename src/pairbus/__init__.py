@@ -1,3 +1,90 @@
-"""Paired namespaces for Azure Service Bus, and the embedded broker they are proved on."""
+"""Paired namespaces for Azure Service Bus, and the embedded broker they are proved on.
+
+The names are looked up when they are first asked for: `import pairbus`, as the command line and pytest's plugin do,
+does not pay for the SDK. The async client is `pairbus.aio.ServiceBusClient`; everything else here serves both.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # as in `typing`, which would be imported for nothing else
+if TYPE_CHECKING:
+    from pairbus.errors import PairbusError as PairbusError
+    from pairbus.pairing.errors import AliasConflictError as AliasConflictError
+    from pairbus.pairing.errors import AlreadyPaired as AlreadyPaired
+    from pairbus.pairing.errors import BacklogUnavailableError as BacklogUnavailableError
+    from pairbus.pairing.errors import BodyNotCopyableError as BodyNotCopyableError
+    from pairbus.pairing.errors import ClientFaultedError as ClientFaultedError
+    from pairbus.pairing.errors import EntityUnreachableError as EntityUnreachableError
+    from pairbus.pairing.errors import ForkedClientError as ForkedClientError
+    from pairbus.pairing.errors import InvalidOptions as InvalidOptions
+    from pairbus.pairing.errors import NoTimeLeftError as NoTimeLeftError
+    from pairbus.pairing.errors import NotTriedError as NotTriedError
+    from pairbus.pairing.errors import PairingError as PairingError
+    from pairbus.pairing.errors import PairingFailed as PairingFailed
+    from pairbus.pairing.errors import ScheduleDuringFailoverError as ScheduleDuringFailoverError
+    from pairbus.pairing.errors import WrongLoopError as WrongLoopError
+    from pairbus.pairing.events import BacklogQueueEjected as BacklogQueueEjected
+    from pairbus.pairing.events import BacklogQueueLeftOut as BacklogQueueLeftOut
+    from pairbus.pairing.events import BacklogQueueReturned as BacklogQueueReturned
+    from pairbus.pairing.events import ClientFaulted as ClientFaulted
+    from pairbus.pairing.events import EntityThrottled as EntityThrottled
+    from pairbus.pairing.events import Event as Event
+    from pairbus.pairing.events import MessageDiverted as MessageDiverted
+    from pairbus.pairing.events import PairingCompleted as PairingCompleted
+    from pairbus.pairing.events import PairingDegraded as PairingDegraded
+    from pairbus.pairing.events import PingFailed as PingFailed
+    from pairbus.pairing.events import PingSucceeded as PingSucceeded
+    from pairbus.pairing.events import SizeWarning as SizeWarning
+    from pairbus.pairing.events import StateChanged as StateChanged
+    from pairbus.pairing.events import SyphonStarted as SyphonStarted
+    from pairbus.pairing.events import SyphonStopped as SyphonStopped
+    from pairbus.pairing.observers import LedgerObserver as LedgerObserver
+    from pairbus.pairing.observers import LoggingObserver as LoggingObserver
+    from pairbus.pairing.observers import Observer as Observer
+    from pairbus.pairing.options import PairedNamespaceOptions as PairedNamespaceOptions
+    from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions
+    from pairbus.pairing.states import EntityState as EntityState
+    from pairbus.pairing.verdicts import AS_DESCRIBED as AS_DESCRIBED
+    from pairbus.pairing.verdicts import DEFAULT as DEFAULT
+    from pairbus.pairing.verdicts import Verdict as Verdict
+    from pairbus.sync.client import ServiceBusClient as ServiceBusClient
+    from pairbus.sync.sender import PairedSender as PairedSender
+
+_HOMES = {
+    "pairbus.errors": ("PairbusError",),
+    "pairbus.pairing.errors": (
+        "AliasConflictError", "AlreadyPaired", "BacklogUnavailableError", "BodyNotCopyableError", "ClientFaultedError",
+        "EntityUnreachableError", "ForkedClientError", "InvalidOptions", "NoTimeLeftError", "NotTriedError",
+        "PairingError", "PairingFailed", "ScheduleDuringFailoverError", "WrongLoopError",
+    ),
+    "pairbus.pairing.events": (
+        "BacklogQueueEjected", "BacklogQueueLeftOut", "BacklogQueueReturned", "ClientFaulted", "EntityThrottled",
+        "Event", "MessageDiverted", "PairingCompleted", "PairingDegraded", "PingFailed", "PingSucceeded",
+        "SizeWarning", "StateChanged", "SyphonStarted", "SyphonStopped",
+    ),
+    "pairbus.pairing.observers": ("LedgerObserver", "LoggingObserver", "Observer"),
+    "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),
+    "pairbus.pairing.states": ("EntityState",),
+    "pairbus.pairing.verdicts": ("AS_DESCRIBED", "DEFAULT", "Verdict"),
+    "pairbus.sync.client": ("ServiceBusClient",),
+    "pairbus.sync.sender": ("PairedSender",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+if not TYPE_CHECKING:  # or a checker would believe in every name
+
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = getattr(import_module(home), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -23,6 +23,7 @@ from pairbus.broker.commands import FOR_S_MAX
 from pairbus.broker.control import request
 from pairbus.broker.faults import KINDS, Fault
 from pairbus.errors import PairbusError
+from pairbus.syphon_commands import backlog, provision, syphon
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 Durability = Literal["strict", "default", "none"]
@@ -93,9 +94,16 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
     help="What a power cut may undo: nothing (strict), settlements of the last 0.1 s (default), anything (none).",
 )
 @click.option("--ledger", is_flag=True, help="Write every message's events to DATA/NAME/ledger.")
+@click.option("--salvage", is_flag=True, help="Start although stored records are damaged: those are lost, and named.")
 @_debug
 def broker(
-    namespaces: tuple[str, ...], data: Path, config: Path | None, host: str, durability: Durability, ledger: bool
+    namespaces: tuple[str, ...],
+    data: Path,
+    config: Path | None,
+    host: str,
+    durability: Durability,
+    ledger: bool,
+    salvage: bool,
 ) -> None:
     """Run one or more namespaces until SIGTERM or Ctrl-C.
 
@@ -113,7 +121,7 @@ def broker(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with serve(
-            *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config
+            *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config, salvage=salvage
         ) as running:
             for served in running.namespaces.values():
                 ready = {
@@ -153,7 +161,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 )
 @click.option("--entity", help="Only this entity; without it, the whole namespace.")
 @click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
-@click.option("--delay", type=float, help="latency: seconds that every answer is late.")
+@click.option("--delay", type=float, help="latency: seconds that every answer is late; lost-answer: until the cut.")
 @click.option("--for", "seconds", type=float, help="End by itself after so many seconds.")
 @click.option("--clear", is_flag=True, help="End the fault; without KIND, all of the namespace's or entity's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the faults in force as one JSON object.")
@@ -179,6 +187,8 @@ def fault(
                    such operations fail with an internal error
       throttle     operations past --rate a second are refused as server busy
       latency      every answer is --delay seconds late
+      lost-answer  sends are stored, and in place of the answer the connection is cut
+      hang         sends are neither stored nor answered; cut when the fault ends
     """
     if kind is not None and kind not in KINDS:
         raise click.UsageError(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
@@ -232,12 +242,16 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{namespace}: no faults")
 
 
+for command in (backlog, provision, syphon):
+    cli.add_command(_debug(command))
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script: runs a command and turns whatever it raises into a line and an exit code."""
     state: dict[str, Any] = {}
     try:
-        cli.main(args=arguments, prog_name="pairbus", standalone_mode=False, obj=state)
-        code = 0
+        # click hands over the code of a command that asked for one, and nothing otherwise
+        code = cli.main(args=arguments, prog_name="pairbus", standalone_mode=False, obj=state) or 0
     except click.exceptions.Exit as exit_request:
         code = exit_request.exit_code
     except (click.Abort, KeyboardInterrupt):

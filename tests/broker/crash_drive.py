@@ -30,6 +30,7 @@ UNTIDY_SDK: Final = [
 ]
 _DURABILITIES: Final = ("default", "default", "default", "strict", "none")
 _KILLS_BETWEEN_RESTS: Final = 20
+_TIMES_MAX: Final = 4
 
 
 def new_seed() -> int:
@@ -71,18 +72,23 @@ class Drive:
     def totals(self) -> Any:
         return self.checker.totals
 
-    def run(self, kills: int, seconds: float = 0.0) -> None:
-        """At least so many kills, and on for so long; in the end nothing may be amiss."""
+    def run(self, kills: int, seconds: float = 0.0, **least: int) -> None:
+        """At least so many kills, on for so long, and until the totals are `least`, which takes a slow machine more
+        kills; in the end nothing may be amiss."""
         end = time.monotonic() + seconds
         with self._under_load() as load:
             done = 0
-            while done < kills - 1 or time.monotonic() < end:
+            while done < kills - 1 or time.monotonic() < end or (self._lacks(least) and done < _TIMES_MAX * kills):
                 time.sleep(self._rng.uniform(*self._proof.lives_s))
                 done += self._crash(audited=self._rng.random() < 0.7)
                 if done % _KILLS_BETWEEN_RESTS == 0:
                     load.wait_resumed()
             load.wait_resumed()
             self._crash(audited=True)
+        assert self._lacks(least) == {}, self.totals
+
+    def _lacks(self, least: dict[str, int]) -> dict[str, int]:
+        return {name: count for name, count in least.items() if getattr(self.totals, name) < count}
 
     def run_deaths(self, deaths: Sequence[tuple[str, int, str]]) -> None:
         """The broker dies by itself, at exactly these calls to its disk (see `SickDisk`)."""
@@ -141,7 +147,8 @@ class Drive:
             load.wait_parked()
             self.history.audited(asyncio.run(self._proof.look(broker.connection_string, broker.ca_file)))
             self.checker.fold(self.history.take())
-            assert self.checker.problems == [], f"seed {self._seed}, after {self.totals.kills} kills"
+            found = "\n".join(self.checker.problems)
+            assert found == "", f"seed {self._seed}, after {self.totals.kills} kills, {self.checker!r}:\n{found}"
             load.release()
 
     def _kill(self) -> int:

@@ -326,11 +326,15 @@ class FeatureChecker:
         self._check_sessions()
 
     def _check_absence(self, copy: _Copy, at: float) -> None:
+        # Until its time nobody can see what waits elsewhere, so that it does not show says nothing: neither that the
+        # send was not stored, nor that a cancellation without an answer was carried out.
+        if copy.elsewhere and SCHEDULED in copy.states and at <= copy.due + GRACE_S:
+            return
         if GONE in copy.states:
             self._forget(copy)
-        elif ABSENT in copy.states and not (copy.elsewhere and at <= copy.due + GRACE_S):
+        elif ABSENT in copy.states:
             del self._copies[copy.home, copy.id]
-        elif not (copy.elsewhere and SCHEDULED in copy.states and at <= copy.due + GRACE_S):
+        else:
             self.problems.append(f"{copy.id} in {copy.home}: it is lost; it can only be {known(copy.states)}")
             self._forget(copy)
 

@@ -39,6 +39,8 @@ def test_p46_each_kind_refuses_just_its_own_operations(kind: str, operation: str
     assert faults.unreachable("orders", NOW) is (kind == "unreachable")
     assert faults.black_hole("orders", NOW) is (kind == "black-hole")
     assert faults.latency("orders", NOW) == (0.5 if kind == "latency" else 0.0)
+    assert faults.hangs("orders", NOW) is (kind == "hang")
+    assert faults.lost_answer("orders", NOW) == (0.0 if kind == "lost-answer" else None)
 
 
 def test_no_fault_no_effect() -> None:
@@ -47,6 +49,8 @@ def test_no_fault_no_effect() -> None:
     assert not faults.unreachable(None, NOW)
     assert not faults.black_hole(None, NOW)
     assert faults.latency("orders", NOW) == 0.0
+    assert not faults.hangs("orders", NOW)
+    assert faults.lost_answer("orders", NOW) is None
     assert faults.deadline(NOW) is None
     assert not faults
     assert repr(faults) == "<Faults none>"
@@ -136,6 +140,27 @@ def test_latencies_of_namespace_and_entity_add_up() -> None:
     assert faults.latency("invoices", NOW) == 0.25
 
 
+def test_of_two_lost_answers_the_earlier_cut_is_the_cut() -> None:
+    faults = Faults()
+    faults.set(Fault("lost-answer", delay=0.5))
+    faults.set(Fault("lost-answer", entity="orders", delay=2, until=NOW + 5))
+    faults.set(Fault("lost-answer", entity="invoices"))
+    assert faults.lost_answer("orders", NOW) == 0.5
+    assert faults.lost_answer("orders/$management", NOW) == 0.5
+    assert faults.lost_answer("invoices", NOW) == 0.0
+    faults.clear("lost-answer", exact=True)
+    assert faults.lost_answer("orders", NOW) == 2
+    assert faults.lost_answer("orders", NOW + 5) is None
+    assert faults.lost_answer("others", NOW) is None
+
+
+def test_a_hang_covers_its_entity_until_its_time() -> None:
+    faults = Faults()
+    faults.set(Fault("hang", entity="Orders", until=NOW + 5))
+    assert [faults.hangs(path, NOW) for path in ("orders", "orders/$management", "invoices")] == [True, True, False]
+    assert not faults.hangs("orders", NOW + 5)
+
+
 def test_a_fault_ends_at_its_time_with_or_without_a_tick() -> None:
     changes: list[str] = []
     faults = Faults(lambda: changes.append("changed"))
@@ -199,6 +224,9 @@ def test_clear(kind: str | None, entity: str | None, exact: bool, left: list[str
         ({"kind": "latency"}, "latency needs a delay: seconds"),
         ({"kind": "no-send", "rate": 1.0}, "no-send takes no rate; throttle does"),
         ({"kind": "throttle", "rate": 1.0, "delay": 1.0}, "throttle takes no delay; latency does"),
+        ({"kind": "hang", "delay": 1.0}, "hang takes no delay; latency does, and lost-answer may"),
+        ({"kind": "lost-answer", "delay": -1}, "delay -1 of lost-answer is out of bounds: seconds, 0 to 3600"),
+        ({"kind": "lost-answer", "rate": 1}, "lost-answer takes no rate; throttle does"),
         ({"kind": "throttle", "rate": -1}, "rate -1 of throttle is out of bounds"),
         ({"kind": "throttle", "rate": math.nan}, "rate nan"),
         ({"kind": "throttle", "rate": True}, "rate True"),

@@ -21,6 +21,7 @@ def test_counts_show_up_under_their_labels() -> None:
     orders.sends += 2
     orders.send_bytes += 2048
     orders.renews += 1
+    orders.polls += 5
     orders.settled("complete", 3)
     orders.settled("dead-letter")
     orders.refused("com.microsoft:server-busy")
@@ -34,6 +35,7 @@ def test_counts_show_up_under_their_labels() -> None:
     assert lines(metrics, "message_bytes_sent") == [
         'pairbus_message_bytes_sent_total{namespace="contoso",entity="orders"} 2048'
     ]
+    assert lines(metrics, "empty_receives") == ['pairbus_empty_receives_total{namespace="contoso",entity="orders"} 5']
     assert lines(metrics, "locks_renewed") == ['pairbus_locks_renewed_total{namespace="contoso",entity="orders"} 1']
     assert lines(metrics, "settlements") == [
         'pairbus_settlements_total{namespace="contoso",entity="orders",outcome="complete"} 3',

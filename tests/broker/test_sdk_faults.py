@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import gc
 import time
 from collections.abc import Iterator
 
@@ -34,6 +36,7 @@ SCOPES = ["namespace", "entity"]
 @pytest.fixture(autouse=True)
 def no_faults_left(broker: Broker) -> Iterator[None]:
     yield
+    gc.collect()  # what the SDK left behind, while the marks above are in force
     assert not broker.faults("contoso").active(time.time())
 
 
@@ -179,6 +182,86 @@ async def test_latency_delays_answers(sdk: Sdk, broker: Broker) -> None:
             assert time.monotonic() - began >= 0.7
             with pytest.raises(OperationTimeoutError):
                 await sender.send_messages(ServiceBusMessage("y"), timeout=0.2)
+
+
+def in_an_hour() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+
+
+async def test_p20_a_send_whose_answer_is_lost_is_stored_once(sdk: Sdk, broker: Broker) -> None:
+    queue, other = await sdk.queue(), await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "lost-answer", entity=queue):
+            with pytest.raises(ServiceBusConnectionError):
+                await sender.send_messages(ServiceBusMessage("single"))
+            with pytest.raises(ServiceBusConnectionError):
+                await sender.send_messages([ServiceBusMessage("in a"), ServiceBusMessage("batch")])
+            # other entities have their answers, and so has all that is no send
+            async with client.get_queue_sender(other) as elsewhere:
+                await elsewhere.send_messages(ServiceBusMessage("elsewhere"))
+            assert [str(m) for m in await sdk.receive(queue, 3)] == ["single", "in a", "batch"]
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert await sdk.depth(queue) == (1, 0)
+
+
+async def test_lost_answers_to_schedules_and_publications_of_a_namespace(sdk: Sdk, broker: Broker) -> None:
+    queue, topic = await sdk.queue(), await sdk.topic("all")
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "lost-answer"):
+            with pytest.raises(ServiceBusError):
+                await sender.schedule_messages(ServiceBusMessage("later"), in_an_hour())
+            with pytest.raises(ServiceBusConnectionError):
+                await sdk.publish(topic, ServiceBusMessage("news"))
+        (number,) = await sender.schedule_messages(ServiceBusMessage("later, too"), in_an_hour())
+        async with client.get_queue_receiver(queue) as receiver:
+            peeked = await receiver.peek_messages(max_message_count=5)
+        assert [str(m) for m in peeked] == ["later", "later, too"]
+        assert peeked[1].sequence_number == number
+        async with client.get_subscription_receiver(topic, "all") as receiver:
+            assert [str(m) for m in await receiver.peek_messages(max_message_count=5)] == ["news"]
+
+
+async def test_p20_a_send_that_hangs_is_not_stored(sdk: Sdk, broker: Broker) -> None:
+    queue, other = await sdk.queue(), await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        with fault(broker, "hang", entity=queue):
+            with pytest.raises(OperationTimeoutError):
+                await sender.send_messages(ServiceBusMessage("given up"), timeout=0.5)
+            # other entities go on; so do links, claims, receiving and management
+            async with client.get_queue_sender(other) as elsewhere:
+                await elsewhere.send_messages(ServiceBusMessage("elsewhere"))
+            assert [str(m) for m in await sdk.receive(queue, 1)] == ["before"]
+            assert await sdk.depth(queue) == (0, 0)
+        await sdk.send(queue, ServiceBusMessage("after"))
+    assert [str(m) for m in await sdk.receive(queue, 1)] == ["after"]
+    assert await sdk.depth(queue) == (0, 0)
+
+
+async def test_who_waits_for_a_send_that_hangs_is_cut_off_when_the_fault_ends(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "hang"):
+            sending = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("hangs")))
+            await hung(broker, queue)
+        with pytest.raises(ServiceBusConnectionError):
+            await sending
+        with fault(broker, "hang", entity=queue):
+            message = ServiceBusMessage("hangs, too")
+            scheduling = asyncio.ensure_future(sender.schedule_messages(message, in_an_hour()))
+            await hung(broker, queue)
+        with pytest.raises(ServiceBusError):
+            await scheduling
+        await sender.send_messages(ServiceBusMessage("after"))
+        async with client.get_queue_receiver(queue) as receiver:
+            assert [str(m) for m in await receiver.peek_messages(max_message_count=5)] == ["after"]
+
+
+async def hung(broker: Broker, *queues: str) -> None:
+    """Until sends to just these hang."""
+    server = broker.namespaces["contoso"]
+    while {path for connection in list(server.connections) for path in connection.hung} != set(queues):
+        await asyncio.sleep(0.01)
 
 
 async def test_a_fault_ends_by_itself(sdk: Sdk, broker: Broker) -> None:

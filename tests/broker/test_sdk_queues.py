@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import uuid
 from typing import Any
@@ -112,6 +113,18 @@ async def test_lists_and_batches_keep_their_order(sdk: Sdk) -> None:
     got = await sdk.receive(queue, 100, receive_mode=DELETE)
     assert [str(m) for m in got] == [f"{kind} {i}" for kind in ("list", "batch") for i in range(50)]
     assert [m.sequence_number for m in got] == list(range(1, 101))
+
+
+async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken(sdk: Sdk) -> None:
+    queue = await sdk.queue()
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        batch = await sender.create_message_batch()
+        for size in (20_000, 1_000, 1):
+            with contextlib.suppress(MessageSizeExceededError):
+                for _ in range(10_000):
+                    batch.add_message(ServiceBusMessage(b"x" * size, message_id="1"))
+        await sender.send_messages(batch)
+    assert (await sdk.depth(queue))[0] == len(batch)
 
 
 async def test_receive_and_delete_leaves_nothing(sdk: Sdk) -> None:
@@ -249,6 +262,14 @@ async def test_peek_shows_without_taking(sdk: Sdk) -> None:
 async def test_large_messages_travel_in_many_frames(sdk: Sdk) -> None:
     queue = await sdk.queue()
     body = bytes(range(256)) * 1000  # 256,000 bytes: four frames each way
+    await sdk.send(queue, ServiceBusMessage(body))
+    (got,) = await sdk.receive(queue, 1)
+    assert b"".join(got.body) == body
+
+
+async def test_an_entity_that_takes_more_than_a_connection_gathers_gets_it(sdk: Sdk) -> None:
+    queue = await sdk.queue(max_message_size_in_kilobytes=20 * 1024)
+    body = bytes(range(256)) * 4 * 1024 * 18  # 18 MiB; of smaller messages a connection gathers 16
     await sdk.send(queue, ServiceBusMessage(body))
     (got,) = await sdk.receive(queue, 1)
     assert b"".join(got.body) == body

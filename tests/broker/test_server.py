@@ -6,15 +6,19 @@ import asyncio
 import json
 import ssl
 import stat
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from pairbus.amqp.message import encode_message, read_body, split
 from pairbus.broker import Broker, serve, serve_sync
 from pairbus.broker.description import QueueDescription
 from pairbus.errors import PairbusError
+from pairbus.wire import WireClient
 
 from .sdk import Sdk
 
@@ -66,6 +70,53 @@ async def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
                 pass
     async with serve("contoso", data=tmp_path):
         pass
+
+
+async def test_a_damaged_journal_is_refused_unless_it_is_to_be_salvaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [f"message {number}".encode() for number in range(4)]
+    async with serve("contoso", data=tmp_path) as broker:
+        await create(broker, "q")
+        async with WireClient.from_connection_string(broker.namespaces["contoso"].connection_string) as wire:
+            sender = await wire.sender("q")
+            for body in bodies:
+                await sender.send(encode_message(body=body))
+    (segment,) = [path for path in (tmp_path / "contoso" / "journal").iterdir() if bodies[1] in path.read_bytes()]
+    segment.write_bytes(segment.read_bytes().replace(bodies[1], b"Message 1"))
+    with pytest.raises(PairbusError, match=r"damaged at offset .* \(--salvage\) to go on without"):
+        async with serve("contoso", data=tmp_path):
+            pass
+    for _ in range(2):
+        caplog.clear()
+        async with (
+            serve("contoso", data=tmp_path, salvage=True) as broker,
+            WireClient.from_connection_string(broker.namespaces["contoso"].connection_string) as wire,
+        ):
+            peeked = await wire.peek("q", 1, 10)
+        found = [b"".join(part for _, part in read_body(each, split(each))) for each in peeked]
+        assert found == [bodies[0], *bodies[2:]]
+        assert "bytes of records are lost" in caplog.text
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_the_command_line_salvages_where_it_is_told_to(tmp_path: Path, salvage: bool) -> None:
+    with serve_sync("contoso", data=tmp_path) as broker:
+        sdk = Sdk(False, broker.namespaces["contoso"])
+        asyncio.run(sdk.queue())
+        asyncio.run(sdk.queue())
+    (segment,) = [path for path in (tmp_path / "contoso" / "journal").iterdir() if b"queue-" in path.read_bytes()]
+    segment.write_bytes(segment.read_bytes().replace(b"queue-", b"Queue-", 1))
+    command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "contoso", "--data", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, *["--salvage"] * salvage], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert ("contoso" in ready, process.returncode) == ((True, 0) if salvage else (False, 1))
+    assert ("bytes of records are lost" if salvage else "open it with salvage (--salvage)") in said
 
 
 @pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "B")])

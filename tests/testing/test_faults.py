@@ -32,6 +32,14 @@ def test_in_force_inside_gone_after(pairbus_broker: Broker) -> None:
     assert in_force(pairbus_broker) == []
 
 
+def test_what_a_kind_may_be_given_and_need_not(pairbus_broker: Broker) -> None:
+    with fault(pairbus_broker, "lost-answer", delay=0.5), fault(pairbus_broker, "hang", entity="orders"):
+        assert in_force(pairbus_broker) == [Fault("lost-answer", delay=0.5), Fault("hang", entity="orders")]
+    with fault(pairbus_broker, "lost-answer"):
+        assert in_force(pairbus_broker) == [Fault("lost-answer")]
+    assert in_force(pairbus_broker) == []
+
+
 def test_gone_after_an_error_too(pairbus_broker: Broker) -> None:
     with pytest.raises(ZeroDivisionError), fault(pairbus_broker, "no-send"):
         raise ZeroDivisionError

@@ -91,6 +91,8 @@ class Connection:
         #: Bytes of messages of which more frames are to come, and how many there may be.
         self.gathered_bytes = 0
         self.gathered_bytes_max = limits.gathered_bytes_max
+        #: The largest message that a link was accepted with: one may come in besides.
+        self.expected_bytes_max = 0
         #: What a frame has room for besides the 8 bytes of its header.
         self.payload_bytes_max = FRAME_BYTES_MIN - 8
         self.context: Any = None

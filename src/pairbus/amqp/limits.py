@@ -15,7 +15,8 @@ class Limits:
     #: A message of several frames is gathered up to this size, or what its link was accepted with; a larger one is
     #: discarded and reported as too large.
     message_bytes_max: int = 1024 * 1024 + 65536
-    #: Of all messages together whose last frame has not come: there may be one on every link.
+    #: Of all messages together whose last frame has not come: there may be one on every link. The largest message that
+    #: a link was accepted with comes on top, so that one such can always come in.
     gathered_bytes_max: int = 16 * 1024 * 1024
     #: Transfers that the peer may have under way in a session before it must wait for a flow from us.
     incoming_window: int = 5000

@@ -142,8 +142,15 @@ class Link:
 class SenderLink(Link):
     """We send on it."""
 
-    __slots__ = ()
+    __slots__ = ("grants", "unseen")
     is_sender = True
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        #: How often the peer has asked for messages, and not merely for the rest of what it had asked for (a drain).
+        self.grants = 0
+        #: Messages that were on their way when it last did: they are part of what it asked for.
+        self.unseen = 0
 
     def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
         """Writes one message; frames that the peer's session window has no room for wait in the session."""
@@ -177,8 +184,13 @@ class SenderLink(Link):
             # a receiver that has not seen our attach yet doesn't know our count: then it counts from our first
             base = 0 if flow.delivery_count is None else flow.delivery_count
             outstanding = (self.delivery_count - base) & _MASK
-            self.credit = max(0, flow.link_credit - outstanding) if outstanding < 0x80000000 else flow.link_credit
+            if outstanding >= 0x80000000:
+                outstanding = 0
+            before, self.credit = self.credit, max(0, flow.link_credit - outstanding)
             self.drain = bool(flow.drain)
+            if flow.link_credit > 0 and (self.credit > before or not self.drain):
+                self.grants += 1
+                self.unseen = outstanding
             events.append(CreditChanged(self))
         if flow.echo:
             self.session.write_flow(self)
@@ -202,6 +214,8 @@ class ReceiverLink(Link):
     def expect(self, message_bytes_max: int) -> None:
         # some more, so that one that is a little too large is refused by whoever knows the entity, in its words
         self._bytes_max = message_bytes_max + 65536
+        connection = self.session.connection
+        connection.expected_bytes_max = max(connection.expected_bytes_max, self._bytes_max)
 
     def flow(self, credit: int, drain: bool = False) -> None:
         """Sets, not adds, what the peer may send."""
@@ -277,10 +291,11 @@ class ReceiverLink(Link):
         self._parts.append(payload)
         self._gathered += len(payload)
         connection.gathered_bytes += len(payload)
-        if connection.gathered_bytes > connection.gathered_bytes_max:
+        limit = connection.gathered_bytes_max + connection.expected_bytes_max
+        if connection.gathered_bytes > limit:
             raise LimitExceeded(
                 f"messages that are not complete yet have {connection.gathered_bytes} bytes together, "
-                f"the limit is {connection.gathered_bytes_max}"
+                f"the limit is {limit}"
             )
 
     def _drop_parts(self) -> None:

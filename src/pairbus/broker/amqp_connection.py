@@ -73,6 +73,8 @@ class AmqpConnection(asyncio.Protocol):
         self.authorization = Authorization()
         self.can_write = True
         self.is_silent = False
+        #: Entities to which sends came that a fault has swallowed.
+        self.hung: set[str] = set()
         #: Of deliveries, since the last flush.
         self.unflushed_bytes = 0
         #: That wait for credit on their links.
@@ -371,6 +373,22 @@ class AmqpConnection(asyncio.Protocol):
         link.settle(delivery_id, delivery_id, state)
         self.flush_soon()
 
+    def loses_answer(self, path: str) -> bool:
+        """Whether a fault keeps the answer to a stored send from its client, whose connection is cut instead."""
+        faults = self.host.faults
+        after_s = faults.lost_answer(path, self.host.clock()) if faults else None
+        if after_s is None:
+            return False
+        if after_s:
+            self.loop.call_later(after_s, self.abort)
+        else:
+            self.abort()
+        return True
+
+    def hang(self, path: str) -> None:
+        """A send is not stored and never answered: when that fault is over, the connection is."""
+        self.hung.add(path)
+
     @property
     def takes_more(self) -> bool:
         """Deliveries, in this turn."""
@@ -452,6 +470,7 @@ class AmqpConnection(asyncio.Protocol):
     def _on_credit(self, event: CreditChanged) -> None:
         context = event.link.context
         if isinstance(context, Egress):
+            context.note_grant()
             if event.link.drain and not context.dispatcher.has_messages():
                 context.answer_drain()
             elif event.link.credit > 0 or event.link.drain:

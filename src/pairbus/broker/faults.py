@@ -1,8 +1,9 @@
 """Which faults are in force on a namespace, and what they do to an operation (P46, P47).
 
 Decides: whether a namespace or an entity is out of reach or silent, whether an operation is refused and with which
-words, how late it is answered. Does not close sockets, delay frames or read a clock: the broker's shells ask, with
-`now` in unix seconds, and act. The control socket never asks, so no fault can lock its user out.
+words, how late it is answered, whether a send is lost or its answer. Does not close sockets, delay frames or read a
+clock: the broker's shells ask, with `now` in unix seconds, and act. The control socket never asks, so no fault can
+lock its user out.
 
     kind         on a namespace                        on an entity                       needs
     unreachable  the port refuses                      its links are refused and cut      -
@@ -13,6 +14,14 @@ words, how late it is answered. Does not close sockets, delay frames or read a c
     throttle     past `rate` operations a second       likewise; each fault has one       rate >= 0 (0: all refused)
                  all are refused with server busy      bucket, of one second's worth
     latency      answers come `delay` seconds late     likewise, added to the namespace's delay > 0
+    lost-answer  sends are stored; in place of the     likewise                           (delay >= 0)
+                 answer the connection is cut, at
+                 once or `delay` seconds later
+    hang         sends are taken, not stored and not   likewise                           -
+                 answered; when it ends, connections
+                 on which one hung are cut
+
+Sends are messages on a link and those scheduled over `$management`.
 
 A fault on an entity covers its sub-queues and nodes (`orders/$DeadLetterQueue`, `orders/$management`,
 `news/Subscriptions/all`). A second fault of the same kind on the same target replaces the first.
@@ -40,9 +49,10 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a kind of fault needs, and what it answers with to which operations."""
+    """What a kind of fault needs or may be given, and what it answers with to which operations."""
 
     needs: str | None = None
+    takes: str | None = None
     refuses: frozenset[str] = frozenset()
     condition: str = ""
     text: str = ""
@@ -61,8 +71,10 @@ KINDS: Mapping[str, Kind] = {
     "no-send": Kind(refuses=frozenset({"send"}), condition=INTERNAL_ERROR, text=_UNABLE),
     "no-receive": Kind(refuses=frozenset({"receive"}), condition=INTERNAL_ERROR, text=_UNABLE),
     "no-manage": Kind(refuses=frozenset({"manage"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "throttle": Kind("rate", frozenset({"send", "receive", "manage"}), SERVER_BUSY, _BUSY),
+    "throttle": Kind("rate", None, frozenset({"send", "receive", "manage"}), SERVER_BUSY, _BUSY),
     "latency": Kind("delay"),
+    "lost-answer": Kind(takes="delay"),
+    "hang": Kind(),
 }
 
 
@@ -85,8 +97,8 @@ class Fault:
             if value is None:
                 if kind.needs == name:
                     raise InvalidFault(f"{self.kind} needs a {name}: {_UNITS[name]}")
-            elif name != "until" and kind.needs != name:
-                raise InvalidFault(f"{self.kind} takes no {name}; {_USERS[name]} does")
+            elif name != "until" and name not in (kind.needs, kind.takes):
+                raise InvalidFault(f"{self.kind} takes no {name}; {_USERS[name]}")
             elif isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
                 raise InvalidFault(f"{name} {value!r} of {self.kind} is out of bounds: {_UNITS[name]}")
 
@@ -104,7 +116,7 @@ _UNITS = {
     "delay": f"seconds, 0 to {DELAY_S_MAX:.0f}",
     "until": "unix seconds",
 }
-_USERS = {"rate": "throttle", "delay": "latency"}
+_USERS = {"rate": "throttle does", "delay": "latency does, and lost-answer may"}
 
 
 def _key(entity: str) -> str:
@@ -210,6 +222,16 @@ class Faults:
         if not self._faults:
             return 0.0
         return sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
+
+    def hangs(self, entity: str | None, now: float) -> bool:
+        """Whether a send is taken and neither stored nor answered."""
+        return bool(self._faults) and bool(self._covering("hang", entity, now))
+
+    def lost_answer(self, entity: str | None, now: float) -> float | None:
+        """Seconds after which the connection is cut in place of the answer to a send that is stored; None: never."""
+        if not self._faults:
+            return None
+        return min((self._faults[key].delay or 0.0 for key in self._covering("lost-answer", entity, now)), default=None)
 
     def refusal(self, operation: Operation, entity: str | None, now: float, count: int = 1) -> Refusal | None:
         """Asked once per operation, since an allowed one takes `count` permits of every throttle that covers it."""

@@ -17,7 +17,7 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.journal import JournalError
 
 from . import records
-from .content import Traits, take_in, with_ttl
+from .content import Content, Traits, take_in, with_ttl
 from .duplicates import Sighting, key_of
 from .entity import QueueEntity
 from .message import SCHEDULED, Message
@@ -38,21 +38,6 @@ class Intake:
     def __repr__(self) -> str:
         return f"<Intake of {self._store!r}>"
 
-    def schedule(
-        self,
-        queue: MessageQueue,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Callable[[list[int], Refusal | None], None],
-    ) -> None:
-        """As `send`; tells the numbers by which they can be cancelled. 0 is that of a duplicate, which is dropped."""
-        numbers: list[int] = []
-
-        def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else numbers, refusal)
-
-        self.send(queue, payloads, now, finish, numbers)
-
     def send(
         self,
         queue: MessageQueue,
@@ -71,19 +56,12 @@ class Intake:
         pings: list[bytes] = []
         size = at = 0
         number = entity.last_sequence
-        limit = entity.message_bytes_max
-        closely = entity.takes_closely
+        contents = contents_of(entity, payloads, self._store.new_token, entity.takes_closely)
+        if isinstance(contents, Refusal):
+            done(contents)
+            return
         duplicates = Duplicates(entity, now) if entity.duplicates is not None else None
-        for payload in payloads:
-            if len(payload) > limit:
-                text = f"The message has {len(payload)} bytes; '{queue.path}' takes messages of up to {limit} bytes."
-                done(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
-                return
-            try:
-                kept = take_in(payload, self._new_id, closely)
-            except AmqpError as error:
-                done(Refusal(error.condition, error.description))
-                return
+        for payload, kept in zip(payloads, contents, strict=True):
             if kept is None:
                 pings.append(payload)
                 size += len(payload)
@@ -164,9 +142,6 @@ class Intake:
             return
         entity.last_sequence = number
         entity.pending_bytes += size
-
-    def _new_id(self) -> str:
-        return self._store.new_token().hex()
 
     def _enqueued(
         self,
@@ -293,6 +268,23 @@ class Intake:
         if queue.is_timed:
             self._store.watched[queue] = None
         queue.wake()
+
+
+def contents_of(
+    entity: QueueEntity, payloads: Sequence[bytes], new_token: Callable[[], bytes], closely: bool
+) -> list[Content | None] | Refusal:
+    """The messages of one send taken apart, None for a ping; or why they are refused, all of them."""
+    limit = entity.message_bytes_max
+    contents: list[Content | None] = []
+    for payload in payloads:
+        if len(payload) > limit:
+            text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."
+            return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
+        try:
+            contents.append(take_in(payload, lambda: new_token().hex(), closely))
+        except AmqpError as error:
+            return Refusal(error.condition, error.description)
+    return contents
 
 
 class Duplicates:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .sessions import SessionLock
     from .topic import Topic
 
+#: The SDKs fill a batch up to the limit without counting the properties of its envelope.
+_ENVELOPE_BYTES = 1024
 _CREDIT = 1000
 #: What one receiving link may hold locked on its credit alone.
 _UNSETTLED_MAX = 5000
@@ -92,7 +94,7 @@ class Ingress:
             payloads = [event.payload]
         elif event.message_format == BATCH_FORMAT:
             limit = self.target.message_bytes_max
-            if len(event.payload) > limit:
+            if len(event.payload) > limit + _ENVELOPE_BYTES:
                 text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
                 self._stored(event, 1, now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
                 return
@@ -111,16 +113,20 @@ class Ingress:
             if refusal is not None:
                 done(refusal)
                 return
+            if host.faults.hangs(self.path, now):
+                self.connection.release(len(event.payload))
+                self.connection.hang(self.path)
+                return
         host.namespace.send(self.target, payloads, now, done)
 
     def _stored(self, event: Delivered, count: int, since: float, refusal: Refusal | None) -> None:
         connection = self.connection
         connection.release(len(event.payload))
         if not event.settled and not self.link.detached:
-            if refusal is None:
-                connection.confirm(self.link, event.delivery_id)
-            else:
+            if refusal is not None:
                 connection.reject(self.link, event.delivery_id, rejected(refusal))
+            elif not connection.loses_answer(self.path):
+                connection.confirm(self.link, event.delivery_id)
         host = connection.host
         host.observation.sent(self.path, event, count, since, host.clock(), refusal)
 
@@ -143,7 +149,9 @@ class Egress:
     """A client receives from an entity."""
 
     __slots__ = (
+        "_grants",
         "_is_closed",
+        "_is_waiting",
         "_reserved",
         "_sweep_at",
         "connection",
@@ -176,6 +184,9 @@ class Egress:
         self._reserved = 0
         self._sweep_at = float("-inf")
         self._is_closed = False
+        #: The client has asked for messages and got none since.
+        self._is_waiting = link.credit > 0
+        self._grants = link.grants
         queue.entity.links += 1
         dispatcher.add(self)
 
@@ -190,6 +201,19 @@ class Egress:
         if self.removes:
             return min(link.credit, self._usual_count()) - self._reserved
         return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
+
+    def note_grant(self) -> None:
+        """Where the client asks for messages after it did so before and got none, that was an empty receive (P51)."""
+        if self._grants != self.link.grants:
+            self._grants = self.link.grants
+            self._end_wait()
+            self._is_waiting = not self.link.unseen
+
+    def _end_wait(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            host = self.connection.host
+            host.observation.polled(self.path, host.clock())
 
     def _usual_count(self) -> int:
         """How many messages of the queue's average size are taken at once: they are all in memory then."""
@@ -250,6 +274,7 @@ class Egress:
             if not messages:
                 break
             taken += len(messages)
+            self._is_waiting = False
             for message in messages:
                 token = message.lock_token
                 assert token is not None
@@ -273,6 +298,8 @@ class Egress:
             return
         namespace = self.connection.host.namespace
         now = self.connection.host.clock()
+        if messages:
+            self._is_waiting = False
         for message in messages:
             payload = namespace.delivery(self.queue, message, locked=False)
             self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
@@ -361,6 +388,7 @@ class Egress:
         if self._is_closed:
             return
         self._is_closed = True
+        self._end_wait()
         self.queue.entity.links -= 1
         self.dispatcher.remove(self)
         if self.session is not None:

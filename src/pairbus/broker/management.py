@@ -260,13 +260,17 @@ def _delete(call: Call) -> None:
 
 def _schedule(call: Call) -> None:
     payloads = call.arguments.payloads("messages")
+    path = call.target.path
+    if call.host.faults and call.host.faults.hangs(path, call.now):
+        call.connection.hang(path)
+        return
 
     def done(numbers: list[int], refusal: Refusal | None) -> None:
         if refusal is not None:
             call.refuse(refusal)
-        else:
+        elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.observation.scheduled(call.target.path, payloads, call.now, call.host.clock(), refusal)
+        call.host.observation.scheduled(path, payloads, call.now, call.host.clock(), refusal)
 
     call.host.namespace.schedule(call.target, payloads, call.now, done)
 

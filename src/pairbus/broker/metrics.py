@@ -23,6 +23,7 @@ class EntityCounters:
     __slots__ = (
         "manages",
         "peeks",
+        "polls",
         "receive_bytes",
         "receives",
         "refusals",
@@ -35,7 +36,7 @@ class EntityCounters:
     def __init__(self) -> None:
         self.sends = self.send_bytes = 0
         self.receives = self.receive_bytes = 0
-        self.peeks = self.renews = self.manages = 0
+        self.polls = self.peeks = self.renews = self.manages = 0
         self.settles: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 
@@ -97,6 +98,7 @@ _ENTITY_COUNTERS = (
     ("send_bytes", "message_bytes_sent_total", "Encoded bytes of those messages."),
     ("receives", "messages_delivered_total", "Messages handed to receivers, redeliveries included."),
     ("receive_bytes", "message_bytes_delivered_total", "Encoded bytes of those deliveries."),
+    ("polls", "empty_receives_total", "Receives that got no message before the next one, or before their link ended."),
     ("peeks", "messages_peeked_total", "Messages shown by peek."),
     ("renews", "locks_renewed_total", "Locks renewed."),
     ("manages", "management_requests_total", "Management requests on the entity."),

@@ -130,11 +130,19 @@ class Namespace:
 
     # ---- what queues and topics take alike
 
-    def send(self, target: MessageQueue | Topic, payloads: Sequence[bytes], now: float, done: Done) -> None:
+    def send(
+        self,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        numbers: list[int] | None = None,
+    ) -> None:
+        """All of them or none. `numbers` is filled with what each one gets."""
         if isinstance(target, Topic):
-            self._publishing.publish(target, payloads, now, done)
+            self._publishing.publish(target, payloads, now, done, numbers)
         else:
-            self._intake.send(target, payloads, now, done)
+            self._intake.send(target, payloads, now, done, numbers)
 
     def schedule(
         self,
@@ -143,10 +151,13 @@ class Namespace:
         now: float,
         done: Callable[[list[int], Refusal | None], None],
     ) -> None:
-        if isinstance(target, Topic):
-            self._publishing.schedule(target, payloads, now, done)
-        else:
-            self._intake.schedule(target, payloads, now, done)
+        """As `send`; tells the numbers by which they can be cancelled. 0 is that of a duplicate, which is dropped."""
+        numbers: list[int] = []
+
+        def finish(refusal: Refusal | None) -> None:
+            done([] if refusal is not None else numbers, refusal)
+
+        self.send(target, payloads, now, finish, numbers)
 
     def cancel_scheduled(self, target: MessageQueue | Topic, numbers: Sequence[int], now: float, done: Done) -> None:
         queue = target.active if isinstance(target, Topic) else target

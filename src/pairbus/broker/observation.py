@@ -102,6 +102,12 @@ class Observation:
                 "receive", now, self._name, path, mid=mid, seq=message.sequence_number, size=len(payload), cause="app"
             )
 
+    def polled(self, path: str, now: float) -> None:
+        """A receive that got nothing: it costs as much as one that did."""
+        self._counters.entity(path).polls += 1
+        if self._ledger is not None:
+            self._ledger.event("poll", now, self._name, path, cause="app")
+
     def settled(
         self, path: str, outcome: Outcome, messages: list[int], since: float, now: float, refusal: Refusal | None
     ) -> None:

@@ -7,20 +7,19 @@ checked and confirmed like the rest, and stored nowhere. A ping goes as far as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
 from pairbus.amqp import errors as conditions
-from pairbus.amqp.errors import AmqpError
 from pairbus.journal import JournalError
 
 from . import records
-from .content import Content, Traits, pack_changes, take_in, with_ttl
+from .content import Content, Traits, pack_changes, with_ttl
 from .copies import Copy, Shared, header_of
 from .duplicates import Sighting
-from .intake import Duplicates
+from .intake import Duplicates, contents_of
 from .message import RECOPIED, SCHEDULED, SETTLING, Message
 from .publication import pack_copy, pack_new_copy, pack_publication
 from .queue import MessageQueue
@@ -66,17 +65,6 @@ class Publishing:
     def __repr__(self) -> str:
         return f"<Publishing to {self._store!r}>"
 
-    def schedule(
-        self, topic: Topic, payloads: Sequence[bytes], now: float, done: Callable[[list[int], Refusal | None], None]
-    ) -> None:
-        """As `publish`; tells the numbers by which they can be cancelled. 0 is that of a duplicate: it is dropped."""
-        numbers: list[int] = []
-
-        def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else numbers, refusal)
-
-        self.publish(topic, payloads, now, finish, numbers)
-
     def publish(
         self, topic: Topic, payloads: Sequence[bytes], now: float, done: Done, numbers: list[int] | None = None
     ) -> None:
@@ -87,19 +75,12 @@ class Publishing:
         issues: list[Issue | None] = []
         pings: list[bytes] = []
         size = 0
-        limit = topic.message_bytes_max
-        closely = topic.takes_closely or topic.has_sessions
+        contents = contents_of(topic, payloads, self._store.new_token, topic.takes_closely or topic.has_sessions)
+        if isinstance(contents, Refusal):
+            done(contents)
+            return
         duplicates = Duplicates(topic, now) if topic.duplicates is not None else None
-        for payload in payloads:
-            if len(payload) > limit:
-                text = f"The message has {len(payload)} bytes; '{topic.path}' takes messages of up to {limit} bytes."
-                done(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
-                return
-            try:
-                kept = take_in(payload, self._new_id, closely)
-            except AmqpError as error:
-                done(Refusal(error.condition, error.description))
-                return
+        for payload, kept in zip(payloads, contents, strict=True):
             if kept is None:
                 pings.append(payload)
                 size += len(payload)
@@ -144,9 +125,6 @@ class Publishing:
         topic.pending_bytes += size
         written = partial(self._published, topic, press.printed, size, len(pings), len(head), now, done, sighting)
         self._store.append(kind, (head, *parts), written)
-
-    def _new_id(self) -> str:
-        return self._store.new_token().hex()
 
     def _published(
         self,

@@ -134,7 +134,8 @@ class NamespaceServer:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._keys = KeyRing.load(self._folder)
         hand_out_keys(self._keys, self._plan, self.clock())
-        journal = Journal.open(self._folder / "journal", Options(durability=self._broker.durability))
+        options = Options(durability=self._broker.durability, salvage=self._broker.salvage)
+        journal = Journal.open(self._folder / "journal", options)
         self._ends.push_async_callback(asyncio.to_thread, journal.close)
         self._open_namespace(journal)
         await construct(self.namespace, self._plan, self.clock)
@@ -322,7 +323,8 @@ class NamespaceServer:
         """What a fault on an entity does to the connections that have links to it."""
         links = [link for link in connection.links() if hasattr(link.context, "path")]
         paths = {link.context.path for link in links}
-        if any(self.faults.unreachable(path, now) for path in paths):
+        is_cut = any(self.faults.unreachable(path, now) for path in paths)
+        if is_cut or any(not self.faults.hangs(path, now) for path in connection.hung):
             connection.abort()
             return
         connection.silence(any(self.faults.black_hole(path, now) for path in paths))
@@ -347,10 +349,13 @@ def _trouble(journal: Journal) -> str | None:
 class Broker:
     """Namespaces by name, their data folder, and the control socket beside them."""
 
-    def __init__(self, data: Path, *, host: str, durability: Durability, ledger: bool, clock: Clock) -> None:
+    def __init__(
+        self, data: Path, *, host: str, durability: Durability, ledger: bool, clock: Clock, salvage: bool
+    ) -> None:
         self.data = data
         self.host = host
         self.durability = durability
+        self.salvage = salvage
         self.keeps_ledger = ledger
         self.clock = clock
         self.namespaces: dict[str, NamespaceServer] = {}
@@ -460,13 +465,15 @@ async def serve(
     ledger: bool = False,
     config: str | Path | None = None,
     clock: Clock = time.time,
+    salvage: bool = False,
 ) -> AsyncIterator[Broker]:
     """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left.
 
-    `config` is a file that says what is in them; without names, all namespaces of that file are served.
+    `config` is a file that says what is in them; without names, all namespaces of that file are served. `salvage`:
+    although confirmed records are damaged, which are lost then; what they were is logged.
     """
     plans = [] if config is None else read_config(Path(config))
-    broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock)
+    broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock, salvage=salvage)
     await broker.start(namespaces, plans)
     try:
         yield broker
@@ -483,6 +490,7 @@ def serve_sync(
     ledger: bool = False,
     config: str | Path | None = None,
     clock: Clock = time.time,
+    salvage: bool = False,
 ) -> Iterator[Broker]:
     """The same for code without a loop: the broker runs on a thread of its own.
 
@@ -497,7 +505,14 @@ def serve_sync(
         loop = asyncio.get_running_loop()
         try:
             async with serve(
-                *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config, clock=clock
+                *namespaces,
+                data=data,
+                host=host,
+                durability=durability,
+                ledger=ledger,
+                config=config,
+                clock=clock,
+                salvage=salvage,
             ) as broker:
                 stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
                 outcome.append(broker)

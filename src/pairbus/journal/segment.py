@@ -27,7 +27,7 @@ from pairbus.journal.record import (
 
 SUFFIX = ".segment"
 _CHUNK_BYTES = 1024 * 1024
-_WAY_OUT = "restore the folder from a copy, or open it with salvage to go on without the damaged records"
+_WAY_OUT = "restore the folder from a copy, or open it with salvage (--salvage) to go on without the damaged records"
 
 
 def segment_name(number: int) -> str:

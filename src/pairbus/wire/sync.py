@@ -73,8 +73,13 @@ class WireClient:
 
     @classmethod
     def from_connection_string(cls, text: str | ConnectionString, **options: Any) -> Self:
+        return cls.of(client.WireClient.from_connection_string(text, **options))
+
+    @classmethod
+    def of(cls, inner: client.WireClient) -> Self:
+        """The front of a client that no loop has used yet."""
         made = cls.__new__(cls)
-        made._use(client.WireClient.from_connection_string(text, **options))
+        made._use(inner)
         return made
 
     def _use(self, inner: client.WireClient) -> None:

@@ -1,0 +1,254 @@
+"""Table `outage`: interval zero in an outage that refuses or hangs, and the return to the primary.
+
+Each round a fresh paired client sends to entities of its own while the primary is healthy; then the fault is brought
+about, every entity's first send is diverted, and more follow. What is counted: sends that raised (none must), and how
+long the first diverted send of each entity and those after it took. The return: 100 senders of one entity keep
+sending; the primary comes back; from the first good ping on no send may still begin on its way to the backlog, and
+beside it stands how long it took until each sender's first message was confirmed by the primary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+
+import pairbus
+import pairbus.aio
+from benchmarks.amqp_driver import create_queues
+from benchmarks.bystander import summary
+from benchmarks.figures import Column, Goal, Row, Table
+from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
+from benchmarks.servers import PairbusServer
+from benchmarks.settings import Settings, body
+from pairbus import EntityState, Event, Observer, StateChanged
+from pairbus.testing import fault
+
+NAME = "outage"
+FAULTS = {"refused": "unreachable", "black hole": "black-hole"}
+APIS = ("sync", "async")
+FIRST, AFTER, RETURN = "first diverted send", "those after it", "after a good ping"
+SEND_TIMEOUT_S = 4.0
+PATIENCE_S = 60.0
+RETURN_GOAL_MS = 50.0
+COLUMNS = (
+    Column("confirmed", "confirmed", "share"),
+    Column("p50", "p50", "ms"),
+    Column("p99", "p99", "ms"),
+    Column("route", "last of all routes changed after", "ms"),
+    Column("first_p50", "first confirmed, p50", "ms"),
+    Column("first_most", "first confirmed, last sender", "ms"),
+)
+
+Call = Callable[..., Awaitable[Any]]
+
+
+def _options(**more: Any) -> dict[str, Any]:
+    return {
+        "primary_name": "bench",
+        "failover_interval": 0,
+        "send_timeout": SEND_TIMEOUT_S,
+        "ping_primary_interval": 1,
+        "backlog_queue_count": 4,
+        **more,
+    }
+
+
+class Pair:
+    """A paired client of either API behind one async face; sync calls run on threads."""
+
+    def __init__(self, api: str, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads) if api == "sync" else None
+        self._api = api
+        self.client: Any
+
+    async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self._pool is None:
+            return await function(*args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **options))
+
+    async def open(self, primary: PairbusServer, secondary: PairbusServer, **options: Any) -> None:
+        kind: Any = pairbus.ServiceBusClient if self._api == "sync" else pairbus.aio.ServiceBusClient
+        self.client = await self.call(
+            kind.paired,
+            primary.connection_string,
+            secondary.connection_string,
+            ca_file=secondary.ca_file,
+            **_options(**options),
+        )
+
+    async def close(self) -> None:
+        await self.call(self.client.close)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+async def _timed(send: Call, raised: list[BaseException]) -> float:
+    began = time.perf_counter()
+    try:
+        await send()
+    except Exception as error:
+        raised.append(error)
+    return (time.perf_counter() - began) * 1000
+
+
+def diverted(latencies: Sequence[float], raised: int) -> dict[str, float]:
+    found = summary(list(latencies))
+    return {"confirmed": 1 - raised / len(latencies), "p50": found["p50"], "p99": found["p99"]}
+
+
+def _outage_step(
+    name: str, api: str, primary: PairbusServer, secondary: PairbusServer, entities: list[str], after: int
+) -> Step:
+    payload = body()
+
+    async def run() -> Mapping[Key, Metrics]:
+        pair = Pair(api, threads=len(entities))
+        await pair.open(primary, secondary)
+        senders = [pair.client.get_queue_sender(entity) for entity in entities]
+
+        def send(sender: Any) -> Call:
+            return partial(pair.call, sender.send_messages, ServiceBusMessage(payload))
+
+        firsts: list[BaseException] = []
+        others: list[BaseException] = []
+        try:
+            await asyncio.gather(*(send(sender)() for sender in senders))
+            async with fault(primary.folder / "data", FAULTS[name], namespace="bench"):
+                first = await asyncio.gather(*(_timed(send(sender), firsts) for sender in senders))
+                rest: list[float] = []
+                for _ in range(after):
+                    rest += await asyncio.gather(*(_timed(send(sender), others) for sender in senders))
+        finally:
+            await pair.close()
+        who = f"{name}, {api}"
+        return {(FIRST, who): diverted(first, len(firsts)), (AFTER, who): diverted(rest, len(others))}
+
+    return Step(f"{name} · {api}", run)
+
+
+class Returning(Observer):
+    """When the good ping came, and for each sender the last start towards the backlog and its first confirm after."""
+
+    wants_sends = True
+
+    def __init__(self) -> None:
+        self.ping_at: float | None = None
+        self.changed_at: float | None = None
+        self.last_diverted = 0.0
+        self.confirmed: dict[str, float] = {}
+
+    def pinged(self, entity: str, outcome: str, ms: float) -> None:
+        if outcome == "ok" and self.ping_at is None:
+            self.ping_at = time.perf_counter()
+
+    def announced(self, event: Event) -> None:
+        if isinstance(event, StateChanged) and event.state is EntityState.HEALTHY:
+            self.changed_at = time.perf_counter()
+
+    def sent(
+        self, entity: str, route: str, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
+    ) -> None:
+        now = time.perf_counter()
+        if route == "backlog":
+            self.last_diverted = max(self.last_diverted, now - ms / 1000)
+        elif outcome == "ok" and self.ping_at is not None:
+            sender = str(messages[0].message_id).partition("-")[0]
+            self.confirmed.setdefault(sender, now)
+
+    def metrics(self) -> dict[str, float]:
+        assert self.ping_at is not None and self.changed_at is not None
+        waits = [(at - self.ping_at) * 1000 for at in self.confirmed.values()]
+        return {
+            "route": max(0.0, self.changed_at - self.ping_at, self.last_diverted - self.ping_at) * 1000,
+            "first_p50": summary(waits)["p50"],
+            "first_most": max(waits),
+        }
+
+
+def _return_step(api: str, primary: PairbusServer, secondary: PairbusServer, count: int) -> Step:
+    payload = body()
+
+    async def run() -> Mapping[Key, Metrics]:
+        watch = Returning()
+        pair = Pair(api, threads=count)
+        await pair.open(primary, secondary, observers=(watch,), send_timeout=30)
+        senders = [pair.client.get_queue_sender("returning") for _ in range(count)]
+
+        async def keep_sending(number: int) -> None:
+            serial = 0
+            while str(number) not in watch.confirmed:
+                message = ServiceBusMessage(payload, message_id=f"{number}-{serial}")
+                await pair.call(senders[number].send_messages, message)
+                serial += 1
+                await asyncio.sleep(0.2)
+
+        try:
+            async with fault(primary.folder / "data", "unreachable", namespace="bench"):
+                pair.client.force_failover("returning")
+                # every sender has its link to the backlog and is used to it when the primary comes back
+                await asyncio.gather(
+                    *(
+                        pair.call(sender.send_messages, ServiceBusMessage(payload, message_id=f"{number}-first"))
+                        for number, sender in enumerate(senders)
+                    )
+                )
+                tasks = [asyncio.create_task(keep_sending(number)) for number in range(count)]
+                await asyncio.sleep(1)
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(*tasks)
+        finally:
+            await pair.close()
+        return {(RETURN, f"{count} senders, {api}"): watch.metrics()}
+
+    return Step(f"return · {api}", run)
+
+
+def rows_from(outcome: Outcome, returning: int) -> list[Row]:
+    rows = []
+    for case in (FIRST, AFTER):
+        for name in FAULTS:
+            for api in APIS:
+                if metrics := outcome.series.get((case, f"{name}, {api}")):
+                    rows.append(Row(case, f"{name}, {api}", dict(metrics), Goal("confirmed", at_least=1.0)))
+    for api in APIS:
+        who = f"{returning} senders, {api}"
+        if metrics := outcome.series.get((RETURN, who)):
+            rows.append(Row(RETURN, who, dict(metrics), Goal("route", below=RETURN_GOAL_MS)))
+    return rows
+
+
+async def measure(settings: Settings) -> tuple[Table, list[str]]:
+    table = Table(NAME, "Interval zero in an outage, and the return", COLUMNS)
+    Progress(NAME).show("starting the brokers", always=True)
+    logging.getLogger("pairbus.pairing").setLevel(logging.ERROR)  # every failover here is meant
+    entities = [f"entity-{number}" for number in range(settings.outage_entities)]
+    outcome = Outcome()
+    with PairbusServer(settings.data / "primary") as primary, PairbusServer(settings.data / "secondary") as secondary:
+        await create_queues(primary, [*entities, "returning"])
+        steps: list[Step] = []
+        if settings.wants(NAME, "divert"):
+            steps += [
+                _outage_step(name, api, primary, secondary, entities, settings.outage_sends)
+                for name in FAULTS
+                for api in APIS
+            ]
+        if settings.wants(NAME, "return"):
+            steps += [_return_step(api, primary, secondary, settings.returning) for api in APIS]
+        outcome = await run_rounds(steps, settings.rounds, Progress(NAME), warm_up=False)
+    table.rows = rows_from(outcome, settings.returning)
+    table.notes += [
+        f"send_timeout {SEND_TIMEOUT_S:g} s, of which the primary gets half: that, and opening a link to the backlog, "
+        f"is the first diverted send. {len(entities)} entities at once, each with a sender of its own; then "
+        f"{settings.outage_sends} more sends of each. With so few first sends in a round, p99 is the slowest.",
+        "After a good ping: from its answer to the moment when the last sender stopped beginning sends to the backlog; "
+        "then each sender opens its link to the primary anew, all at once on one CPU, which is what the first "
+        "confirmed send takes.",
+    ]
+    return table, outcome.failures

@@ -1,0 +1,214 @@
+"""Table `pairing`: what pairing costs while the primary is healthy, against the bare SDK on the same broker.
+
+Bare and paired senders take turns in short stretches within each round (A B, B A, A B …), so that what slows the
+machine down for a moment hits both; what is compared is the sum of their stretches. The primary and the secondary are
+processes of their own. Memory: a fresh process for each kind, weighed before and after it opened its senders and sent
+one message with each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+
+import pairbus
+import pairbus.aio
+from benchmarks.amqp_driver import AmqpDriver, create_queues
+from benchmarks.figures import Column, Goal, Row, Table
+from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
+from benchmarks.servers import PairbusServer
+from benchmarks.settings import BATCH, WINDOW, Settings, body
+
+NAME = "pairing"
+SINGLE, LISTED, MEMORY = "single sends", "lists of 100", "memory of a sender"
+BARE, PAIRED = "bare", "paired"
+APIS = ("sync", "async")
+RATIO_GOAL = 0.97
+CPU_GOAL = 1.05
+TURNS = 6  # stretches of each in a round
+COLUMNS = (
+    Column("rate", "messages", "rate"),
+    Column("ratio", "paired ÷ bare", "ratio"),
+    Column("client_us", "client CPU", "us"),
+    Column("cpu_ratio", "CPU, paired ÷ bare", "ratio"),
+    Column("memory", "memory each", "bytes"),
+    Column("memory_ratio", "memory, paired ÷ bare", "ratio"),
+)
+
+Send = Callable[[bytes, int], Awaitable[None]]
+Sender = Any  # of the SDK, sync or async: paired ones are subclasses
+
+
+def options(primary_name: str) -> dict[str, Any]:
+    return {"primary_name": primary_name, "backlog_queue_count": 2}
+
+
+def _sync(sender: Sender) -> dict[str, Send]:
+    async def single(payload: bytes, count: int) -> None:
+        for _ in range(count):
+            sender.send_messages(ServiceBusMessage(payload))
+
+    async def listed(payload: bytes, count: int) -> None:
+        for _ in range(count // BATCH):
+            sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
+
+    return {SINGLE: single, LISTED: listed}
+
+
+def _async(sender: Sender) -> dict[str, Send]:
+    async def single(payload: bytes, count: int) -> None:
+        for _ in range(count):
+            await sender.send_messages(ServiceBusMessage(payload))
+
+    async def listed(payload: bytes, count: int) -> None:
+        for _ in range(count // BATCH):
+            await sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
+
+    return {SINGLE: single, LISTED: listed}
+
+
+class Stretches:
+    """The time and CPU of one contender, summed up over its turns."""
+
+    def __init__(self) -> None:
+        self._seconds = self._cpu = 0.0
+        self._messages = 0
+
+    async def add(self, send: Send, payload: bytes, count: int) -> None:
+        cpu, start = time.process_time(), time.perf_counter()
+        await send(payload, count)
+        self._seconds += time.perf_counter() - start
+        self._cpu += time.process_time() - cpu
+        self._messages += count
+
+    def metrics(self) -> dict[str, float]:
+        return {"rate": self._messages / self._seconds, "client_us": self._cpu / self._messages * 1e6}
+
+
+def _step(case: str, api: str, bare: Send, paired: Send, drain: Callable[[int], Awaitable[None]], count: int) -> Step:
+    payload = body()
+    each = max(BATCH if case == LISTED else 1, count // TURNS)
+
+    async def run() -> Mapping[Key, Metrics]:
+        sums = {BARE: Stretches(), PAIRED: Stretches()}
+        for turn in range(TURNS):
+            order = [(BARE, bare), (PAIRED, paired)]
+            for who, send in order[::-1] if turn % 2 else order:
+                await sums[who].add(send, payload, each)
+        await drain(2 * TURNS * each)
+        return {(case, f"{who} {api}"): sums[who].metrics() for who in (BARE, PAIRED)}
+
+    return Step(f"{case} · {api}", run)
+
+
+async def _measure_cost(primary: PairbusServer, secondary: PairbusServer, settings: Settings) -> Outcome:
+    with ExitStack() as stack:
+        async with AsyncExitStack() as async_stack:
+            connection = primary.connection_string
+            bare = stack.enter_context(ServiceBusClient.from_connection_string(connection))
+            # a sync paired client and an async one share the backlog queues: what they are called does not matter here
+            paired = stack.enter_context(
+                pairbus.ServiceBusClient.paired(
+                    connection, secondary.connection_string, ca_file=secondary.ca_file, **options("bench")
+                )
+            )
+            async_bare = await async_stack.enter_async_context(AsyncServiceBusClient.from_connection_string(connection))
+            async_paired = await async_stack.enter_async_context(
+                await pairbus.aio.ServiceBusClient.paired(
+                    connection, secondary.connection_string, ca_file=secondary.ca_file, **options("bench")
+                )
+            )
+            senders: dict[tuple[str, str], dict[str, Send]] = {}
+            for who, client in ((BARE, bare), (PAIRED, paired)):
+                senders[who, "sync"] = _sync(stack.enter_context(client.get_queue_sender("sync")))
+            for who, async_client in ((BARE, async_bare), (PAIRED, async_paired)):
+                sender = await async_stack.enter_async_context(async_client.get_queue_sender("async"))
+                senders[who, "async"] = _async(sender)
+            steps = []
+            for api in APIS:
+                driver = await AmqpDriver.to_pairbus(primary, api, send=False)
+                async_stack.push_async_callback(driver.close)
+                for case, count in ((SINGLE, settings.paired_single), (LISTED, settings.paired_listed)):
+                    steps.append(
+                        _step(
+                            case,
+                            api,
+                            senders[BARE, api][case],
+                            senders[PAIRED, api][case],
+                            lambda count, driver=driver: driver.receive(count, WINDOW),  # type: ignore[misc]
+                            count,
+                        )
+                    )
+            return await run_rounds(steps, settings.rounds, Progress(NAME))
+
+
+def _memory_step(kind: str, primary: PairbusServer, secondary: PairbusServer, settings: Settings) -> Step:
+    command = [sys.executable, "-m", "benchmarks.sender_memory", kind, str(settings.weighed_senders)]
+    given = f"{primary.connection_string}\n{secondary.connection_string}\n{secondary.ca_file}\n"
+
+    async def run() -> Mapping[Key, Metrics]:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=Path(__file__).parents[1],
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
+        return {(MEMORY, f"{kind} async"): {"memory": float(done.stdout)}}
+
+    return Step(f"{MEMORY} · {kind}", run)
+
+
+def rows_from(outcome: Outcome, cases: tuple[str, ...] = (SINGLE, LISTED, MEMORY)) -> list[Row]:
+    """Paired against bare, round by round; two goals need two rows."""
+    rows = []
+    for case in cases:
+        for api in APIS:
+            bare = outcome.series.get((case, f"{BARE} {api}"), {})
+            paired = dict(outcome.series.get((case, f"{PAIRED} {api}"), {}))
+            if not bare or not paired:
+                continue
+            rows.append(Row(case, f"{BARE} {api}", dict(bare)))
+            if case == MEMORY:
+                paired["memory_ratio"] = paired["memory"].over(bare["memory"])
+                rows.append(Row(case, f"{PAIRED} {api}", paired))
+                continue
+            paired["ratio"] = paired["rate"].over(bare["rate"])
+            rows.append(Row(case, f"{PAIRED} {api}", paired, Goal("ratio", at_least=RATIO_GOAL)))
+            cpu = {"cpu_ratio": paired["client_us"].over(bare["client_us"])}
+            rows.append(Row(case, f"{PAIRED} {api}, CPU", cpu, Goal("cpu_ratio", below=CPU_GOAL)))
+    return rows
+
+
+async def measure(settings: Settings) -> tuple[Table, list[str]]:
+    table = Table(NAME, "Paired against the bare SDK, primary healthy", COLUMNS)
+    Progress(NAME).show("starting the brokers", always=True)
+    outcome, memory = Outcome(), Outcome()
+    with PairbusServer(settings.data / "primary") as primary, PairbusServer(settings.data / "secondary") as secondary:
+        await create_queues(primary, ["sync", "async", "weighed"])
+        if settings.wants(NAME, "cost"):
+            outcome = await _measure_cost(primary, secondary, settings)
+        if settings.wants(NAME, "memory"):
+            steps = [_memory_step(kind, primary, secondary, settings) for kind in (BARE, PAIRED)]
+            memory = await run_rounds(steps, settings.rounds, Progress(f"{NAME}, memory"), warm_up=False)
+    table.rows = rows_from(outcome) + rows_from(memory)
+    table.notes += [
+        f"1 KB messages, one sender, both kinds to the same queue; bare and paired in turns of "
+        f"{settings.paired_single // TURNS} sends, or {settings.paired_listed // TURNS // BATCH} lists.",
+        f"Memory: what a process grows by when it opens {settings.weighed_senders} senders and sends a message with "
+        "each, divided by their number.",
+    ]
+    return table, outcome.failures + memory.failures

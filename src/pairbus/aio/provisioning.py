@@ -1,0 +1,93 @@
+"""Finds and makes the backlog queues of a pairing: with the SDK's administration client, or without it by looking
+whether each can be sent to (P3, P4, P5, P10). Nothing here contacts the primary.
+
+What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog.py` and
+`pairing/provision.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from azure.core.exceptions import AzureError
+
+from pairbus.pairing.backlog import QUEUE_PROPERTIES
+from pairbus.pairing.provision import Provision, is_conflict
+
+LINKS_AT_ONCE_MAX: Final = 8
+RETRY_DELAY_S: Final = 0.2
+
+
+async def manage(provision: Provision, manager: Any, timeout_s: float) -> None:
+    """Lists the queues, and makes those that are missing."""
+    limits = request_limits(timeout_s)
+    try:
+        missing = provision.listed([queue async for queue in manager.list_queues(**limits)])
+    except (AzureError, OSError) as error:
+        raise provision.failed(f"the queues of {provision.secondary} can't be listed", error) from error
+    for position, index in enumerate(missing):
+        refusal = await _make(provision, manager, index, limits)
+        if refusal is None:
+            provision.there(index)
+            continue
+        provision.leave_out(index, refusal)
+        if provision.is_hopeless(refusal, time.monotonic()):
+            for other in missing[position + 1 :]:
+                provision.leave_out(other, refusal)
+            break
+    provision.check()
+
+
+async def _make(provision: Provision, manager: Any, index: int, limits: dict[str, float]) -> Exception | None:
+    tries = 0
+    while True:
+        try:
+            await manager.create_queue(provision.path(index), **QUEUE_PROPERTIES, **limits)
+        except (AzureError, OSError) as error:
+            if is_conflict(error) and await _is_there(provision, manager, index, limits):
+                return None
+            tries += 1
+            if not provision.try_again(error, tries, time.monotonic()):
+                return error
+            await asyncio.sleep(RETRY_DELAY_S)
+        else:
+            return None
+
+
+async def _is_there(provision: Provision, manager: Any, index: int, limits: dict[str, float]) -> bool:
+    try:
+        await manager.get_queue(provision.path(index), **limits)
+    except (AzureError, OSError):
+        return False
+    return True
+
+
+async def look(provision: Provision, open_link: Callable[[int], Awaitable[None]]) -> None:
+    """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
+    turns = asyncio.Semaphore(LINKS_AT_ONCE_MAX)
+    failures = await asyncio.gather(*(_failure(open_link, index, turns) for index in range(provision.count)))
+    for index, error in enumerate(failures):
+        if error is None:
+            provision.there(index)
+        else:
+            provision.leave_out(index, error)
+    provision.check()
+
+
+async def _failure(
+    open_link: Callable[[int], Awaitable[None]], index: int, turns: asyncio.Semaphore
+) -> Exception | None:
+    async with turns:
+        try:
+            await open_link(index)
+        except Exception as error:
+            return error
+        return None
+
+
+def request_limits(timeout_s: float) -> dict[str, float]:
+    """For one request of the administration client, whose own limits are minutes: black holes must not hold it."""
+    return {"timeout": timeout_s, "connection_timeout": timeout_s / 2, "read_timeout": timeout_s / 2}

@@ -1,0 +1,195 @@
+"""The SDK's async receiver, as a paired client gives it: it drops pings (P32) and halts on server busy (P24). No more.
+
+Messages come from the primary only, and during an outage a receive behaves as the SDK's own (P54). How long an entity
+halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
+about. A settlement on the receiver's own link does not wait for a halt: its lock would run out meanwhile.
+
+Private parts of the SDK's receiver that it overrides or reads:
+
+    _do_retryable_operation      the loop of attempts round receives and management calls
+    _handle_exception            what is called with each failed attempt
+    _mgmt_request_response       one management call: peek, renew, deferred messages, session state, settle by token
+    _inner_anext                  one step of an iteration
+    _settle_message, _open       attempts that do not wait for a halt
+    _max_wait_time, _receive_mode, _config.retry_total, _shutdown (an asyncio.Event), _check_live
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS
+from azure.servicebus.aio import ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+from pairbus.pairing.ping import is_ping
+from pairbus.pairing.sdk import EntityHalted, forked
+
+_log = logging.getLogger("pairbus.pairing")
+
+
+class PairedReceiver(ServiceBusReceiver):
+    """Made by `paired_receiver` from what the SDK's client made."""
+
+    _halting_entity: str
+    _process: int
+    _on_busy: Callable[[], object]
+    _halted_until: Callable[[], float]
+    _check_client: Callable[[], None]
+
+    async def receive_messages(
+        self, max_message_count: int | None = 1, max_wait_time: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        granted = self._granted(max_wait_time)
+        deadline = time.monotonic() + (DEFAULT_RECEIVE_WAIT_TIME_SECS if granted is None else granted)
+        while True:
+            messages = await super().receive_messages(max_message_count, max_wait_time)
+            kept = await self._without_pings(messages)
+            # Only pings: they are as good as nothing, so the call goes on for what is left of its time.
+            max_wait_time = deadline - time.monotonic()
+            if kept or not messages or max_wait_time <= 0:
+                return kept
+
+    async def receive_deferred_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        return await self._without_pings(
+            await super().receive_deferred_messages(sequence_numbers, timeout=timeout, **kwargs)
+        )
+
+    async def peek_messages(
+        self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None, **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            messages = await super().peek_messages(
+                max_message_count, sequence_number=sequence_number, timeout=timeout, **kwargs
+            )
+            kept = [message for message in messages if not is_ping(message)]
+            if kept or not messages:
+                return kept
+            # Only pings, and an empty list would say that nothing is left: look behind them.
+            sequence_number = (messages[-1].sequence_number or 0) + 1
+            if deadline is not None and (timeout := deadline - time.monotonic()) <= 0:
+                return kept
+
+    async def _inner_anext(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
+        while True:
+            message = await super()._inner_anext(wait_time)
+            if await self._without_pings([message]):
+                return message
+
+    async def _without_pings(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
+        pings = [message for message in messages if is_ping(message)]
+        if not pings:
+            return messages
+        if self._receive_mode == ServiceBusReceiveMode.PEEK_LOCK:
+            for message in pings:
+                try:
+                    await self.complete_message(message)
+                except Exception as error:
+                    # Nobody waits for it, and its second is over: the broker drops it by itself.
+                    _log.debug("A ping from %s could not be completed: %r", self._halting_entity, error)
+        return [message for message in messages if message not in pings]
+
+    # Halts
+
+    async def _do_retryable_operation(
+        self, operation: Callable[..., Any], timeout: float | None = None, **kwargs: Any
+    ) -> Any:
+        granted = self._granted(kwargs["wait_time"]) if "wait_time" in kwargs else timeout  # a step of an iteration
+        deadline = None if granted is None else time.monotonic() + granted
+        busy: ServiceBusServerBusyError | None = None
+        # A call without a time of its own ends like the SDK's, by its number of retries.
+        retries = self._config.retry_total
+        wait = operation not in (self._settle_message, self._open)
+        while True:
+            if wait:
+                try:
+                    await self._wait_out_halt(deadline)
+                except EntityHalted:
+                    if busy is not None:
+                        raise busy from None
+                    raise
+            if timeout is not None and deadline is not None:
+                timeout = max(deadline - time.monotonic(), 0.001)
+            try:
+                return await super()._do_retryable_operation(operation, timeout=timeout, **kwargs)
+            except EntityHalted:
+                raise
+            except ServiceBusServerBusyError as error:
+                self._on_busy()
+                retries -= 1
+                if retries < 0:
+                    raise
+                busy, wait = error, True
+
+    async def _mgmt_request_response(
+        self,
+        mgmt_operation: bytes,
+        message: Any,
+        callback: Callable[..., Any],
+        keep_alive_associated_link: bool = True,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        await self._wait_out_halt(None if timeout is None else time.monotonic() + timeout)
+        return await super()._mgmt_request_response(
+            mgmt_operation, message, callback, keep_alive_associated_link, timeout, **kwargs
+        )
+
+    async def _handle_exception(self, exception: BaseException) -> Any:
+        error = await super()._handle_exception(exception)  # type: ignore[no-untyped-call]
+        if isinstance(error, ServiceBusServerBusyError):
+            raise error
+        return error
+
+    async def _wait_out_halt(self, deadline: float | None) -> None:
+        """Waits until the entity is no longer halted; raises at once if that would be too late."""
+        while (until := self._halted_until()) > (now := time.monotonic()):
+            if deadline is not None and until >= deadline:
+                raise EntityHalted(self._halting_entity, until - now)
+            try:
+                async with asyncio.timeout(until - now):
+                    await self._shutdown.wait()
+            except TimeoutError:
+                continue
+            self._check_live()  # raises: the receiver was closed
+
+    def _check_live(self) -> None:
+        if os.getpid() != self._process:
+            raise forked(self._halting_entity)
+        super()._check_live()  # type: ignore[no-untyped-call]
+        self._check_client()
+
+    def _granted(self, wait_time: float | None) -> float | None:
+        return wait_time if wait_time is not None else self._max_wait_time
+
+
+def paired_receiver(
+    receiver: ServiceBusReceiver,
+    entity: str,
+    *,
+    on_busy: Callable[[], object],
+    halted_until: Callable[[], float],
+    check_client: Callable[[], None] = lambda: None,
+) -> PairedReceiver:
+    """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
+
+    `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
+    entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43).
+    """
+    receiver.__class__ = PairedReceiver
+    assert isinstance(receiver, PairedReceiver)
+    receiver._halting_entity = entity
+    receiver._on_busy = on_busy
+    receiver._halted_until = halted_until
+    receiver._check_client = check_client
+    receiver._process = os.getpid()
+    return receiver

@@ -1,0 +1,146 @@
+"""How the command line names a namespace: a connection string, `@file`, `-` for stdin, or a host name.
+
+A host name is reached with `DefaultAzureCredential`. PAIRBUS_PRIMARY and PAIRBUS_SECONDARY stand in for the options. A
+literal secret on the command line works, and a line warns of it. A shell: it reads files, stdin and the environment;
+nothing here ever shows a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from pairbus.wire.connection_string import ConnectionString
+from pairbus.wire.errors import ConnectionStringError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SOURCES = "A connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential)."
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+
+
+class NamespaceArgument(NamedTuple):
+    """Either `connection_string` or, with a credential found at run time, `host` alone."""
+
+    host: str
+    connection_string: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<NamespaceArgument {self.host}{', with a key' if self.connection_string else ''}>"
+
+    def endpoint(self, name: str, ca_file: Path | None = None) -> Any:
+        """A `pairbus.syphon.endpoint.Endpoint`."""
+        from pairbus.syphon.endpoint import Endpoint
+
+        if self.connection_string is not None:
+            return Endpoint.from_connection_string(self.connection_string, ca_file=ca_file, name=name)
+        trusted = None if ca_file is None else str(ca_file)
+        return Endpoint(self.host, credential=_default_credential(), ca_file=trusted, name=name)
+
+    def admin(self, ca_file: Path | None = None, **options: Any) -> Any:
+        """The SDK's ServiceBusAdministrationClient, sync."""
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        if ca_file is not None:
+            options["connection_verify"] = str(ca_file)
+        if self.connection_string is not None:
+            return ServiceBusAdministrationClient.from_connection_string(self.connection_string, **options)
+        return ServiceBusAdministrationClient(self.host, _default_credential(), **options)
+
+
+def _default_credential() -> Any:
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError:
+        raise click.ClickException(
+            "a host name is reached with DefaultAzureCredential: install pairbus[identity], or give a connection string"
+        ) from None
+    return DefaultAzureCredential()
+
+
+def parse(text: str, option: str, *, from_command_line: bool = True) -> NamespaceArgument:
+    """Raises click.UsageError, which shows nothing of what may be a secret."""
+    text = text.strip()
+    if text == "-":
+        text, source = _from_stdin(option), "stdin"
+    elif text.startswith("@"):
+        text, source = _from_file(text[1:], option), text
+    else:
+        source = "the command line" if from_command_line else "the environment"
+    if not text:
+        raise click.UsageError(f"{option}: {source} is empty; {SOURCES.rstrip('.')} is wanted")
+    if "=" not in text and ";" not in text:
+        return _host(text, option)
+    try:
+        parsed = ConnectionString.parse(text)
+    except ConnectionStringError as error:
+        raise click.UsageError(f"{option}: {error}") from None
+    if source == "the command line":
+        click.echo(
+            f"pairbus: {option} holds a secret, which others on this machine can see in the list of processes; "
+            f"@FILE, - or {_variable(option)} keep it to yourself",
+            err=True,
+        )
+    return NamespaceArgument(parsed.host, text)
+
+
+def _variable(option: str) -> str:
+    return f"PAIRBUS_{option.strip('-').upper()}"
+
+
+def _from_stdin(option: str) -> str:
+    context = click.get_current_context(silent=True)
+    taken = {} if context is None else context.find_root().meta
+    if "pairbus.stdin" in taken:
+        raise click.UsageError(f"{option}: only one namespace can come from stdin, and {taken['pairbus.stdin']} does")
+    taken["pairbus.stdin"] = option
+    if sys.stdin.isatty():
+        click.echo(f"pairbus: {option}: the connection string, then Enter:", err=True)
+    return sys.stdin.readline().strip()
+
+
+def _from_file(name: str, option: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise click.UsageError(f"{option}: {name} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{option}: {name} is not a text file in UTF-8") from None
+
+
+def _host(text: str, option: str) -> NamespaceArgument:
+    host = text.removeprefix("sb://").removeprefix("https://").rstrip("/")
+    if not _HOST.fullmatch(host):
+        raise click.UsageError(
+            f"{option} is neither a connection string nor a host name; {SOURCES.rstrip('.')} is wanted"
+        )
+    if "." not in host:
+        raise click.UsageError(f"{option} {host}: give the whole host name, such as {host}.servicebus.windows.net")
+    return NamespaceArgument(host)
+
+
+def _callback(context: click.Context, parameter: click.Parameter, value: str | None) -> NamespaceArgument | None:
+    if value is None:
+        return None
+    assert parameter.name is not None
+    typed = context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    return parse(value, f"--{parameter.name}", from_command_line=typed)
+
+
+def namespace_option(which: str, help_text: str, *, required: bool = True) -> Callable[[F], F]:
+    """`--primary` or `--secondary`."""
+    return click.option(
+        f"--{which}",
+        metavar="NAMESPACE",
+        envvar=f"PAIRBUS_{which.upper()}",
+        show_envvar=True,
+        required=required,
+        callback=_callback,
+        help=f"{help_text} {SOURCES}",
+    )

@@ -1,0 +1,355 @@
+"""What a message carries in the backlog so that it can come home: names and types (P26), and the way back (P27, P28).
+
+Both ways are here for encoded bytes: `send_away`, for messages that an application has encoded already, and
+`bring_home`. Bytes, since Python values would lose AMQP types on the way: what is not to be changed keeps its bytes.
+What the backlog's broker laid on top (its annotations, the lock token, the delivery count) stays behind. Decided here:
+what comes home, as what, and what can't (P40). Not decided here: how an SDK message is made ready for the backlog
+(diversion.py), and who carries it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from pairbus.amqp import types
+from pairbus.amqp.codec import decode, encode, skip
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.message import (
+    Sections,
+    annotation_pairs,
+    encode_annotations,
+    read_header,
+    read_properties,
+    split,
+    with_header,
+    with_properties,
+)
+from pairbus.amqp.types import Described, Timestamp
+
+PATH: Final = "x-ms-path"
+SESSION_ID: Final = "x-ms-sessionid"
+TIME_TO_LIVE: Final = "x-ms-timetolive"
+SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
+#: A message that carries one of these already is refused (P29).
+ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
+#: When a message was diverted: opt-in, for its receivers; it stays on the message (P28).
+DIVERTED_AT: Final = "x-pairbus-diverted-at"
+
+SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
+#: What a broker says of the messages that it holds: of the backlog's no word goes home.
+BROKER_ANNOTATIONS: Final = frozenset({
+    "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number", "x-opt-locked-until",
+    "x-opt-lock-token", "x-opt-message-state", "x-opt-partition-id", "x-opt-deadletter-source",
+})  # fmt: skip
+#: Written by a broker when it dead-letters; a replay takes them off (P41).
+DEAD_LETTER_PROPERTIES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+
+#: header.ttl has 32 bits; a longer life is told by creation and expiry time.
+TTL_MS_MAX: Final = 0xFFFFFFFF
+#: .NET's longest time span, which is how "for ever" is written.
+FOREVER_MS: Final = 922337203685477
+#: The last expiry time that the SDKs can read: the end of the year 9999.
+EXPIRY_MS_MAX: Final = 253402243199000
+_TIMESPAN: Final = "com.microsoft:timespan"
+_TICKS_PER_MS: Final = 10_000
+
+
+def send_away(payload: bytes, path: str, *, diverted_at: float | None = None) -> bytes:
+    """An encoded message as it goes to the backlog: what the backlog must not act on is put away in aliases (P26)."""
+    s = split(payload)
+    header, properties = read_header(payload, s), read_properties(payload, s)
+    aliases: dict[str, Any] = {PATH: path}
+    changes: dict[str, Any] = {}
+    if properties.group_id is not None:
+        aliases[SESSION_ID] = properties.group_id
+        changes["group_id"] = None
+    ttl_ms = life_ms(header.ttl, properties.creation_time, properties.absolute_expiry_time)
+    if ttl_ms is not None:
+        aliases[TIME_TO_LIVE] = ttl_ms
+        if ttl_ms:
+            changes["creation_time"] = changes["absolute_expiry_time"] = None
+    annotations = []
+    for key, raw in _pairs(payload, s.message_annotations):
+        value = decode(raw, skip(raw, 0))[0] if key == SCHEDULED_ANNOTATION else None
+        if isinstance(value, int):
+            aliases[SCHEDULED_TIME] = Timestamp(value)
+        else:
+            annotations.append(raw)
+    if diverted_at is not None:
+        aliases[DIVERTED_AT] = Timestamp(diverted_at * 1000)
+    kept = [raw for key, raw in _pairs(payload, s.application_properties) if key not in ALIASES and key not in aliases]
+    kept += [encode(name) + encode(value) for name, value in aliases.items()]
+    return b"".join(
+        (
+            _header(payload, s, None),
+            _map(0x71, [raw for _, raw in _pairs(payload, s.delivery_annotations)]),
+            _map(0x72, annotations),
+            _changed_properties(payload, s, changes),
+            _map(0x74, kept),
+            payload[_end_of_head(s) : s.bare_end],
+        )
+    )
+
+
+def sent_anew(payload: bytes) -> bytes:
+    """A delivery as a message to be sent on, anywhere: what its broker laid on top stays behind, and nothing else."""
+    s = split(payload)
+    return b"".join(
+        (
+            _header(payload, s, read_header(payload, s).ttl),
+            _map(0x71, [raw for key, raw in _pairs(payload, s.delivery_annotations) if key not in BROKER_ANNOTATIONS]),
+            _map(0x72, [raw for key, raw in _pairs(payload, s.message_annotations) if key not in BROKER_ANNOTATIONS]),
+            _changed_properties(payload, s, {}),
+            _map(
+                0x74,
+                [raw for key, raw in _pairs(payload, s.application_properties) if key not in DEAD_LETTER_PROPERTIES],
+            ),
+            payload[_end_of_head(s) : s.bare_end],
+        )
+    )
+
+
+def life_ms(ttl_ms: int | None, created_ms: int | None, expires_ms: int | None) -> int | None:
+    """How long a message is to live: header.ttl, or what creation and expiry time say of a life beyond its 32 bits."""
+    if not ttl_ms and created_ms is not None and expires_ms is not None and expires_ms - created_ms > TTL_MS_MAX:
+        return expires_ms - created_ms
+    return ttl_ms
+
+
+class Home(NamedTuple):
+    """`payload` is complete, ready to be sent to the entity at `path`; `scheduled` is in unix seconds."""
+
+    path: str
+    payload: bytes
+    session_id: str | None
+    scheduled: float | None
+
+
+class Rejected(NamedTuple):
+    """It can't be brought home; the words with which to dead-letter it (P40)."""
+
+    reason: str
+    description: str
+
+
+class _Wrong(Exception):
+    def __init__(self, reason: str, description: str) -> None:
+        self.rejected = Rejected(reason, description)
+
+
+def bring_home(
+    payload: bytes,
+    *,
+    now: float,
+    count_backlog_time: bool = False,
+    enqueued_time: float | None = None,
+    is_replay: bool = False,
+) -> Home | Rejected:
+    """A delivery of a backlog queue as what was once sent to the primary; `now` and `enqueued_time` in unix seconds.
+
+    With `count_backlog_time` the time since `enqueued_time` (by default what the delivery says) is taken off the time
+    to live (P28). A message that has used it all up is still delivered, with one millisecond left: so it expires at its
+    destination, by that entity's rules, and is dead-lettered where those say so. `is_replay`: it comes from the backlog
+    queue's dead letters (P41).
+    """
+    try:
+        return _brought_home(payload, now, count_backlog_time, enqueued_time, is_replay)
+    except _Wrong as wrong:
+        return wrong.rejected
+    except AmqpError as error:
+        return Rejected("MessageNotReadable", f"the message can't be decoded: {error}")
+
+
+def _brought_home(
+    payload: bytes, now: float, count_backlog_time: bool, enqueued_time: float | None, is_replay: bool
+) -> Home:
+    s = split(payload)
+    kept: list[bytes] = []
+    found: dict[str, Any] = {}
+    for key, raw in _pairs(payload, s.application_properties):
+        if key in ALIASES:
+            if key in found:
+                raise _Wrong("InvalidAlias", f"the application property {key} is there twice")
+            found[key] = decode(raw, skip(raw, 0))[0]
+        elif not is_replay or key not in DEAD_LETTER_PROPERTIES:
+            kept.append(raw)
+    path = _path(found)
+    session_id = _text(found, SESSION_ID)
+    ttl_ms = _ttl_ms(found)
+    scheduled_ms = _scheduled_ms(found)
+
+    annotations: list[bytes] = []
+    for key, raw in _pairs(payload, s.message_annotations):
+        if key == "x-opt-enqueued-time" and enqueued_time is None and count_backlog_time:
+            value = decode(raw, skip(raw, 0))[0]
+            enqueued_time = value / 1000 if isinstance(value, int) else None
+        if key not in BROKER_ANNOTATIONS and key != SCHEDULED_ANNOTATION:
+            annotations.append(raw)
+    if scheduled_ms is not None:
+        annotations.append(_SCHEDULED_KEY + scheduled_ms.to_bytes(8, "big", signed=True))
+    hops = [raw for key, raw in _pairs(payload, s.delivery_annotations) if key not in BROKER_ANNOTATIONS]
+
+    if ttl_ms is not None and count_backlog_time and enqueued_time is not None:
+        # What is scheduled begins to live at its time.
+        begin = enqueued_time if scheduled_ms is None else max(enqueued_time, scheduled_ms / 1000)
+        ttl_ms = max(1, ttl_ms - max(0, int((now - begin) * 1000)))
+
+    rest = payload[_end_of_head(s) : s.bare_end]
+    return Home(
+        path,
+        b"".join(
+            (
+                _header(payload, s, ttl_ms),
+                _map(0x71, hops),
+                _map(0x72, annotations),
+                _properties(payload, s, session_id, ttl_ms, now),
+                _map(0x74, kept),
+                rest,
+            )
+        ),
+        session_id,
+        None if scheduled_ms is None else scheduled_ms / 1000,
+    )
+
+
+_SCHEDULED_KEY: Final = b"\xa3" + bytes((len(SCHEDULED_ANNOTATION),)) + SCHEDULED_ANNOTATION.encode() + b"\x83"
+
+
+def _pairs(payload: bytes, span: tuple[int, int] | None) -> list[tuple[Any, bytes]]:
+    """(key, raw key and value) of a section that is a map."""
+    if span is None:
+        return []
+    s = _no_sections()
+    s.message_annotations = span
+    return annotation_pairs(payload, s)
+
+
+def _map(section: int, raw_pairs: list[bytes]) -> bytes:
+    """A section made of raw pairs; none where there are none: what held only aliases of ours was not there before."""
+    if not raw_pairs:
+        return b""
+    return bytes((0x00, 0x53, section)) + encode_annotations(raw_pairs, len(raw_pairs))[3:]
+
+
+def _no_sections() -> Sections:
+    s = Sections()
+    s.header = s.delivery_annotations = s.message_annotations = s.properties = s.application_properties = None
+    s.body = s.footer = None
+    s.bare_start = s.bare_end = 0
+    return s
+
+
+def _end_of_head(s: Sections) -> int:
+    """Where application properties end: what follows, body and footer, goes on as it is."""
+    ends = [
+        span[1]
+        for span in (s.header, s.message_annotations, s.properties, s.application_properties)
+        if span is not None
+    ]
+    if s.delivery_annotations is not None and s.delivery_annotations[0] < s.bare_end:
+        ends.append(s.delivery_annotations[1])
+    return max(ends, default=0)
+
+
+def _header(payload: bytes, s: Sections, ttl_ms: int | None) -> bytes:
+    """Durable and priority as they came, the time to live restored; the rest is the backlog's own."""
+    ttl = None if ttl_ms is None or ttl_ms >= FOREVER_MS else min(ttl_ms, TTL_MS_MAX)
+    return _rewritten_header(b"" if s.header is None else payload[s.header[0] : s.header[1]], ttl)
+
+
+@lru_cache(maxsize=1024)
+def _rewritten_header(section: bytes, ttl: int | None) -> bytes:
+    """Senders use few different headers."""
+    mine = _no_sections()
+    if section:
+        mine.header = (0, len(section))
+    section = with_header(section, mine, ttl=ttl, first_acquirer=None, delivery_count=None)
+    return section if section[6 if section[3] == 0xC0 else 12 :].strip(b"\x40") else b""
+
+
+def _properties(payload: bytes, s: Sections, session_id: str | None, ttl_ms: int | None, now: float) -> bytes:
+    changes: dict[str, Any] = {}
+    if session_id is not None:
+        changes["group_id"] = session_id
+    if ttl_ms and ttl_ms < FOREVER_MS:
+        # Anew, as the SDK writes them at a send; a life beyond 32 bits is told by nothing else.
+        created = int(now * 1000)
+        changes["creation_time"] = created
+        changes["absolute_expiry_time"] = min(EXPIRY_MS_MAX, created + ttl_ms)
+    return _changed_properties(payload, s, changes)
+
+
+def _changed_properties(payload: bytes, s: Sections, changes: dict[str, Any]) -> bytes:
+    section = b"" if s.properties is None else payload[s.properties[0] : s.properties[1]]
+    if not changes:
+        return section
+    mine = _no_sections()
+    if section:
+        mine.properties = (0, len(section))
+    return with_properties(section, mine, **changes)
+
+
+def _path(found: dict[str, Any]) -> str:
+    if PATH not in found:
+        raise _Wrong(
+            "MissingPath", f"the application property {PATH}, which names the destination, is not there: not of ours?"
+        )
+    path = _text(found, PATH)
+    if not path:
+        raise _Wrong("InvalidPath", f"the application property {PATH}, which names the destination, is empty")
+    return path
+
+
+def _text(found: dict[str, Any], name: str) -> str | None:
+    if name not in found:
+        return None
+    value = found[name]
+    if type(value) is not str:
+        raise _wrong_type(name, value, "string")
+    return value
+
+
+def _ttl_ms(found: dict[str, Any]) -> int | None:
+    if TIME_TO_LIVE not in found:
+        return None
+    value = found[TIME_TO_LIVE]
+    ticks = type(value) is Described and value.descriptor == _TIMESPAN
+    number = value.value if ticks else value
+    if type(number) is not int:  # an AMQP long; the other widths are subclasses
+        raise _wrong_type(TIME_TO_LIVE, value, f"long (milliseconds) or {_TIMESPAN}")
+    ttl_ms: int = number // _TICKS_PER_MS if ticks else number
+    if ttl_ms < 0:
+        raise _Wrong("InvalidAlias", f"the application property {TIME_TO_LIVE} is {ttl_ms} ms: less than nothing")
+    return ttl_ms
+
+
+def _scheduled_ms(found: dict[str, Any]) -> int | None:
+    if SCHEDULED_TIME not in found:
+        return None
+    value = found[SCHEDULED_TIME]
+    if type(value) is not Timestamp:
+        raise _wrong_type(SCHEDULED_TIME, value, "timestamp")
+    return int(value)
+
+
+def _wrong_type(name: str, value: object, wanted: str) -> _Wrong:
+    reason = "InvalidPath" if name == PATH else "InvalidAlias"
+    return _Wrong(reason, f"the application property {name} is of the AMQP type {amqp_type(value)}; wanted: {wanted}")
+
+
+_TYPES: Final = {
+    type(None): "null", bool: "boolean", types.UByte: "ubyte", types.UShort: "ushort", types.UInt: "uint",
+    types.ULong: "ulong", types.Byte: "byte", types.Short: "short", types.Int: "int", int: "long",
+    types.Float: "float", float: "double", types.Decimal32: "decimal32", types.Decimal64: "decimal64",
+    types.Decimal128: "decimal128", types.Char: "char", Timestamp: "timestamp", UUID: "uuid", bytes: "binary",
+    str: "string", types.Symbol: "symbol", list: "list", dict: "map", types.Array: "array",
+}  # fmt: skip
+
+
+def amqp_type(value: object) -> str:
+    """The AMQP type that a decoded value came as."""
+    if isinstance(value, Described):
+        return f"{value.descriptor} ({amqp_type(value.value)})"
+    return _TYPES.get(type(value), type(value).__name__)

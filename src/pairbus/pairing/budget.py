@@ -1,0 +1,35 @@
+"""The split of a caller's time (P19): at every attempt half of what remains is kept back while there is another place
+to send the message to; the last place gets all. No attempt can use up the time of the next, and none passes the end.
+
+Busy retries follow the same rule, each with half of what then remains: together with the halts they may use all of the
+caller's time (P24), and the backlog is never without a share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Less than this is no attempt: an error then says that no time was left, rather than blame a broker.
+LEAST_S: Final = 0.001
+# A time-out after less than this tells of an impatient caller, not of a backlog queue (P13). Where all times are short,
+# by `send_timeout`, it shrinks with them.
+PATIENCE_S: Final = 1.0
+
+
+def share(remaining: float, another: bool) -> float:
+    """What the next attempt may take. `another`: there is one more place that could take the message."""
+    return remaining / 2 if another else remaining
+
+
+def is_over(remaining: float) -> bool:
+    return remaining < LEAST_S
+
+
+def halt_fits(until: float, ends: float) -> bool:
+    """Time for an attempt remains when the halt is over."""
+    return not is_over(ends - until)
+
+
+def is_patient(granted: float, send_timeout: float) -> bool:
+    """Who waited this long for a backlog queue may take it out of everyone's rotation by a time-out."""
+    return granted >= min(PATIENCE_S, send_timeout / 8)

@@ -1,0 +1,133 @@
+"""What pairing tells, and what it asks of its shell.
+
+Events are facts in the past tense: observers and subscribers get them, in order, and none carries a time. Commands are
+imperatives that the decisions leave in `Coordinator.commands` and the shell carries out. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pairbus.pairing.states import EntityState
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Root of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged(Event):
+    entity: str
+    previous: EntityState
+    state: EntityState
+    #: "send failed", "interval over", "ping succeeded" …: the inputs of `failover.TABLE`, in its words.
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PingSucceeded(Event):
+    entity: str
+    #: Good pings in a row, and how many of them bring the entity back (P35).
+    good: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PingFailed(Event):
+    entity: str
+    #: True: the primary answered and refused (P34). False: it did not answer, or was busy.
+    reachable: bool
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueEjected(Event):
+    queue: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueReturned(Event):
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueLeftOut(Event):
+    """Pairing could neither find nor make it (P5)."""
+
+    queue: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDiverted(Event):
+    entity: str
+    queue: int
+    count: int
+    message_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeWarning(Event):
+    """It went to the primary, and would not fit into the backlog (P30)."""
+
+    entity: str
+    size: int
+    diverted_size: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityThrottled(Event):
+    entity: str
+    #: Seconds from now for which sends to it, receives and management calls halt (P24).
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairingDegraded(Event):
+    """The secondary could not be set up; pairing goes on trying (P3)."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class PairingCompleted(Event):
+    backlog_queue_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonStarted(Event):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonStopped(Event):
+    #: None: it was told to stop.
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFaulted(Event):
+    """Its partner closed or faulted (P43)."""
+
+    namespace: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class SendPing:
+    """Send one ping to the primary entity, and answer it: `ping_succeeded` or `ping_failed`, always and once."""
+
+    entity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Hand the event to observers and subscribers."""
+
+    event: Event
+
+
+Command = SendPing | Announce

@@ -1,0 +1,265 @@
+"""What is seen of a paired client from outside (P23): the log, the ledger, and whatever else wants to be told.
+
+The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, so that a
+client that nobody counts pays nothing for it while healthy (P14). Observers decide nothing. An observer is called on
+the thread or loop of the caller, must not block, and what it raises is the client's to log and swallow: watching must
+never stop a send.
+
+`sent` is called once for every attempt that came to an end, not once a call of the application: a primary attempt that
+failed and the backlog attempt after it are two lines of the ledger, as they are two operations on the bill.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pairbus.ledger import LedgerWriter
+
+from . import events
+from .sizes import bound
+from .states import EntityState
+
+RouteWord = Literal["primary", "backlog"]
+
+OK: Final = "ok"
+_FLUSH_S: Final = 0.2
+
+
+class Observer:
+    """Does nothing: derive from it and override what you want to hear. Safe to call from any thread."""
+
+    #: Whether `sent` is called at all.
+    wants_sends: bool = False
+
+    def sent(
+        self, entity: str, route: RouteWord, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
+    ) -> None:
+        """An attempt ended. `outcome` is `ok` or `outcome_of(error)`; `queue` is the backlog queue's index."""
+
+    def pinged(self, entity: str, outcome: str, ms: float) -> None:
+        """A ping ended."""
+
+    def announced(self, event: events.Event) -> None:
+        """Something happened, in the order in which it did."""
+
+    def close(self) -> None:
+        """The paired client has closed; nothing more will come."""
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """`ok`, the AMQP condition where the error has one (`com.microsoft:server-busy`), else the error's class."""
+    if error is None:
+        return OK
+    condition = getattr(error, "_condition", None) or getattr(error, "condition", None)
+    text = getattr(condition, "value", condition)  # the SDK keeps an enum member
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    return text if isinstance(text, str) and text else type(error).__name__
+
+
+class LoggingObserver(Observer):
+    """The standard `logging`: one line per change of state, and per anything else that an operator should know."""
+
+    def __init__(self, namespace: str, logger: logging.Logger | None = None) -> None:
+        self._namespace = namespace
+        self._log = logger or logging.getLogger("pairbus.pairing")
+        # Entities near the size limit would fill the log, a line a send.
+        self._size_warned: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<LoggingObserver {self._namespace} to {self._log.name}>"
+
+    def announced(self, event: events.Event) -> None:
+        line = _LINES.get(type(event))
+        if line is None:
+            return
+        if isinstance(event, events.SizeWarning):
+            if event.entity in self._size_warned:
+                return
+            self._size_warned.add(event.entity)
+        level, text = line(event)
+        if self._log.isEnabledFor(level):
+            self._log.log(level, "%s: %s", self._namespace, text)
+
+
+Line = Callable[[Any], tuple[int, str]]
+
+
+def _state_changed(event: events.StateChanged) -> tuple[int, str]:
+    # Leaving the primary asks for attention, coming back ends it.
+    level = logging.INFO if event.state is EntityState.HEALTHY else logging.WARNING
+    return level, f"{event.entity} is {event.state.value}, was {event.previous.value}: {event.cause}"
+
+
+_LINES: Final[dict[type[events.Event], Line]] = {
+    events.StateChanged: _state_changed,
+    events.PingFailed: lambda e: (logging.DEBUG, f"{e.entity}: ping failed: {_brief(e.error)}"),
+    events.BacklogQueueEjected: lambda e: (
+        logging.WARNING,
+        f"backlog queue {e.queue} is out of the rotation: {_brief(e.error)}",
+    ),
+    events.BacklogQueueReturned: lambda e: (logging.INFO, f"backlog queue {e.queue} is back in the rotation"),
+    events.BacklogQueueLeftOut: lambda e: (
+        logging.WARNING,
+        f"backlog queue {e.queue} could not be made and is left out: {_brief(e.error)}",
+    ),
+    events.SizeWarning: lambda e: (
+        logging.WARNING,
+        f"{e.entity}: a message of {e.size} bytes would have {e.diverted_size} in the backlog, the limit is {e.limit}: "
+        f"in an outage it can't be sent; make such messages smaller (told once per entity)",
+    ),
+    events.EntityThrottled: lambda e: (
+        logging.WARNING,
+        f"{e.entity} is throttled: its sends wait for {e.until_s:.1f} s",
+    ),
+    events.PairingDegraded: lambda e: (
+        logging.WARNING,
+        f"not paired yet, sends have no backlog; trying again in the background: {_brief(e.error)}",
+    ),
+    events.PairingCompleted: lambda e: (logging.INFO, f"paired, {e.backlog_queue_count} backlog queues"),
+    events.SyphonStarted: lambda e: (logging.INFO, "the syphon runs"),
+    events.SyphonStopped: lambda e: (logging.WARNING, f"the syphon stopped: {_brief(e.error)}"),
+    events.ClientFaulted: lambda e: (logging.ERROR, f"the client of {e.namespace} is faulted: {_brief(e.error)}"),
+}
+
+
+def _brief(error: BaseException | None) -> str:
+    """The first line of an error: the SDK's go on for several."""
+    if error is None:
+        return "no reason given"
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+class LedgerObserver(Observer):
+    """Writes `send`, `divert`, `ping` and `state` lines (docs/reference/ledger.md).
+
+    A line costs a few microseconds in the caller's thread; the file is written by a daemon thread of its own, which a
+    forked child starts anew at its first line. `primary` and `secondary` are the namespaces' names in the ledger.
+    """
+
+    wants_sends = True
+
+    def __init__(
+        self,
+        folder: Path | str,
+        primary: str,
+        secondary: str,
+        *,
+        writer: str = "client",
+        size_of: Callable[[Any], int | None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.writer = LedgerWriter(Path(folder), writer, clock=clock)
+        self._primary = primary
+        self._secondary = secondary
+        self._size_of = size_of or _size
+        self._clock = clock
+        self._stop: threading.Event | None = None
+        # At exit, or when the client was dropped without close: what is buffered is written.
+        self._end = weakref.finalize(self, _close, self.writer)
+        _observers.add(self)
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"<LedgerObserver {self._primary} and {self._secondary} to {self.writer.path}>"
+
+    def sent(
+        self, entity: str, route: RouteWord, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
+    ) -> None:
+        now = self._clock()
+        kind, namespace = ("send", self._primary) if route == "primary" else ("divert", self._secondary)
+        event = self.writer.event
+        size_of = self._size_of
+        for message in messages:
+            mid = message_id_of(message)
+            event(
+                kind, now, namespace, entity,
+                mid=mid, size=size_of(message), outcome=outcome, ms=ms, cause="app", queue=queue,
+            )  # fmt: skip
+        if self._stop is None:
+            self._start()
+
+    def pinged(self, entity: str, outcome: str, ms: float) -> None:
+        self.writer.event("ping", self._clock(), self._primary, entity, outcome=outcome, ms=ms, cause="ping")
+        if self._stop is None:
+            self._start()
+
+    def announced(self, event: events.Event) -> None:
+        if isinstance(event, events.StateChanged):
+            self.writer.event(
+                "state", self._clock(), self._primary, event.entity,
+                outcome=None, cause=None, old=event.previous.value, new=event.state.value,
+            )  # fmt: skip
+            if self._stop is None:
+                self._start()
+
+    def close(self) -> None:
+        stop, self._stop = self._stop, None
+        _observers.discard(self)
+        if stop is not None:
+            stop.set()
+        self._end()
+
+    def _start(self) -> None:
+        if not self._end.alive:
+            return
+        self._stop = threading.Event()
+        threading.Thread(
+            target=_keep_flushing, args=(weakref.ref(self.writer), self._stop), name="pairbus-ledger", daemon=True
+        ).start()
+
+    def _forked(self) -> None:
+        """In the child the thread is gone; the next line starts another."""
+        self._stop = None
+
+
+_observers: weakref.WeakSet[LedgerObserver] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for observer in list(_observers):
+        observer._forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _keep_flushing(reference: weakref.ref[LedgerWriter], stop: threading.Event) -> None:
+    while not stop.wait(_FLUSH_S):
+        writer = reference()
+        if writer is None:
+            return
+        writer.flush()
+        del writer  # or nobody could ever drop it
+
+
+def _close(writer: LedgerWriter) -> None:
+    writer.close()
+
+
+def message_id_of(message: Any) -> str | None:
+    """The id of a ServiceBusMessage, or of an AmqpAnnotatedMessage, as text."""
+    try:
+        mid = message.message_id
+    except AttributeError:
+        properties = getattr(message, "properties", None)
+        mid = getattr(properties, "message_id", None)
+    if mid is None or isinstance(mid, str):
+        return mid
+    return mid.decode("utf-8", "replace") if isinstance(mid, bytes) else str(mid)
+
+
+def _size(message: Any) -> int | None:
+    """A bound, some 150 to 200 bytes above the encoded size: measuring would cost ten times what a line may."""
+    try:
+        return bound(message)
+    except AttributeError:  # not a message of the SDK's: nothing is known
+        return None

@@ -1,0 +1,381 @@
+"""The options of a pairing: their names, defaults and bounds, checked at once (P2), and `Settings`, what comes of them.
+
+`OPTIONS` is the one table: the constructor checks by it and docs/reference/options.md is printed from it. The sync and
+the async client take the same class. Decided here: what each option may hold, and that one options object serves one
+pairing (P6). Not decided here: what an option then does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, Never
+
+from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
+from pairbus.pairing.verdicts import DEFAULT, Classifier
+
+Seconds = float | timedelta
+QUEUES_MAX: Final = 1000
+# The queue's name, `{primary}/x-servicebus-transfer/{i}`, has room for 260 characters.
+PRIMARY_NAME_CHARS_MAX: Final = 230
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options as the decisions read them: checked, every time a float of seconds."""
+
+    backlog_queue_count: int = 10
+    failover_interval: float = 60.0
+    enable_syphon: bool = False
+    ping_primary_interval: float = 60.0
+    send_timeout: float = 60.0
+    backlog_retry_interval: float = 30.0
+    primary_name: str | None = None
+    on_secondary_unavailable: Literal["raise", "degrade"] = "raise"
+    while_suspect: Literal["raise", "divert"] = "raise"
+    when_unreachable: Literal["divert", "raise"] = "divert"
+    probe: Literal["ping", "trial"] = "ping"
+    pings_to_return: int = 1
+    classifier: Classifier = DEFAULT
+    busy_failover_after: float | None = None
+    assign_message_id: bool = True
+    check_aliases: bool = True
+    check_size: bool = True
+    count_backlog_time: bool = False
+    mark_diverted: bool = False
+    syphon_engine: Literal["spark", "in-process"] = "spark"
+    fault_partner: bool = True
+    ledger: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`checked` turns a value into what `Settings` holds, or raises ValueError; `allowed` says what it takes."""
+
+    name: str
+    allowed: str
+    checked: Callable[[Any], Any]
+    meaning: str
+    requirement: str
+
+    @property
+    def default(self) -> Any:
+        return _DEFAULTS[self.name]
+
+
+_DEFAULTS: Final = {field.name: field.default for field in fields(Settings)}
+
+
+def _seconds(low: float, high: float) -> Callable[[Any], float]:
+    def checked(value: Any) -> float:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError
+        if not low <= value <= high:  # so NaN is refused, too
+            raise ValueError
+        return float(value)
+
+    return checked
+
+
+def _or_none(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def checked(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError
+        return int(value)
+
+    return checked
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError
+        return value
+
+    return checked
+
+
+def _function(value: Any) -> Classifier:
+    # A class is callable too, but calling it makes an object, not a verdict.
+    if not callable(value) or isinstance(value, type):
+        raise ValueError
+    return value  # type: ignore[no-any-return]
+
+
+_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
+
+
+def _label(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > PRIMARY_NAME_CHARS_MAX or not _LABEL.fullmatch(value):
+        raise ValueError
+    return value
+
+
+def _folder(value: Any) -> Path:
+    if not isinstance(value, str | Path) and not hasattr(value, "__fspath__"):
+        raise ValueError
+    path = Path(value)  # raises TypeError for a path of bytes
+    if not value:
+        raise ValueError
+    return path
+
+
+_TIME = "seconds or timedelta, "
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option("backlog_queue_count", f"a whole number, 1 to {QUEUES_MAX}", _whole(1, QUEUES_MAX),
+           "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
+           " there are.", "P2, P5"),
+    Option("failover_interval", _TIME + "0 to 3600 (60 minutes)", _seconds(0, 3600),
+           "How long an entity may fail, with no send that succeeds, before it fails over. 0: at the first failure,"
+           " and the message that failed goes to the backlog.", "P2, P16, P17"),
+    Option("enable_syphon", "True or False", _flag,
+           "Run the syphon in this process: for receiving applications. At least one process must.", "P2, P38"),
+    Option("ping_primary_interval", _TIME + "1 to 1800 (30 minutes)", _seconds(1, 1800),
+           "The time from failover to the first ping, and between pings.", "P2, P31"),
+    Option("send_timeout", _TIME + "0.1 to 3600 (60 minutes)", _seconds(0.1, 3600),
+           "The time that a send may take where the caller gives no `timeout`. The primary gets at most half of it.",
+           "P2, P19"),
+    Option("backlog_retry_interval", _TIME + "0.1 to 3600 (60 minutes)", _seconds(0.1, 3600),
+           "How long a backlog queue that failed stays out of the rotation before one message tries it again.", "P13"),
+    Option("primary_name",
+           f"letters, digits, and . - _ between them, up to {PRIMARY_NAME_CHARS_MAX} characters, or None",
+           _or_none(_label),
+           "The first part of the backlog queues' names. None: the first label of the primary's host; must be given"
+           " where that is an IP address or localhost.", "P8"),
+    Option("on_secondary_unavailable", '"raise" or "degrade"', _one_of("raise", "degrade"),
+           "What pairing does when the secondary can't be set up: raise, or start unprotected, go on trying and tell.",
+           "P3"),
+    Option("while_suspect", '"raise" or "divert"', _one_of("raise", "divert"),
+           "What happens to a message that fails before the entity has failed over: the caller sees the failure, or"
+           " the message goes to the backlog.", "P17"),
+    Option("when_unreachable", '"divert" or "raise"', _one_of("divert", "raise"),
+           "What happens to messages while the primary answers pings with a refusal (entity deleted, disabled, access"
+           " lost).", "P34"),
+    Option("probe", '"ping" or "trial"', _one_of("ping", "trial"),
+           "How to find out that the primary works again: with a ping, or with one real message that has the backlog"
+           " behind it.", "P31"),
+    Option("pings_to_return", "a whole number, 1 to 100", _whole(1, 100),
+           "How many pings in a row must succeed before messages go to the primary again.", "P35"),
+    Option("classifier", "a function from an exception to a Verdict, or DEFAULT or AS_DESCRIBED", _function,
+           "Which failures count towards a failover: see [verdicts](verdicts.md).", "P18"),
+    Option("busy_failover_after", _TIME + "0 to 3600 (60 minutes), or None", _or_none(_seconds(0, 3600)),
+           "Server busy for longer than this counts as a failure. None: never.", "P24"),
+    Option("assign_message_id", "True or False", _flag,
+           "Give every message without an id one before the first try, so that duplicate detection can remove the"
+           " second copy of a message whose outcome was unknown.", "P20"),
+    Option("check_aliases", "True or False", _flag,
+           "Refuse a message that carries a property of ours already, before it is sent anywhere.", "P29"),
+    Option("check_size", "True or False", _flag,
+           "Warn, at the healthy send already, of a message that would be too large for the backlog.", "P30"),
+    Option("count_backlog_time", "True or False", _flag,
+           "The syphon of this process takes the time spent in the backlog off a message's time to live. False: it"
+           " starts anew on delivery to the primary.", "P28"),
+    Option("mark_diverted", "True or False", _flag,
+           "Diverted messages carry `x-pairbus-diverted-at`, which their receivers see.", "P28"),
+    Option("syphon_engine", '"spark" or "in-process"', _one_of("spark", "in-process"),
+           "What the syphon of this process runs on.", "P38"),
+    Option("fault_partner", "True or False", _flag,
+           "When one client of the pair closes or faults, the other one is faulted within five seconds. False: the"
+           " syphon stops, tells, and tries again.", "P43"),
+    Option("ledger", "a folder, or None", _or_none(_folder),
+           "Write what happens to a [ledger](ledger.md) in this folder.", "P51"),
+)  # fmt: skip
+
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+
+def settings_from(values: Mapping[str, Any]) -> Settings:
+    """The options checked, one by one and against each other; those not named take their defaults."""
+    refuse_unknown(values)
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        option = _BY_NAME[name]
+        try:
+            found[name] = option.checked(value)
+        except (ValueError, TypeError, OverflowError):
+            raise InvalidOptions(f"{name} may not be {value!r}; allowed: {option.allowed}") from None
+    settings = Settings(**found)
+    if settings.probe == "trial" and settings.pings_to_return > 1:
+        raise InvalidOptions(
+            f"pings_to_return={settings.pings_to_return} and probe='trial' contradict: a trial sends no pings;"
+            " leave one of them out"
+        )
+    return settings
+
+
+def refuse_unknown(names: Collection[str], known: Collection[str] = ()) -> None:
+    """A TypeError for the first name that is no option (and none of `known`), with those that look like it."""
+    all_known = [*_BY_NAME, *known]
+    for name in names:
+        if name in all_known:
+            continue
+        near = difflib.get_close_matches(name, all_known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(all_known))}"
+        raise TypeError(f"there is no option {name!r}; {hint}")
+
+
+class PairedNamespaceOptions:
+    """What every kind of pairing needs: the secondary namespace, and how long the primary may fail (P2)."""
+
+    def __init__(
+        self, secondary_namespace_manager: Any, messaging_factory: Any, failover_interval: Seconds = 60
+    ) -> None:
+        self._take_secondary(secondary_namespace_manager, messaging_factory)
+        self._settings = settings_from({"failover_interval": failover_interval})
+
+    def _take_secondary(self, manager: Any, client: Any) -> None:
+        if not hasattr(client, "get_queue_sender"):
+            swapped = " (is it the other argument?)" if hasattr(manager, "get_queue_sender") else ""
+            raise InvalidOptions(
+                f"messaging_factory may not be a {type(client).__name__}{swapped};"
+                " allowed: the ServiceBusClient of the secondary namespace"
+            )
+        if manager is not None and not (hasattr(manager, "list_queues") and hasattr(manager, "create_queue")):
+            raise InvalidOptions(
+                f"secondary_namespace_manager may not be a {type(manager).__name__}; allowed: the"
+                " ServiceBusAdministrationClient of the secondary namespace, or None where its backlog queues are ready"
+            )
+        self._manager = manager
+        self._client = client
+        # Popped by the one pairing that may use these options; a list's pop is one step for threads, too.
+        self._unclaimed = [True]
+
+    @property
+    def secondary_namespace_manager(self) -> Any:
+        return self._manager
+
+    @property
+    def messaging_factory(self) -> Any:
+        return self._client
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def failover_interval(self) -> float:
+        return self._settings.failover_interval
+
+    def claim(self) -> None:
+        """By the client that is about to pair (P6)."""
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            raise AlreadyPaired(
+                "these options are in use by another pairing (P6); make new ones, with a secondary client of their own"
+            ) from None
+
+    def release(self) -> None:
+        """After a pairing that failed: they can be used again (P3, P5)."""
+        self._unclaimed = [True]
+
+    @property
+    def claimed(self) -> bool:
+        return not self._unclaimed
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{field.name}={getattr(self._settings, field.name)!r}"
+            for field in fields(Settings)
+            if getattr(self._settings, field.name) != field.default
+        ]
+        used = ", in use" if self.claimed else ""
+        return f"<{type(self).__name__} {', '.join(changed) or 'defaults'}{used}>"
+
+
+class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+    """Sends go on through an outage of the primary, into backlog queues in the secondary namespace.
+
+    What each option means: docs/reference/options.md. Options can't be changed once made.
+    """
+
+    backlog_queue_count: int
+    """How many queues were asked for; after pairing, how many were found or made (P5)."""
+
+    def __init__(
+        self,
+        secondary_namespace_manager: Any,
+        messaging_factory: Any,
+        backlog_queue_count: int = 10,
+        failover_interval: Seconds = 60,
+        enable_syphon: bool = False,
+        *,
+        ping_primary_interval: Seconds = 60,
+        send_timeout: Seconds = 60,
+        backlog_retry_interval: Seconds = 30,
+        primary_name: str | None = None,
+        on_secondary_unavailable: Literal["raise", "degrade"] = "raise",
+        while_suspect: Literal["raise", "divert"] = "raise",
+        when_unreachable: Literal["divert", "raise"] = "divert",
+        probe: Literal["ping", "trial"] = "ping",
+        pings_to_return: int = 1,
+        classifier: Classifier = DEFAULT,
+        busy_failover_after: Seconds | None = None,
+        assign_message_id: bool = True,
+        check_aliases: bool = True,
+        check_size: bool = True,
+        count_backlog_time: bool = False,
+        mark_diverted: bool = False,
+        syphon_engine: Literal["spark", "in-process"] = "spark",
+        fault_partner: bool = True,
+        ledger: Any = None,
+        **unknown: Never,
+    ) -> None:
+        refuse_unknown(unknown, ("secondary_namespace_manager", "messaging_factory"))
+        self._take_secondary(secondary_namespace_manager, messaging_factory)
+        self._settings = settings_from(
+            {
+                "backlog_queue_count": backlog_queue_count,
+                "failover_interval": failover_interval,
+                "enable_syphon": enable_syphon,
+                "ping_primary_interval": ping_primary_interval,
+                "send_timeout": send_timeout,
+                "backlog_retry_interval": backlog_retry_interval,
+                "primary_name": primary_name,
+                "on_secondary_unavailable": on_secondary_unavailable,
+                "while_suspect": while_suspect,
+                "when_unreachable": when_unreachable,
+                "probe": probe,
+                "pings_to_return": pings_to_return,
+                "classifier": classifier,
+                "busy_failover_after": busy_failover_after,
+                "assign_message_id": assign_message_id,
+                "check_aliases": check_aliases,
+                "check_size": check_size,
+                "count_backlog_time": count_backlog_time,
+                "mark_diverted": mark_diverted,
+                "syphon_engine": syphon_engine,
+                "fault_partner": fault_partner,
+                "ledger": ledger,
+            }
+        )
+        self.backlog_queue_count = self._settings.backlog_queue_count
+
+    @property
+    def ping_primary_interval(self) -> float:
+        return self._settings.ping_primary_interval
+
+    @property
+    def enable_syphon(self) -> bool:
+        return self._settings.enable_syphon
+
+    def release(self) -> None:
+        super().release()
+        self.backlog_queue_count = self._settings.backlog_queue_count

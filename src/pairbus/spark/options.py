@@ -1,0 +1,205 @@
+"""The options of the `servicebus` data source: which there are, what they may be, what they mean together.
+
+Decides and reports; it opens nothing and reads no environment but the mapping that it is given. Spark hands options
+over as text, with names of any case. No text or repr made here holds a key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pairbus.errors import PairbusError
+
+MODES: Final = ("peek", "lock", "delete")
+MESSAGES_PER_TRIGGER: Final = 10_000
+SEQUENCE_MAX: Final = 2**63 - 1
+NAMES: Final = (
+    "connectionString",
+    "connectionStringEnv",
+    "fullyQualifiedNamespace",
+    "credential",
+    "entity",
+    "mode",
+    "maxMessagesPerTrigger",
+    "maxRate",
+    "fromSequenceNumber",
+    "toSequenceNumber",
+    "pushFilters",
+    "caFile",
+    "settleConnectionString",
+    "settleConnectionStringEnv",
+    "settleCaFile",
+    "board",
+)
+#: What Spark adds by itself to the options of a read or a write.
+_SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
+CREDENTIALS: Final = {
+    "default": "DefaultAzureCredential",
+    "managed-identity": "ManagedIdentityCredential",
+    "environment": "EnvironmentCredential",
+    "workload-identity": "WorkloadIdentityCredential",
+    "azure-cli": "AzureCliCredential",
+}
+
+
+class InvalidOption(PairbusError, ValueError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How to reach a namespace: a connection string, or a host name and a credential's name. Never printed whole."""
+
+    connection_string: str | None = field(default=None, repr=False)
+    host: str | None = None
+    credential: str = "default"
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOptions:
+    address: Address
+    entity: str | None
+    mode: str
+    messages_per_trigger_max: int
+    rate_max: float | None
+    first_sequence: int
+    last_sequence: int
+    push_filters: bool
+    settle: Address | None
+    #: The folder in which the processes of a syphon on Spark tell each other how it goes.
+    board: str | None
+
+
+def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
+    known = {name.lower(): name for name in NAMES}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() in known:
+            given[known[name.lower()]] = value
+        elif name.lower() not in _SPARKS_OWN and not name.lower().startswith("spark."):
+            raise InvalidOption(
+                f"the servicebus source has no option {name!r}{_near(name)}; right are {_listed(NAMES)}"
+            )
+    return ConnectorOptions(
+        address=_address(given, environ),
+        entity=_text(given, "entity"),
+        mode=_mode(given),
+        messages_per_trigger_max=_count(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER),
+        rate_max=_rate(given),
+        first_sequence=_count(given, "fromSequenceNumber", 1),
+        last_sequence=_count(given, "toSequenceNumber", SEQUENCE_MAX),
+        push_filters=_flag(given, "pushFilters"),
+        settle=_settle(given, environ),
+        board=_text(given, "board"),
+    )
+
+
+def wanted_entity(options: ConnectorOptions, what: str) -> str:
+    if options.entity is None:
+        raise InvalidOption(
+            f'the servicebus {what} needs the option entity, a list such as "orders" or "news/Subscriptions/all"'
+        )
+    return options.entity
+
+
+def _address(given: Mapping[str, str], environ: Mapping[str, str]) -> Address:
+    ways = [name for name in ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace") if name in given]
+    if len(ways) != 1:
+        found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
+        raise InvalidOption(
+            f"{found}: name the namespace by connectionString, by connectionStringEnv (a variable of the environment) "
+            "or by fullyQualifiedNamespace with credential"
+        )
+    if "credential" in given and ways != ["fullyQualifiedNamespace"]:
+        raise InvalidOption("credential goes with fullyQualifiedNamespace; a connection string has a key of its own")
+    credential = given.get("credential", "default")
+    if credential not in CREDENTIALS:
+        raise InvalidOption(f"credential {credential!r} is not known; right are {_listed(tuple(CREDENTIALS))}")
+    return Address(
+        _connection_string(given, environ, "connectionString"),
+        _text(given, "fullyQualifiedNamespace"),
+        credential,
+        _text(given, "caFile"),
+    )
+
+
+def _settle(given: Mapping[str, str], environ: Mapping[str, str]) -> Address | None:
+    found = _connection_string(given, environ, "settleConnectionString")
+    if found is None:
+        return None
+    return Address(found, ca_file=_text(given, "settleCaFile") or _text(given, "caFile"))
+
+
+def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], name: str) -> str | None:
+    text = _text(given, name)
+    variable = _text(given, f"{name}Env")
+    if text is not None and variable is not None:
+        raise InvalidOption(f"{name} and {name}Env exclude each other")
+    if variable is None:
+        return text
+    if not environ.get(variable):
+        raise InvalidOption(f"{name}Env names the environment variable {variable!r}, which is not set")
+    return environ[variable]
+
+
+def _mode(given: Mapping[str, str]) -> str:
+    mode = given.get("mode", "peek").lower()
+    if mode not in MODES:
+        raise InvalidOption(f"mode {given['mode']!r} is not known; right are {_listed(MODES)}")
+    return mode
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise InvalidOption(f"{name} is a whole number of at least 1, not {text!r}")
+    return count
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidOption(f"{name} is true or false, not {given[name]!r}")
+    return text == "true"
+
+
+def _rate(given: Mapping[str, str]) -> float | None:
+    text = given.get("maxRate")
+    if text is None:
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise InvalidOption(f"maxRate is a number of messages a second above 0, not {text!r}")
+    return rate
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.strip():
+        raise InvalidOption(f"{name} is empty")
+    return text.strip()
+
+
+def _near(name: str) -> str:
+    lower = {known.lower(): known for known in NAMES}
+    found = difflib.get_close_matches(name.lower(), lower, 1)
+    return f" (did you mean {lower[found[0]]}?)" if found else ""
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)

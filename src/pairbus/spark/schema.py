@@ -1,0 +1,335 @@
+"""The columns of the `servicebus` source, and the way between an encoded message and a row.
+
+Decides which column holds what; moves nothing. `amqp` is the message as the broker gave it, byte for byte; the other
+columns are for people. Reading never fails on a message: what can't be shown in a column is null there and whole in
+`amqp`. Writing takes `amqp` where a row has it, without what the broker added, else makes the message of the typed
+columns.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.message import (
+    Header,
+    Properties,
+    encode_message,
+    read_application_properties,
+    read_body,
+    read_header,
+    read_message_annotations,
+    read_properties,
+    split,
+)
+from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.pairing.aliases import sent_anew
+
+from .options import InvalidOption
+
+_US: Final = pa.timestamp("us", tz="UTC")
+_TEXT: Final = (StringType(), pa.string())
+_TIME: Final = (TimestampType(), _US)
+_BINARY: Final = (BinaryType(), pa.binary())
+_MAP: Final = (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string()))
+
+#: What a message says of itself; these can be written too.
+_OF_THE_MESSAGE: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "message_id": _TEXT,
+    "correlation_id": _TEXT,
+    "session_id": _TEXT,
+    "reply_to_session_id": _TEXT,
+    "partition_key": _TEXT,
+    "subject": _TEXT,
+    "content_type": _TEXT,
+    "to": _TEXT,
+    "reply_to": _TEXT,
+    "time_to_live": (DayTimeIntervalType(), pa.duration("us")),
+    "scheduled_enqueue_time_utc": _TIME,
+    "application_properties": _MAP,
+    "body": _BINARY,
+    "amqp": _BINARY,
+}
+#: What the broker says of it.
+_OF_THE_BROKER: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "body_type": _TEXT,
+    "dead_letter_reason": _TEXT,
+    "dead_letter_error_description": _TEXT,
+    "dead_letter_source": _TEXT,
+    "entity": _TEXT,
+    "sequence_number": (LongType(), pa.int64()),
+    "enqueued_time": _TIME,
+    "lock_token": _TEXT,
+    "locked_until": _TIME,
+    "delivery_count": (IntegerType(), pa.int32()),
+    "state": _TEXT,
+}
+COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
+SCHEMA: Final = StructType([StructField(name, kind[0], True) for name, kind in COLUMNS.items()])
+ARROW_SCHEMA: Final = pa.schema([pa.field(name, kind[1]) for name, kind in COLUMNS.items()])
+#: Of a row that is written: where it goes, if not to the option `entity`.
+DESTINATION: Final = "destination"
+WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
+
+_STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
+_PARTITION_KEY: Final = "x-opt-partition-key"
+_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+#: Spark's timestamps end with the year 9999.
+_MS_MAX: Final = 253402300799999
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Rows:
+    """Encoded messages in, an Arrow batch out."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+
+    def __len__(self) -> int:
+        return len(self._columns["amqp"])
+
+    def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
+        self.take(read(payload), entity, payload, lock_token)
+
+    def take(self, row: dict[str, Any], entity: str, payload: bytes, lock_token: UUID | None = None) -> None:
+        """A row that `read` made; it is the table's afterwards."""
+        row["entity"] = entity
+        row["amqp"] = payload
+        row["lock_token"] = None if lock_token is None else str(lock_token)
+        get = row.get
+        for name, column in self._columns.items():
+            column.append(get(name))
+
+    def batch(self) -> pa.RecordBatch:
+        """What was added since the last one."""
+        arrays = [pa.array(self._columns[field.name], field.type) for field in ARROW_SCHEMA]
+        for column in self._columns.values():
+            column.clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def read(payload: bytes) -> dict[str, Any]:
+    """The typed columns of a message as a peek or a delivery gives it."""
+    row: dict[str, Any] = {}
+    try:
+        sections = split(payload)
+    except AmqpError:
+        return row
+    for part in (_of_properties, _of_annotations, _of_application_properties, _of_header, _of_body):
+        try:
+            part(payload, sections, row)
+        except (AmqpError, ValueError, OverflowError, TypeError):
+            continue  # the column stays null; `amqp` has it all
+    return row
+
+
+def _of_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    found = read_properties(payload, sections)
+    row["message_id"] = _text(found.message_id)
+    row["correlation_id"] = _text(found.correlation_id)
+    row["session_id"] = found.group_id
+    row["reply_to_session_id"] = found.reply_to_group_id
+    row["subject"] = found.subject
+    row["content_type"] = _text(found.content_type)
+    row["to"] = found.to
+    row["reply_to"] = found.reply_to
+
+
+def _of_annotations(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    found = read_message_annotations(payload, sections)
+    get = found.get
+    row["sequence_number"] = get("x-opt-sequence-number")
+    row["enqueued_time"] = _time(get("x-opt-enqueued-time"))
+    row["locked_until"] = _time(get("x-opt-locked-until"))
+    row["scheduled_enqueue_time_utc"] = _time(get(_SCHEDULED))
+    row["partition_key"] = _text(get(_PARTITION_KEY))
+    row["dead_letter_source"] = _text(get("x-opt-deadletter-source"))
+    row["state"] = _STATES.get(get("x-opt-message-state", 0), "active")
+
+
+def _of_application_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    if sections.application_properties is None:
+        return
+    found = read_application_properties(payload, sections)
+    row["application_properties"] = [(str(name), _text(value)) for name, value in found.items()]
+    row["dead_letter_reason"] = _text(found.get("DeadLetterReason"))
+    row["dead_letter_error_description"] = _text(found.get("DeadLetterErrorDescription"))
+
+
+def _of_header(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    if sections.header is None:
+        return
+    found = read_header(payload, sections)
+    row["delivery_count"] = found.delivery_count
+    if found.ttl is not None:
+        row["time_to_live"] = dt.timedelta(milliseconds=found.ttl)
+
+
+def _of_body(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    parts = read_body(payload, sections)
+    if not parts:
+        return
+    kind = row["body_type"] = parts[0][0]
+    if kind == "data":
+        row["body"] = parts[0][1] if len(parts) == 1 else b"".join(value for _, value in parts)
+    elif kind == "value" and isinstance(parts[0][1], bytes):
+        row["body"] = bytes(parts[0][1])
+    elif kind == "value" and isinstance(parts[0][1], str):
+        row["body"] = parts[0][1].encode()
+    else:
+        value = parts[0][1] if kind == "value" else [item for _, value in parts for item in value]
+        row["body"] = json.dumps(_plain(value)).encode()
+
+
+def _text(value: Any) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Timestamp):
+        time = _time(value)
+        return str(int(value)) if time is None else time.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list | dict):
+        return json.dumps(_plain(value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types for AMQP's."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_text(key) or "null": _plain(item) for key, item in value.items()}
+    if (
+        value is None
+        or isinstance(value, bool | float)
+        or (isinstance(value, int) and not isinstance(value, Timestamp))
+    ):
+        return value
+    return _text(value)
+
+
+def _time(value: Any) -> dt.datetime | None:
+    if not isinstance(value, int) or not 0 <= value <= _MS_MAX:
+        return None
+    return _EPOCH + dt.timedelta(milliseconds=value)
+
+
+# -- the way back
+
+
+class Outgoing(NamedTuple):
+    destination: str | None
+    payload: bytes
+
+
+def check_writable(columns: StructType, entity: str | None) -> None:
+    """Before anything is sent: an error names the column and lists the right ones."""
+    names = [field.name for field in columns]
+    unknown = [name for name in names if name not in COLUMNS and name != DESTINATION]
+    if unknown:
+        raise InvalidOption(f"the servicebus sink has no column {unknown[0]!r}; right are {', '.join(WRITABLE)}")
+    if "body" not in names and "amqp" not in names:
+        raise InvalidOption("a row to be sent needs a column body (string or binary) or amqp (an encoded message)")
+    if DESTINATION not in names and entity is None:
+        raise InvalidOption("where to? Give the option entity, or each row a column destination")
+    for field in columns:
+        wanted = {DESTINATION: _TEXT[0], **{name: kind[0] for name, kind in COLUMNS.items()}}[field.name]
+        if field.name in _OF_THE_BROKER:
+            continue
+        if field.name == "body" and isinstance(field.dataType, StringType):
+            continue
+        if type(field.dataType) is not type(wanted) or (
+            isinstance(wanted, MapType)
+            and not (
+                isinstance(field.dataType, MapType)
+                and isinstance(field.dataType.keyType, StringType)
+                and isinstance(field.dataType.valueType, StringType)
+            )
+        ):
+            raise InvalidOption(
+                f"column {field.name!r} is {field.dataType.simpleString()}, but must be {wanted.simpleString()}"
+            )
+
+
+def outgoing(batch: pa.RecordBatch) -> Iterator[Outgoing]:
+    """The messages of a batch, in its order."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in WRITABLE}
+    for index in range(batch.num_rows):
+        row = {name: column[index] for name, column in columns.items()}
+        exact = row.get("amqp")
+        yield Outgoing(row.get(DESTINATION), encode(row) if exact is None else _anew(exact))
+
+
+def _anew(payload: bytes) -> bytes:
+    try:
+        return sent_anew(payload)
+    except AmqpError as error:
+        raise InvalidOption(f"a row's column amqp holds no encoded message: {error}") from None
+
+
+def encode(row: Mapping[str, Any]) -> bytes:
+    get = row.get
+    annotations: dict[Any, Any] = {}
+    if get("scheduled_enqueue_time_utc") is not None:
+        annotations[Symbol(_SCHEDULED)] = Timestamp(_milliseconds(row["scheduled_enqueue_time_utc"]))
+    if get("partition_key") is not None:
+        annotations[Symbol(_PARTITION_KEY)] = row["partition_key"]
+    ttl = get("time_to_live")
+    body = get("body")
+    return encode_message(
+        header=None if ttl is None else Header(durable=True, ttl=_ttl(ttl)),
+        message_annotations=annotations or None,
+        properties=Properties(
+            message_id=get("message_id"),
+            to=get("to"),
+            subject=get("subject"),
+            reply_to=get("reply_to"),
+            correlation_id=get("correlation_id"),
+            content_type=get("content_type"),
+            group_id=get("session_id"),
+            reply_to_group_id=get("reply_to_session_id"),
+        ),
+        application_properties=_properties(get("application_properties")),
+        body=body.encode() if isinstance(body, str) else bytes(body or b""),
+    )
+
+
+def _properties(pairs: Iterable[tuple[str, str | None]] | Mapping[str, str | None] | None) -> dict[str, Any] | None:
+    return dict(pairs) if pairs else None
+
+
+def _ttl(span: dt.timedelta) -> int:
+    milliseconds = span // dt.timedelta(milliseconds=1)
+    if milliseconds < 1:
+        raise InvalidOption(f"time_to_live is at least a millisecond, not {span}")
+    return min(milliseconds, 0xFFFFFFFF)
+
+
+def _milliseconds(time: dt.datetime) -> int:
+    """Arrow gives UTC; a time without a zone is taken for it."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
+    return (aware - _EPOCH) // dt.timedelta(milliseconds=1)

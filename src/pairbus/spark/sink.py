@@ -1,0 +1,144 @@
+"""The sink of the syphon: rows of a lock stream in, messages home, and a notice of what became of them.
+
+`write` runs in Python workers wherever Spark puts them, `commit` in a process on the driver's machine. Everything that
+a task did is done and settled before Spark hears of it: nothing is left for the commit but to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pairbus.wire.sync import LoopThread
+
+from . import connections
+from .carrier import Carrier, Locked, Tally
+from .lock_reader import MOVES
+from .noticeboard import Noticeboard
+from .options import Address
+
+NAME: Final = "servicebus-syphon"
+EVENTS: Final = "events"
+COLUMNS: Final = ("entity", "lock_token", "amqp")
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """As text through Spark's options, since that is all that reaches the workers."""
+
+    primary: Address
+    secondary: Address
+    board: str
+    count_backlog_time: bool = False
+    is_replay: bool = False
+    wants_events: bool = False
+
+    def as_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> SinkOptions:
+        found = json.loads(text)
+        return cls(**{**found, "primary": Address(**found["primary"]), "secondary": Address(**found["secondary"])})
+
+
+_carriers: dict[SinkOptions, tuple[int, LoopThread, Carrier]] = {}
+
+
+def carrier(options: SinkOptions) -> tuple[LoopThread, Carrier]:
+    """This worker's own, kept for the micro-batches to come."""
+    kept = _carriers.get(options)
+    if kept is not None and kept[0] == os.getpid():
+        return kept[1], kept[2]
+    thread = LoopThread()
+
+    async def make() -> Carrier:
+        return Carrier(
+            connections.endpoint(options.primary),
+            connections.endpoint(options.secondary),
+            count_backlog_time=options.count_backlog_time,
+            is_replay=options.is_replay,
+            wants_events=options.wants_events,
+        )
+
+    made = thread.run(make())
+    _carriers[options] = (os.getpid(), thread, made)
+    return thread, made
+
+
+@dataclass
+class Carried(WriterCommitMessage):
+    tallies: list[Tally]
+
+
+class CarryingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        thread, carrying = carrier(self._options)
+        return Carried([thread.run(carrying.carry(_rows(batch))) for batch in iterator if batch.num_rows])
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        board = Noticeboard(self._options.board)
+        tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
+        board.append(MOVES, summed(batchId, tallies))
+        for tally in tallies:
+            if tally.events:
+                board.append(EVENTS, {"events": tally.events})
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was carried is home, and settled or known by its lock's end; Spark runs the batch again."""
+
+
+def _rows(batch: pa.RecordBatch) -> list[Locked]:
+    entities, tokens, payloads = (batch.column(name).to_pylist() for name in COLUMNS)
+    return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
+
+
+def summed(batch_id: int, tallies: list[Tally]) -> dict[str, Any]:
+    """A notice for the application and the source."""
+    moved: dict[str, int] = {}
+    buried: dict[str, int] = {}
+    troubles: dict[str, Any] = {}
+    denied: dict[str, str] = {}
+    for tally in tallies:
+        for target, counts in ((moved, tally.moved), (buried, tally.dead_lettered)):
+            for path, count in counts.items():
+                target[path] = target.get(path, 0) + count
+        for path, trouble in tally.troubles.items():
+            if path not in troubles or trouble[3] > troubles[path][3]:
+                troubles[path] = list(trouble)
+        denied.update(tally.denied)
+    return {
+        "batch": batch_id,
+        "moved": moved,
+        "bytes": sum(tally.moved_bytes for tally in tallies),
+        "dead_lettered": buried,
+        "left": [entry for tally in tallies for entry in tally.left],
+        "troubles": troubles,
+        "refused": [entry for tally in tallies for entry in tally.refused],
+        "denied": denied,
+        "busy": sorted({path for tally in tallies for path in tally.busy}),
+    }
+
+
+class SyphonSink(DataSource):
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._parsed = SinkOptions.of_text(options["syphon"])
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return CarryingWriter(self._parsed)

@@ -1,0 +1,73 @@
+"""The data source `servicebus`: reads the options, and hands out the readers and writers.
+
+Found by its short name through the package `pyspark_servicebus`, or registered by hand with `register(spark)`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from . import entities, listing
+from .batch_reader import FilteringReader, ServiceBusReader, Wanted
+from .options import ConnectorOptions, InvalidOption, parse, wanted_entity
+from .schema import SCHEMA, check_writable
+from .stream_reader import stream_reader
+from .writer import ServiceBusStreamWriter, ServiceBusWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILTERS = "spark.sql.python.filterPushdown.enabled"
+
+
+class ServiceBusDataSource(DataSource):
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._parsed: ConnectorOptions = parse(dict(options), os.environ)
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        parsed = self._parsed
+        kind = FilteringReader if parsed.push_filters else ServiceBusReader
+        return kind(parsed.address, self._entities("source"), Wanted(parsed.first_sequence, parsed.last_sequence))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return stream_reader(self._parsed, self._entities("source"))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise InvalidOption('a queue can\'t be overwritten; use mode("append")')
+        check_writable(schema, self._parsed.entity)
+        return ServiceBusWriter(self._parsed.address, self._parsed.entity)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        check_writable(schema, self._parsed.entity)
+        if self._parsed.settle is not None and not {"entity", "lock_token"} <= set(schema.names):
+            raise InvalidOption("rows to be settled need the columns entity and lock_token of the lock stream")
+        return ServiceBusStreamWriter(self._parsed.address, self._parsed.entity, self._parsed.settle)
+
+    def _entities(self, what: str) -> listing.Entities:
+        patterns = entities.listed(wanted_entity(self._parsed, what))
+        return listing.Entities(self._parsed.address, patterns)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("servicebus")` known to a session, and lets filters reach it where `pushFilters` asks for them."""
+    spark.conf.set(FILTERS, "true")
+    spark.dataSource.register(ServiceBusDataSource)

@@ -1,0 +1,122 @@
+"""`pairbus.spark.syphon()`: the syphon in a notebook or a job of one's own, in one call."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing import backlog
+from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.progress import Report
+from pairbus.wire import ConnectionString
+
+from .listing import Entities
+from .options import Address, InvalidOption
+from .syphon import SparkSyphon
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RunningSyphon:
+    """`report()` at any time; `stop()` gives back what is locked; `wait()` for a drain."""
+
+    def __init__(self, inner: SparkSyphon, ledger: LedgerWriter | None) -> None:
+        self._inner = inner
+        self._ledger = ledger
+        self._unavailable: list[Unavailable] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pairbus-spark-syphon", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<RunningSyphon {self._inner!r}: {self.report().line()}>"
+
+    def __enter__(self) -> RunningSyphon:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def report(self) -> Report:
+        return self._inner.report()
+
+    def wait(self, timeout: float | None = None) -> list[Unavailable]:
+        """What a drain had to leave behind, by destination. Raises what ended it, or TimeoutError."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the syphon is still at work after {timeout} s: {self.report().line()}")
+        if self._error is not None:
+            raise self._error
+        return self._unavailable
+
+    def stop(self) -> None:
+        self._inner.stop()
+        self.wait()
+
+    def _run(self) -> None:
+        try:
+            self._unavailable = self._inner.run()
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+
+
+def syphon(
+    primary: str,
+    secondary: str,
+    *,
+    spark: SparkSession | None = None,
+    primary_name: str | None = None,
+    count: int | None = None,
+    ca_file: str | Path | None = None,
+    ledger: str | Path | None = None,
+    **options: Any,
+) -> RunningSyphon:
+    """Starts it and returns at once. The namespaces: connection strings, or host names (then DefaultAzureCredential).
+
+    `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right.
+    `options`: drain, max_rate, dead_letters, count_backlog_time, master, checkpoint, messages_per_trigger.
+    """
+    trusted = None if ca_file is None else str(ca_file)
+    home, away = _address(primary, trusted), _address(secondary, trusted)
+    name = backlog.primary_name(_host(primary), primary_name)
+    paths = [backlog.path(name, index) for index in range(count or 0)] or Entities(
+        away, [backlog.path(name, 0)[:-1] + "*"]
+    )()
+    queues = [(path, int(last) if (last := path.rpartition("/")[2]).isdigit() else None) for path in paths]
+    writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
+    return RunningSyphon(
+        SparkSyphon(
+            home,
+            away,
+            queues,
+            primary_label=name,
+            secondary_label=_host(secondary),
+            spark=spark,
+            ledger=writer,
+            **options,
+        ),
+        writer,
+    )
+
+
+def _address(text: str, ca_file: str | None) -> Address:
+    return Address(text, ca_file=ca_file) if "=" in text else Address(host=text, ca_file=ca_file)
+
+
+def _host(text: str) -> str:
+    if "=" not in text:
+        return text
+    try:
+        return ConnectionString.parse(text).host
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None

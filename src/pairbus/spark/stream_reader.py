@@ -1,0 +1,179 @@
+"""`spark.readStream.format("servicebus")` by sequence number: modes `peek` and `delete`. Mode `lock` is in lock_reader.
+
+The offset is the next sequence number of each entity, so a batch can be read again, by another worker or after a crash,
+and is the same but for what was taken away meanwhile. `admit` decides how far a batch goes.
+
+`delete` removes what Spark has committed: Spark hands `latestOffset` a start that it has written down, and tells
+`commit` one batch late. The last batch of an AvailableNow run is removed at the start of the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from . import connections
+from .allowance import Allowance
+from .batch_reader import NOTHING, Slice, Wanted, find_range, first_from, peek_slice, plan
+from .lock_reader import LockStream
+from .options import SEQUENCE_MAX, Address, ConnectorOptions
+
+try:  # Spark 4.2 and later
+    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # 4.0 and 4.1: no admission control
+    ReadLimit = ReadMaxRows = None  # type: ignore[assignment,misc]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        pass
+
+
+#: entity → the sequence number that the next batch starts with
+Offset = dict[str, int]
+RECEIVE_COUNT: Final = 500
+
+
+def stream_reader(options: ConnectorOptions, entities: Callable[[], list[str]]) -> DataSourceStreamReader:
+    kind = {"peek": PeekStream, "delete": DeleteStream, "lock": LockStream}[options.mode]
+    return kind(options, entities)
+
+
+def admit(
+    start: Mapping[str, int],
+    rows_max: int | None,
+    first_from: Callable[[str, int], int | None],
+    until: Mapping[str, int] | None = None,
+) -> Offset:
+    """The end of the next batch: at most `rows_max` messages in all, shared fairly, none from `until` on.
+
+    Counted in sequence numbers, so gaps make a batch smaller, never larger.
+    """
+    end = dict(start)
+    hungry = list(start)
+    left = rows_max
+    while hungry and (left is None or left > 0):
+        share = SEQUENCE_MAX if left is None else max(1, left // len(hungry))
+        still: list[str] = []
+        for entity in hungry:
+            if left is not None and left <= 0:
+                break
+            last = (SEQUENCE_MAX if until is None else until.get(entity, SEQUENCE_MAX)) - 1
+            first = first_from(entity, end[entity])
+            if first is None or first > last:
+                continue
+            goal = min(last, first + min(share, SEQUENCE_MAX - first) - 1)
+            found = find_range(partial(first_from, entity), first, goal)
+            assert found is not None
+            end[entity] = found.last + 1
+            if left is not None:
+                left -= found.last - found.first + 1
+            if found.last == goal and goal < last:
+                still.append(entity)
+        hungry = still if left is not None else []
+    return end
+
+
+class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
+        self._options = options
+        self._address: Address = options.address
+        self._find_entities = entities
+        self._entities: list[str] | None = None
+        self._until: Offset | None = None
+        self._allowance = Allowance(options.rate_max)
+
+    def initialOffset(self) -> Offset:
+        return dict.fromkeys(self._names(), self._options.first_sequence)
+
+    def getDefaultReadLimit(self) -> Any:
+        return ReadMaxRows(self._options.messages_per_trigger_max)
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        # Before Spark 4.2 there is no start and no limit: all that is there.
+        begun = {**self.initialOffset(), **(start or {})}
+        rows_max = getattr(limit, "max_rows", None)
+        allowed = self._allowance.take(time.monotonic(), rows_max)
+        if allowed == 0:
+            return begun
+        end = admit(begun, allowed, self._first_from, self._until)
+        self._allowance.spend(sum(end.values()) - sum(begun.values()))
+        return end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is the goal of the run."""
+        self._until = admit(self.initialOffset(), None, self._first_from)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        slices: list[InputPartition] = []
+        for entity, stop in end.items():
+            first = start.get(entity, self._options.first_sequence)
+            if first >= stop:
+                continue
+            # A gap before the first message would make slices with nothing in them.
+            found = self._first_from(entity, first)
+            if found is not None and found < stop:
+                slices += [Slice(entity, each.first, each.last) for each in plan(found, stop - 1)]
+        return slices or [NOTHING]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        return peek_slice(self._address, partition, Wanted(), active_only=True)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: the offsets are Spark's, the messages stay."""
+
+    def stop(self) -> None:
+        connections.close_all()
+
+    def _names(self) -> list[str]:
+        if self._entities is None:
+            self._entities = self._find_entities()
+        return self._entities
+
+    def _first_from(self, entity: str, number: int) -> int | None:
+        return first_from(connections.client(self._address), entity, number)
+
+
+class DeleteStream(PeekStream):
+    """Wants to be the only consumer: what others hold locked is left to them."""
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        if start is not None:
+            self.commit(start)
+        return super().latestOffset(start, limit)
+
+    def commit(self, end: Offset) -> None:
+        for entity, stop in end.items():
+            if stop > self._options.first_sequence:
+                remove_below(self._address, entity, stop)
+
+
+def remove_below(address: Address, entity: str, stop: int) -> int:
+    """Completes every message with a lower sequence number, releases the first beyond. How many were removed."""
+    client = connections.client(address)
+    removed = 0
+    first = first_from(client, entity, 1)
+    if first is None or first >= stop:
+        return 0
+    receiver = client.receiver(entity)
+    try:
+        while messages := receiver.receive(RECEIVE_COUNT, max_wait=1.0):
+            below = [m for m in messages if (m.sequence_number or stop) < stop]
+            beyond = [m for m in messages if (m.sequence_number or stop) >= stop]
+            if beyond:
+                receiver.release(beyond)
+            if below:
+                receiver.complete(below)
+                removed += len(below)
+            if beyond:
+                break
+            first = first_from(client, entity, 1)
+            if first is None or first >= stop:
+                break
+    finally:
+        receiver.close()
+    return removed

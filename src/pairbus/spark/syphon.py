@@ -1,0 +1,358 @@
+"""The syphon on Spark: one query over all backlog queues, kept running, watched, and ended without leaving locks.
+
+    lock stream (executors receive) ──rows with lock tokens──▶ sink (executors restore, send, settle by token)
+
+The plan stays narrow: a shuffle between source and sink would let locks run out. A query that fails is started again.
+The queue is the state, so a checkpoint that is lost loses nothing. The decisions are those of the in-process engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.ledger import LedgerWriter
+from pairbus.syphon import draining, inspection
+from pairbus.syphon.destinations import Trouble, Verdict
+from pairbus.syphon.parcels import Key
+from pairbus.syphon.partnership import Which
+from pairbus.syphon.progress import Progress, Report
+from pairbus.wire.errors import LockLost, WireError
+from pairbus.wire.sync import LoopThread
+
+from . import connections
+from .lock_reader import MOVES, POLLS
+from .noticeboard import STOP, Noticeboard
+from .options import Address
+from .sink import COLUMNS, EVENTS, NAME, SinkOptions, SyphonSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MESSAGES_PER_TRIGGER: Final = 20_000
+LOOK_S: Final = 0.1
+#: How long a clean stop waits for the batch under way.
+STOP_S: Final = 60.0
+RESTART_S_FIRST: Final = 1.0
+RESTART_S_MAX: Final = 60.0
+#: A drain gives up after so many failures in a row.
+DRAIN_STRIKES: Final = 3
+#: A drain looks at the backlog when nothing has been moved for so long.
+QUIET_S: Final = 1.0
+
+_BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
+
+_log = logging.getLogger("pairbus.syphon")
+
+
+class SparkSyphon:
+    """`run` until `stop`, or until a drain is over. `queues`: paths of backlog queues, with their indexes."""
+
+    def __init__(
+        self,
+        primary: Address,
+        secondary: Address,
+        queues: Sequence[tuple[str, int | None]],
+        *,
+        primary_label: str = "primary",
+        secondary_label: str = "secondary",
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        checkpoint: str | None = None,
+        drain: bool = False,
+        max_rate: float | None = None,
+        dead_letters: bool = False,
+        count_backlog_time: bool = False,
+        ledger: LedgerWriter | None = None,
+        messages_per_trigger: int = MESSAGES_PER_TRIGGER,
+        on_access: Callable[[Which, str | None], None] | None = None,
+        on_busy: Callable[[str], None] | None = None,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        if not queues:
+            raise ValueError("no backlog queue to read from was named")
+        self._primary, self._secondary = primary, secondary
+        self._labels = {"primary": primary_label, "secondary": secondary_label}
+        self._indexes = dict(queues)
+        self._dead_letters = dead_letters
+        self._paths = [f"{path}/$DeadLetterQueue" if dead_letters else path for path, _ in queues]
+        self._spark, self._master = spark, master
+        self._checkpoint = checkpoint
+        self._drain = drain
+        self._max_rate = max_rate
+        self._ledger = ledger
+        self._messages_per_trigger = messages_per_trigger
+        self._on_access = on_access
+        self._on_busy = on_busy
+        self._on_start = on_start
+        self._stop = threading.Event()
+        self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
+        self._board = Noticeboard(self._folder)
+        self._sink = SinkOptions(
+            primary, secondary, self._board.folder, count_backlog_time, dead_letters, ledger is not None
+        )
+        self.progress = Progress(time.monotonic())
+        self._troubles: dict[str, Trouble] = {}
+        self._refused: dict[Key, str] = {}
+        #: What was left to its lock's end: (queue, lock token) → destination, unix time of that end.
+        self._left: dict[tuple[str, str], tuple[str, float]] = {}
+        #: The last batch that the source began, by its epoch.
+        self._begun = 0
+        self._moved_at = time.monotonic()
+        self._failures = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<SparkSyphon {self._labels['secondary']} to {self._labels['primary']}: {len(self._paths)} queues>"
+
+    def stop(self) -> None:
+        """From any thread; `run` then ends when the batch under way has, and gives back what is locked."""
+        self._stop.set()
+
+    def report(self) -> Report:
+        with self._lock:
+            return self.progress.report(time.monotonic(), self._troubles.items())
+
+    def run(self) -> list[draining.Unavailable]:
+        """What a drain had to leave behind, by destination; nothing otherwise."""
+        spark = self._session()
+        looking = LoopThread()
+        try:
+            return self._keep_running(spark, looking)
+        finally:
+            looking.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- the query
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            from .session import session
+
+            self._spark = session(self._master, on_progress=self._on_start)
+        self._spark.dataSource.register(SyphonSink)
+        return self._spark
+
+    def _query(self, spark: SparkSession) -> StreamingQuery:
+        options = {
+            **_as_options(self._secondary),
+            "entity": ",".join(self._paths),
+            "mode": "lock",
+            "maxMessagesPerTrigger": str(self._messages_per_trigger),
+            "board": self._board.folder,
+        }
+        if self._max_rate is not None:
+            options["maxRate"] = str(self._max_rate)
+        self._begun = 0
+        rows = spark.readStream.format("servicebus").options(**options).load().select(*COLUMNS)
+        return (
+            rows.writeStream.format(NAME)
+            .option("syphon", self._sink.as_text())
+            .option("checkpointLocation", self._checkpoint or str(self._folder / "checkpoint"))
+            .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
+            .start()
+        )
+
+    def _keep_running(self, spark: SparkSession, looking: LoopThread) -> list[draining.Unavailable]:
+        query = self._query(spark)
+        delay, broke_at = RESTART_S_FIRST, 0.0
+        try:
+            while not self._stop.wait(LOOK_S):
+                self._hear()
+                if not query.isActive:
+                    error = query.exception()
+                    if time.monotonic() - broke_at > RESTART_S_MAX:
+                        delay = RESTART_S_FIRST
+                    _log.warning("the query ended (%s); started again in %.0f s", _first_line(error), delay)
+                    if self._stop.wait(delay):
+                        break
+                    delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
+                    query = self._query(spark)
+                elif self._drain and self._is_quiet(query):
+                    verdict = self._judge(looking)
+                    if isinstance(verdict, draining.Finished):
+                        return verdict.remaining
+                    if verdict is not None:
+                        self._try_again(looking, verdict)
+            return []
+        finally:
+            self._finish(query, looking)
+
+    def _finish(self, query: StreamingQuery, looking: LoopThread) -> None:
+        """The batch under way ends by itself; then what was left to its lock goes back."""
+        self._board.raise_flag(STOP)
+        deadline = time.monotonic() + STOP_S
+        idle_since: float | None = None
+        while query.isActive and time.monotonic() < deadline:
+            self._hear()
+            now = time.monotonic()
+            idle_since = None if self._is_at_work(query) else idle_since or now
+            if idle_since is not None and now - idle_since > 0.3:  # nothing was begun before the flag was seen
+                break
+            time.sleep(LOOK_S)
+        query.stop()
+        self._hear()
+        with contextlib.suppress(WireError):
+            looking.run(self._release(list(self._left)))
+
+    # -- what the other processes tell
+
+    def _hear(self) -> None:
+        with self._lock:
+            for notice in self._board.news(POLLS):
+                self._heard_of_source(notice)
+            for notice in self._board.news(MOVES):
+                self._heard_of_sink(notice)
+            if self._ledger is not None:
+                self._write_events()
+            now = time.time()
+            for token in [token for token, (_, end) in self._left.items() if end <= now]:
+                del self._left[token]
+
+    def _heard_of_source(self, notice: dict[str, Any]) -> None:
+        if "epoch" in notice:
+            self._begun = notice["epoch"]
+        elif "error" in notice:
+            self._failures += 1
+            self.progress.waiting_for = f"the secondary: {notice['error']}"
+            if notice["kind"] == "Unauthorized" and self._on_access is not None:
+                self._on_access("secondary", notice["error"])
+        else:
+            self.progress.polled()
+            if self._ledger is not None:
+                path = notice["entity"]
+                queue = self._indexes.get(path.removesuffix("/$DeadLetterQueue"))
+                self._ledger.event("poll", notice["t"], self._labels["secondary"], path, cause="syphon", queue=queue)
+
+    def _heard_of_sink(self, notice: dict[str, Any]) -> None:
+        now, wall = time.monotonic(), time.time()
+        self._failures = 0
+        self.progress.waiting_for = None
+        moved = sum(notice["moved"].values())
+        for path, count in notice["moved"].items():
+            self.progress.moved(path, count, notice["bytes"] * count // max(1, moved), now)
+        for path, count in notice["dead_lettered"].items():
+            self.progress.dead_lettered(path, count)
+        for queue, token, path, end in notice["left"]:
+            self.progress.left(path, 1)
+            if end > wall:
+                self._left[queue, token] = (path, end)
+        for path in notice["moved"]:
+            self._troubles.pop(path, None)
+        for path, (verdict, text, condition, strikes) in notice["troubles"].items():
+            known = self._troubles.get(path)
+            seen = strikes if known is None else max(strikes, known.strikes + (1 if path not in notice["moved"] else 0))
+            self._troubles[path] = Trouble(Verdict(verdict), text, condition, seen, now, now)
+        for queue, number, enqueued, reason in notice["refused"]:
+            self._refused[queue, number, enqueued] = reason
+        for which in _BOTH:
+            if self._on_access is not None and (which in notice["denied"] or moved):
+                self._on_access(which, notice["denied"].get(which))
+        if self._on_busy is not None:
+            for path in notice["busy"]:
+                self._on_busy(path)
+        if moved or notice["dead_lettered"] or notice["left"]:
+            self._moved_at = now
+
+    def _write_events(self) -> None:
+        assert self._ledger is not None
+        for notice in self._board.news(EVENTS):
+            for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
+                label = self._labels["primary" if kind == "move" else "secondary"]
+                self._ledger.event(
+                    kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause="syphon",
+                    queue=self._indexes.get(queue),
+                )  # fmt: skip
+        self._ledger.flush()
+
+    # -- a drain
+
+    def _is_at_work(self, query: StreamingQuery) -> bool:
+        """The source has begun a batch that Spark has not reported as done."""
+        done = query.lastProgress
+        end = None if done is None else done["sources"][0]["endOffset"]
+        return bool(self._begun > (json.loads(end) if end else {}).get("epoch", 0))
+
+    def _is_quiet(self, query: StreamingQuery) -> bool:
+        return time.monotonic() - self._moved_at > QUIET_S and not self._is_at_work(query)
+
+    def _judge(self, looking: LoopThread) -> draining.Finished | draining.TryAgain | None:
+        self._moved_at = time.monotonic()
+        try:
+            seen = looking.run(self._scan())
+        except WireError as error:
+            self._failures += 1
+            if self._failures >= DRAIN_STRIKES:
+                raise
+            self.progress.waiting_for = f"the secondary: {error}"
+            return None
+        with self._lock:
+            self.progress.counted(len(seen))
+            return draining.judge(seen, _Known(self._troubles), time.monotonic(), self._refused)
+
+    def _try_again(self, looking: LoopThread, verdict: draining.TryAgain) -> None:
+        """One message of each destination that is due is given back before its lock ends; all of one that is back."""
+        with self._lock:
+            wanted: list[tuple[str, str]] = []
+            tried: set[str] = set()
+            for token, (path, _) in self._left.items():
+                if path not in self._troubles or (path in verdict.paths and path not in tried):
+                    wanted.append(token)
+                    tried.add(path)
+        if wanted:
+            with contextlib.suppress(WireError):
+                looking.run(self._release(wanted))
+
+    async def _scan(self) -> list[draining.Seen]:
+        seen: list[draining.Seen] = []
+        async with connections.endpoint(self._secondary).client() as client:
+            for path in self._paths:
+                queue = path.removesuffix("/$DeadLetterQueue")
+                seen += [each async for each, _ in inspection.scan(client, queue, path)]
+        return seen
+
+    async def _release(self, tokens: list[tuple[str, str]]) -> None:
+        from uuid import UUID
+
+        async with connections.endpoint(self._secondary).client() as client:
+            for queue, token in tokens:
+                self._left.pop((queue, token), None)
+                with contextlib.suppress(LockLost):
+                    await client.settle_by_token(queue, [UUID(token)], "abandoned", timeout=5.0)
+
+
+class _Known:
+    """What `draining.judge` asks of destinations, from what workers said of them."""
+
+    def __init__(self, troubles: dict[str, Trouble]) -> None:
+        self._troubles = troubles
+
+    def trouble(self, path: str) -> Trouble | None:
+        return self._troubles.get(path)
+
+    def troubled(self) -> list[tuple[str, Trouble]]:
+        return list(self._troubles.items())
+
+    def due(self, now: float) -> list[str]:
+        return list(self._troubles)
+
+
+def _as_options(address: Address) -> dict[str, str]:
+    found = {"caFile": address.ca_file} if address.ca_file is not None else {}
+    if address.connection_string is not None:
+        return {**found, "connectionString": address.connection_string}
+    assert address.host is not None
+    return {**found, "fullyQualifiedNamespace": address.host, "credential": address.credential}
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or ["no error"])[0][:300]

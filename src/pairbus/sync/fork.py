@@ -1,0 +1,54 @@
+"""What a forked child does with the sync clients that it has inherited: it forgets their connections and opens its own.
+
+A connection can't be shared: two processes that read one TLS stream destroy it for both. So the child closes its copies
+of the sockets without a word to the peer, takes new locks (the parent's may have been held by a thread that the child
+does not have), and leaves threads to be started when they are next needed. The parent notices nothing.
+
+Not covered: a socket that the parent was just connecting; the child keeps a copy of it, unused, until it ends.
+
+Who is told: whatever was registered and has a method `forked`. Async clients are not told; they belong to the loop of
+the parent and refuse to work in the child (`ForkedClientError`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from typing import Any, Protocol
+
+from pairbus.sync.watchdog import WATCHDOG
+
+_log = logging.getLogger("pairbus.pairing")
+
+
+class Inheritable(Protocol):
+    def forked(self) -> None:
+        """Called in the child, on its only thread, before anything else runs there."""
+
+
+# Not a WeakSet: the fork may come while another thread is changing it, and a dict's own operations are atomic.
+_inheritable: dict[int, weakref.ref[Any]] = {}
+
+
+def register(thing: Inheritable) -> None:
+    """Has `thing.forked()` called in each child that is forked from now on, for as long as the thing lives."""
+    key = id(thing)
+    _inheritable[key] = weakref.ref(thing, lambda _gone: _inheritable.pop(key, None))
+
+
+def _in_child() -> None:
+    WATCHDOG.reset()
+    for reference in list(_inheritable.values()):
+        thing = reference()
+        if thing is None:
+            continue
+        try:
+            thing.forked()
+        except Exception:
+            # Whoever forked can't do anything about it, and the other clients must be told too.
+            _log.exception("%r could not be made ready for use in a forked process", thing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

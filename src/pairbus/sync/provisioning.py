@@ -1,0 +1,89 @@
+"""Finds and makes the backlog queues of a pairing: with the SDK's administration client, or without it by looking
+whether each can be sent to (P3, P4, P5, P10). Nothing here contacts the primary.
+
+What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog.py` and
+`pairing/provision.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from azure.core.exceptions import AzureError
+
+from pairbus.pairing.backlog import QUEUE_PROPERTIES
+from pairbus.pairing.provision import Provision, is_conflict
+
+LINKS_AT_ONCE_MAX: Final = 8
+RETRY_DELAY_S: Final = 0.2
+
+
+def manage(provision: Provision, manager: Any, timeout_s: float) -> None:
+    """Lists the queues, and makes those that are missing."""
+    limits = request_limits(timeout_s)
+    try:
+        missing = provision.listed(manager.list_queues(**limits))
+    except (AzureError, OSError) as error:
+        raise provision.failed(f"the queues of {provision.secondary} can't be listed", error) from error
+    for position, index in enumerate(missing):
+        refusal = _make(provision, manager, index, limits)
+        if refusal is None:
+            provision.there(index)
+            continue
+        provision.leave_out(index, refusal)
+        if provision.is_hopeless(refusal, time.monotonic()):
+            for other in missing[position + 1 :]:
+                provision.leave_out(other, refusal)
+            break
+    provision.check()
+
+
+def _make(provision: Provision, manager: Any, index: int, limits: dict[str, float]) -> Exception | None:
+    tries = 0
+    while True:
+        try:
+            manager.create_queue(provision.path(index), **QUEUE_PROPERTIES, **limits)
+        except (AzureError, OSError) as error:
+            if is_conflict(error) and _is_there(provision, manager, index, limits):
+                return None
+            tries += 1
+            if not provision.try_again(error, tries, time.monotonic()):
+                return error
+            time.sleep(RETRY_DELAY_S)
+        else:
+            return None
+
+
+def _is_there(provision: Provision, manager: Any, index: int, limits: dict[str, float]) -> bool:
+    try:
+        manager.get_queue(provision.path(index), **limits)
+    except (AzureError, OSError):
+        return False
+    return True
+
+
+def look(provision: Provision, open_link: Callable[[int], None]) -> None:
+    """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
+    with ThreadPoolExecutor(min(LINKS_AT_ONCE_MAX, provision.count), "pairbus-look") as pool:
+        for index, error in enumerate(pool.map(lambda index: _failure(open_link, index), range(provision.count))):
+            if error is None:
+                provision.there(index)
+            else:
+                provision.leave_out(index, error)
+    provision.check()
+
+
+def _failure(open_link: Callable[[int], None], index: int) -> Exception | None:
+    try:
+        open_link(index)
+    except Exception as error:
+        return error
+    return None
+
+
+def request_limits(timeout_s: float) -> dict[str, float]:
+    """For one request of the administration client, whose own limits are minutes: black holes must not hold it."""
+    return {"timeout": timeout_s, "connection_timeout": timeout_s / 2, "read_timeout": timeout_s / 2}

@@ -1,0 +1,553 @@
+"""The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to where they belong.
+
+A shell round `underway`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's file.
+`sources.py` reads and settles one backlog queue, `lanes.py` sends to one destination. Bytes in, bytes out (P27).
+
+While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
+at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pairbus.errors import PairbusError
+from pairbus.ledger import LedgerWriter
+from pairbus.wire import WireClient
+from pairbus.wire.errors import LockLost, Unauthorized, WireError
+
+from . import draining, inspection, sources
+from .arrival import message_id_of
+from .destinations import Destinations, Verdict, verdict_of
+from .endpoint import Endpoint
+from .lanes import OPEN_S, Lane
+from .parcels import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejection, Release, Renew
+from .partnership import Which
+from .progress import Progress, Report
+from .rate import Rate
+from .sources import Source
+from .underway import LEFT_MAX, Underway
+
+#: Messages and bytes in hand beyond which nothing more is asked for.
+ROOM: Final = 100_000
+ROOM_BYTES: Final = 64 * 1024 * 1024
+#: How long readers wait for a destination that has plenty to take.
+CROWDED_S: Final = 0.02
+#: Connections of their own for destinations that could not be reached.
+ISOLATED_MAX: Final = 32
+LANES_MAX: Final = 1_000
+#: A stop waits so long for answers of the primary, then so long for the backlog.
+STOP_S: Final = 3.0
+RELEASE_S: Final = 2.0
+#: A drain gives up after so many failed connections in a row.
+DRAIN_STRIKES: Final = 3
+RECONNECT_S_FIRST: Final = 0.2
+RECONNECT_S_MAX: Final = 15.0
+LEDGER_FLUSH_S: Final = 0.2
+
+_log = logging.getLogger("pairbus.syphon")
+
+Access = Callable[[Which, WireError | None], None]
+
+
+class SyphonFailed(PairbusError):
+    """A drain could not go on: `error` is what `which` namespace met it with."""
+
+    def __init__(self, which: Which, label: str, error: WireError) -> None:
+        self.which = which
+        self.error = error
+        if isinstance(error, Unauthorized):
+            right = "Send" if which == "primary" else "Listen"
+            text = f"the {which} {label} refuses access: {error}; the syphon needs the {right} right there"
+        else:
+            text = f"the {which} {label} can't be reached: {error}; without a drain it would be tried for ever"
+        super().__init__(text)
+
+
+class Outcome(NamedTuple):
+    """`unavailable`: what a drain had to leave behind, by destination."""
+
+    report: Report
+    unavailable: list[draining.Unavailable]
+
+
+class SyphonEngine:
+    """`queues`: paths of backlog queues, with their indexes where they have one. `on_access(which, error)`: access to
+    "primary" or "secondary" was refused, or (None) granted."""
+
+    def __init__(
+        self,
+        primary: Endpoint,
+        secondary: Endpoint,
+        queues: Sequence[tuple[str, int | None]],
+        *,
+        drain: bool = False,
+        max_rate: float | None = None,
+        dead_letters: bool = False,
+        count_backlog_time: bool = False,
+        ledger: LedgerWriter | None = None,
+        halted_until: Callable[[str], float] | None = None,
+        on_busy: Callable[[str], None] | None = None,
+        on_access: Access | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        if not queues:
+            raise ValueError("no backlog queue to read from was named")
+        self.primary = primary
+        self.secondary = secondary
+        self.drain = drain
+        self.count_backlog_time = count_backlog_time
+        self.wall = wall
+        self.underway = Underway(Destinations(halted_until), buries=not dead_letters)
+        self.rate = Rate(max_rate)
+        self.loop: asyncio.AbstractEventLoop
+        self.primary_client: WireClient
+        self.secondary_client: WireClient
+        self.progress = Progress(0.0)
+        self.sources = [Source(self, path, index, is_replay=dead_letters) for path, index in queues]
+        self._sources = {source.queue: source for source in self.sources}
+        self._ledger = ledger
+        self._on_busy = on_busy
+        self._on_access = on_access
+        self._lanes: dict[str, Lane] = {}
+        self._isolated = 0
+        #: Messages that can't be delivered and can't be dead-lettered (a replay): which, and why.
+        self._refused: dict[Key, str] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closers: dict[asyncio.TimerHandle, Callable[[], Awaitable[Any]]] = {}
+        self._tick: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        self._told: dict[str, str] = {}
+        self._is_stopping = False
+        self._unavailable: list[draining.Unavailable] = []
+        self._stop_wanted = False
+
+    def __repr__(self) -> str:
+        return f"<SyphonEngine {self.secondary.label} to {self.primary.label}: {len(self.sources)} queues>"
+
+    # -- life
+
+    async def run(self) -> Outcome:
+        """Until `stop`, or until a drain is over. Raises SyphonFailed where a drain can't go on."""
+        self._begin()
+        try:
+            if not self._stop_wanted:
+                await self._ended
+        finally:
+            await self._shut()
+        return Outcome(self.report(), self._unavailable)
+
+    def _begin(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.progress = Progress(self.loop.time())
+        self.primary_client = self.primary.client(clock=self.wall, timeout=OPEN_S)
+        self.secondary_client = self.secondary.client(clock=self.wall)
+        self._ended: asyncio.Future[None] = self.loop.create_future()
+        self._gate = asyncio.Event()
+        self._doubt = asyncio.Event()
+        self._doubt.set()
+        self._room = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._round: asyncio.Future[None] = self.loop.create_future()
+        self._readers = [self.spawn(source.run()) for source in self.sources]
+        self.spawn(self._keep_primary())
+        if self.drain:
+            self.spawn(self._keep_judging())
+
+    def stop(self) -> None:
+        """Ends `run` within seconds; what is locked goes back first. Safe to call often."""
+        self._stop_wanted = True
+        if hasattr(self, "_ended"):
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    async def _shut(self) -> None:
+        self._is_stopping = True
+        self._gate.clear()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self.carry_out(self.underway.stop())
+        await self._wait_until(lambda: not self.underway.in_hand, STOP_S)
+        self.carry_out(self.underway.give_up())
+        await self._wait_until(lambda: not any(task.get_name() == "release" for task in self._tasks), RELEASE_S)
+        for timer in (self._tick, self._flush, *self._closers):
+            if timer is not None:
+                timer.cancel()
+        closers = [closer() for closer in self._closers.values()]
+        closers += [lane.close() for lane in self._lanes.values()] + [source.stop() for source in self.sources]
+        await asyncio.gather(*closers, return_exceptions=True)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self.primary_client.close(), self.secondary_client.close(), return_exceptions=True)
+        if self._ledger is not None:
+            self._ledger.flush()
+
+    async def _wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline = self.loop.time() + limit_s
+        while not condition() and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+        task = self.loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+        return task
+
+    def _spawned(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._is_stopping:
+            self._end(error)
+
+    def later(self, seconds: float, closer: Callable[[], Awaitable[Any]]) -> None:
+        """Closes something when the answers that it may still bring have come, or when the engine stops."""
+
+        def now() -> None:
+            self._closers.pop(timer, None)
+            self.spawn(_awaited(closer))
+
+        timer = self.loop.call_later(seconds, now)
+        self._closers[timer] = closer
+
+    # -- whether to read
+
+    async def may_read(self) -> None:
+        while True:
+            await self._gate.wait()
+            wait_s = self.rate.wait_s(self.loop.time())
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            elif self.underway.in_hand >= ROOM or self.underway.in_hand_bytes >= ROOM_BYTES:
+                self._room.clear()
+                await self._room.wait()
+            elif self.underway.is_crowded(self.loop.time()):
+                await asyncio.sleep(CROWDED_S)
+            else:
+                return
+
+    def may_ask(self, count: int) -> int:
+        return self.rate.batch(count, len(self.sources), self.loop.time())
+
+    async def _keep_primary(self) -> None:
+        """The gate is open while there is a connection to the primary; after a failure that is looked into."""
+        failures = 0
+        while True:
+            await self._doubt.wait()
+            if not self.primary_client.is_connected:
+                self._gate.clear()
+                try:
+                    await self.primary_client.connect()
+                except WireError as error:
+                    failures += 1
+                    if failures == 1:
+                        await asyncio.gather(*(source.interrupt() for source in self.sources))
+                    self.trouble_with("primary", error, failures)
+                    if isinstance(error, Unauthorized):
+                        self.access_refused("primary", error)
+                    await asyncio.sleep(min(RECONNECT_S_MAX, RECONNECT_S_FIRST * 2.0 ** min(failures - 1, 10)))
+                    continue
+            failures = 0
+            self.well("primary")
+            self._doubt.clear()
+            self._gate.set()
+
+    def trouble_with(self, which: Which, error: WireError, failures: int) -> None:
+        """A connection failed, not a message."""
+        endpoint = self.primary if which == "primary" else self.secondary
+        self.progress.waiting_for = f"the {which} can't be reached"
+        if self.drain:
+            if failures >= DRAIN_STRIKES or isinstance(error, Unauthorized):
+                self._end(SyphonFailed(which, endpoint.label, error))
+        elif self._told.get(which) != error.condition:
+            _log.warning("the %s %s: %s; it is tried again", which, endpoint.label, error)
+        self._told[which] = error.condition
+
+    def well(self, which: Which) -> None:
+        if self._told.pop(which, None) is not None:
+            _log.warning("the %s can be reached again", which)
+        if not self._told:
+            self.progress.waiting_for = None
+
+    def access_refused(self, which: Which, error: WireError) -> None:
+        if self._on_access is not None:
+            self._on_access(which, error)
+
+    def access_granted(self, which: Which) -> None:
+        self.well(which)
+        if self._on_access is not None:
+            self._on_access(which, None)
+
+    def busy(self) -> None:
+        self.rate.busy(self.loop.time())
+
+    # -- from the backlog
+
+    def polled(self, source: Source, began: float) -> None:
+        """An empty receive (P37, P51)."""
+        self.progress.polled()
+        if self._ledger is not None:
+            self._ledger.event(
+                "poll",
+                self.wall(),
+                self.secondary.label,
+                source.path,
+                ms=(self.loop.time() - began) * 1000,
+                cause="syphon",
+                queue=source.index,
+            )
+            self._flush_soon()
+
+    def missing(self, source: Source) -> None:
+        """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line."""
+        _log.info("%s does not exist", source.path)
+        if all(each.is_missing for each in self.sources) and "missing" not in self._told:
+            self._told["missing"] = source.path
+            _log.warning("none of the backlog queues exists (%s …); they are looked for again", self.sources[0].queue)
+        self._look_if_quiet()
+
+    def arrived(self, arrivals: list[Parcel | Rejection], now: float) -> bool:
+        """True where anything of it could be sent."""
+        commands, wanted = self.underway.received(arrivals, now)
+        left = sum(len(command.parcels) for command in commands if isinstance(command, Leave))
+        self.rate.received(len(arrivals) - left, now)
+        self.carry_out(commands)
+        for path in wanted:
+            self._lane(path).wake()
+        if self._tick is None and self.underway.deadline is not None:
+            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+        return bool(wanted)
+
+    def can_take(self, path: str) -> bool:
+        return self.underway.destinations.obstacle(path, self.loop.time()) is None
+
+    def next_trial_s(self) -> float:
+        """How long until a destination that is away may be tried."""
+        now = self.loop.time()
+        ends = [trouble.until for _, trouble in self.underway.destinations.troubled()]
+        return max(0.05, min(ends, default=now + sources.SCOUT_S) - now)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        self.carry_out(self.underway.tick(self.loop.time()))
+        if self.underway.deadline is not None:
+            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+
+    # -- to the primary
+
+    def _lane(self, path: str) -> Lane:
+        lane = self._lanes.get(path)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                idle = next((each for each in self._lanes.values() if each.is_idle), None)
+                if idle is not None:
+                    self.forget_lane(idle)
+            lane = self._lanes[path] = Lane(self, path)
+        return lane
+
+    def forget_lane(self, lane: Lane) -> None:
+        if self._lanes.get(lane.path) is lane:
+            del self._lanes[lane.path]
+            self.spawn(lane.close())
+
+    def isolated_client(self) -> WireClient | None:
+        if self._isolated >= ISOLATED_MAX:
+            return None
+        self._isolated += 1
+        return self.primary.client(clock=self.wall, timeout=OPEN_S)
+
+    async def close_isolated(self, client: WireClient) -> None:
+        self._isolated -= 1
+        await client.close()
+
+    def confirmed(self, parcels: Sequence[Parcel]) -> None:
+        now = self.loop.time()
+        path, size = parcels[0].path, sum(parcel.size for parcel in parcels)
+        self.rate.moved(len(parcels), now)
+        self.progress.moved(path, len(parcels), size, now)
+        if self._ledger is not None:
+            self._record("move", self.primary.label, path, parcels, "ok")
+        self.carry_out(self.underway.confirmed(parcels))
+
+    def not_confirmed(self, parcels: Sequence[Parcel], error: WireError) -> None:
+        now = self.loop.time()
+        if self._ledger is not None:
+            self._record("move", self.primary.label, parcels[0].path, parcels, error.condition)
+        self._look_into(parcels[0].path, error)
+        self.carry_out(self.underway.failed(parcels, error, now), attempted=parcels)
+
+    def unsendable(self, path: str, error: WireError) -> None:
+        self._look_into(path, error)
+        self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
+
+    def _look_into(self, path: str, error: WireError) -> None:
+        if verdict_of(error) is Verdict.BUSY:
+            now = self.loop.time()
+            lane = self._lanes.get(path)
+            moved = 0.0 if lane is None else lane.moved_per_s(now)
+            self.rate.busy(now, moved / (self.rate.measured(now) or 1.0))
+            if self._on_busy is not None:
+                self._on_busy(path)
+        if not self.primary_client.is_connected:
+            self._doubt.set()
+
+    # -- commands
+
+    def carry_out(self, commands: Iterable[Command], attempted: Sequence[Parcel] = ()) -> None:
+        for command in commands:
+            match command:
+                case Complete(queue, parcels):
+                    self._sources[queue].complete(parcels)
+                case DeadLetter(queue, parcels, reason, description):
+                    self._sources[queue].dead_letter(parcels, reason, description)
+                case Leave():
+                    self._leave(command, attempted)
+                case Release(queue, parcels):
+                    self.spawn(self._sources[queue].release(parcels), "release")
+                case Renew(queue, parcels):
+                    self.spawn(self._sources[queue].renew(parcels))
+
+    def _leave(self, command: Leave, attempted: Sequence[Parcel]) -> None:
+        path, parcels, trouble = command
+        self.progress.left(path, len(parcels))
+        for parcel in parcels:
+            self._sources[parcel.queue].left(1)
+        if trouble.verdict is Verdict.REFUSED and len(self._refused) < LEFT_MAX:
+            self._refused.update((parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels)
+        if self._ledger is not None:
+            # what was not even tried has cost a receive all the same
+            tried = set(map(id, attempted))
+            rest = [parcel for parcel in parcels if id(parcel) not in tried]
+            self._record("receive", self.secondary.label, None, rest, trouble.condition)
+        for parcel in parcels:
+            parcel.handle[2].payload = b""  # there may be very many of them, for a minute
+        self._look_if_quiet()
+
+    def settled(self, parcels: Sequence[Parcel]) -> None:
+        buried = [parcel for parcel in parcels if parcel.reason is not None]
+        for parcel in buried:
+            self.progress.dead_lettered(parcel.path, 1)
+        if buried and self._ledger is not None:
+            self._record("dead-letter", self.secondary.label, None, buried, "ok")
+        self.underway.settled(parcels)
+        self._room.set()
+        self._look_if_quiet()
+
+    def unsettled(self, parcels: Sequence[Parcel], error: WireError) -> None:
+        if not parcels:
+            return
+        lost = isinstance(error, LockLost)
+        commands = self.underway.unsettled(parcels, self.loop.time(), lock_lost=lost)
+        if commands:
+            # by token, and not at once: whatever took the link away takes its time
+            self.spawn(self._after(0.5, commands))
+        self._room.set()
+        self._look_if_quiet()
+
+    async def _after(self, seconds: float, commands: list[Command]) -> None:
+        await asyncio.sleep(seconds)
+        self.carry_out(commands)
+
+    def renewed(self, parcels: Sequence[Parcel]) -> None:
+        self.underway.renewed(parcels, self.loop.time())
+
+    # -- draining
+
+    async def look_again(self) -> None:
+        """Of a source that found nothing: until the next round."""
+        self._look_if_quiet()
+        await asyncio.shield(self._round)
+
+    def _look_if_quiet(self) -> None:
+        if self.drain and not self.underway.in_hand and all(source.is_empty for source in self.sources):
+            self._quiet.set()
+
+    async def _keep_judging(self) -> None:
+        failures = 0
+        while True:
+            await self._quiet.wait()
+            self._quiet.clear()
+            try:
+                seen = [found async for found in self._scan()]
+            except WireError as error:
+                failures += 1
+                self.trouble_with("secondary", error, failures)
+                await asyncio.sleep(RECONNECT_S_FIRST)
+                self._quiet.set()
+                continue
+            failures = 0
+            now = self.loop.time()
+            self.progress.counted(len(seen))
+            verdict = draining.judge(seen, self.underway.destinations, now, self._refused)
+            if isinstance(verdict, draining.Finished):
+                self._unavailable = verdict.remaining
+                self._end(None)
+                return
+            for path in self.underway.left_paths():
+                if self.underway.destinations.trouble(path) is None:
+                    self.carry_out(self.underway.retry(path, LEFT_MAX))
+            for path in verdict.paths:
+                self.carry_out(self.underway.retry(path, 1))
+            if not verdict.paths:
+                await asyncio.sleep(max(0.05, verdict.at - now))
+            for source in self.sources:
+                source.is_empty = source.is_missing
+            finished, self._round = self._round, self.loop.create_future()
+            finished.set_result(None)
+
+    async def _scan(self) -> Any:
+        for source in self.sources:
+            if not source.is_missing:
+                async for seen, _ in inspection.scan(self.secondary_client, source.queue, source.path):
+                    yield seen
+
+    # -- telling
+
+    def report(self) -> Report:
+        now = self.loop.time() if hasattr(self, "loop") else 0.0
+        return self.progress.report(now, self.underway.destinations.troubled())
+
+    def _record(self, kind: str, ns: str, entity: str | None, parcels: Sequence[Parcel], outcome: str) -> None:
+        ledger = self._ledger
+        assert ledger is not None
+        t, now = self.wall(), self.loop.time()
+        for parcel in parcels:
+            source = self._sources[parcel.queue]
+            ledger.event(
+                kind,
+                t,
+                ns,
+                entity or source.path,
+                mid=message_id_of(parcel.handle[2].payload),
+                seq=parcel.key[1],
+                size=parcel.size,
+                outcome=outcome,
+                ms=(now - parcel.since) * 1000,
+                cause="syphon",
+                queue=source.index,
+            )
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._flush is None and self._ledger is not None:
+            self._flush = self.loop.call_later(LEDGER_FLUSH_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        if self._ledger is not None:
+            self._ledger.flush()
+
+
+async def _awaited(closer: Callable[[], Awaitable[Any]]) -> None:
+    await closer()

@@ -1,0 +1,224 @@
+"""The syphon inside an application: the engine, started again when it breaks, and the partnership of its two clients.
+
+A shell on one event loop; `aio/syphon.py` puts it on the application's, `sync/syphon.py` on a thread's. What follows
+when a client closes or loses access is decided in `partnership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing import backlog
+from pairbus.pairing.errors import ClientFaultedError, PairingError
+from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
+from pairbus.wire.errors import WireError
+
+from .endpoint import Endpoint
+from .engine import SyphonEngine
+from .partnership import Fault, Partnership, StartSyphon, StopSyphon, Which
+
+RESTART_S_FIRST: Final = 1.0
+RESTART_S_MAX: Final = 60.0
+
+_log = logging.getLogger("pairbus.syphon")
+
+
+class Halts(Protocol):
+    """The throttle halts of the paired client (P24). Any thread."""
+
+    def busy(self, entity: str) -> None: ...
+    def halted_until(self, entity: str) -> float: ...
+
+
+#: The module that hosts the Spark engine; its `HostedSyphon` takes what ours takes.
+SPARK: Final = "pairbus.spark.hosting"
+
+
+def check_engine(enable_syphon: bool, engine: str) -> None:
+    """Raises where the engine that is asked for is not installed (P38)."""
+    if not enable_syphon or engine == "in-process":
+        return
+    if not all(map(_is_installed, ("pyspark", SPARK))):
+        raise PairingError(
+            "enable_syphon=True runs the syphon on Spark, which is not installed: install pairbus[spark], or give "
+            'syphon_engine="in-process", which needs no Java and serves where there is little to move'
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
+
+
+def hosted(engine: str, *arguments: Any, **options: Any) -> HostedSyphon:
+    """The syphon of a host, on the engine that its options name."""
+    check_engine(True, engine)
+    if engine == "in-process":
+        return HostedSyphon(*arguments, **options)
+    made: HostedSyphon = importlib.import_module(SPARK).HostedSyphon(*arguments, **options)
+    return made
+
+
+class HostedSyphon:
+    """`announce` and `fault` are called on the loop and must not block. `client_closed` may come from any thread."""
+
+    make_engine: Any = SyphonEngine
+    #: How long its stop may take.
+    stop_s = 10.0
+
+    def __init__(
+        self,
+        primary: Endpoint,
+        secondary: Endpoint,
+        *,
+        primary_name: str,
+        indexes: Sequence[int],
+        announce: Callable[[Event], None],
+        fault: Callable[[Which, ClientFaultedError], None],
+        fault_partner: bool = True,
+        halts: Halts | None = None,
+        ledger: LedgerWriter | None = None,
+        **engine_options: Any,
+    ) -> None:
+        self._endpoints: dict[Which, Endpoint] = {"primary": primary, "secondary": secondary}
+        self._queues = [(backlog.path(primary_name, index), index) for index in indexes]
+        self._announce = announce
+        self._fault = fault
+        self._halts = halts
+        self._ledger = ledger
+        self._engine_options = engine_options
+        self._partnership = Partnership(primary.label, secondary.label, fault_partner=fault_partner)
+        self._loop: asyncio.AbstractEventLoop
+        self._engine: Any = None
+        self._runner: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    def __repr__(self) -> str:
+        return f"<HostedSyphon {'stopped' if self._is_stopped else self._engine or 'at rest'}>"
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._run()
+
+    async def stop(self) -> None:
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._halt()
+
+    def client_closed(self, which: Which) -> None:
+        """From any thread."""
+        if not self._is_stopped:
+            self._loop.call_soon_threadsafe(self._closed, which)
+
+    def _closed(self, which: Which) -> None:
+        self._partnership.closed(which, self._loop.time())
+        self._attend()
+
+    # -- the engine
+
+    def _run(self) -> None:
+        if self._runner is None and not self._is_stopped:
+            self._runner = self._loop.create_task(self._keep_running(), name="pairbus-syphon")
+
+    async def _keep_running(self) -> None:
+        delay = RESTART_S_FIRST
+        while True:
+            began = self._loop.time()
+            self._engine = self.make_engine(
+                self._endpoints["primary"],
+                self._endpoints["secondary"],
+                self._queues,
+                ledger=self._ledger,
+                on_access=self._access,
+                halted_until=None if self._halts is None else self._halts.halted_until,
+                on_busy=None if self._halts is None else self._halts.busy,
+                **self._engine_options,
+            )
+            self._announce(SyphonStarted())
+            try:
+                await self._engine.run()
+                return
+            except Exception as error:
+                _log.exception("the syphon broke and is started again")
+                self._announce(SyphonStopped(error))
+            delay = RESTART_S_FIRST if self._loop.time() - began > RESTART_S_MAX else min(RESTART_S_MAX, delay * 2)
+            await asyncio.sleep(delay)
+
+    async def _halt(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        if self._engine is not None:
+            self._engine.stop()
+            await asyncio.wait({runner}, timeout=self.stop_s)
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+        self._engine = None
+
+    # -- the partnership
+
+    def _access(self, which: Which, error: WireError | None) -> None:
+        if error is None:
+            self._partnership.granted(which)
+        else:
+            self._partnership.refused(which, str(error), self._loop.time())
+        self._attend()
+
+    def _attend(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._partnership.deadline
+        if deadline is not None and not self._is_stopped:
+            self._timer = self._loop.call_at(deadline, self._ticked)
+
+    def _ticked(self) -> None:
+        self._timer = None
+        for command in self._partnership.tick(self._loop.time()):
+            match command:
+                case Fault(which, text):
+                    error = ClientFaultedError(text)
+                    self._fault(which, error)
+                    self._announce(ClientFaulted(self._endpoints[which].label, error))
+                    self._stop_soon(error)
+                case StopSyphon(text):
+                    _log.warning("%s", text)
+                    self._stop_soon(PairingError(text))
+                case StartSyphon():
+                    self._run()
+        self._attend()
+
+    def _stop_soon(self, error: Exception) -> None:
+        async def stop() -> None:
+            await self._halt()
+            self._announce(SyphonStopped(error))
+
+        self._stopping = self._loop.create_task(stop())
+
+
+def fault_client(client: Any, error: ClientFaultedError) -> None:
+    """From now on, whatever is asked of the client raises `error`; closing it still works."""
+    if hasattr(type(client), "_fault"):
+        client._fault = error  # one of ours: it checks at each use
+        return
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    for name in ("get_queue_sender", "get_topic_sender", "get_queue_receiver", "get_subscription_receiver"):
+        setattr(client, name, refuse)
+
+
+def endpoint(fields: dict[str, Any], name: str) -> Endpoint:
+    """From what `pairing.sdk.endpoint_of` reads of an SDK client."""
+    return Endpoint(**fields, name=name)

@@ -1,0 +1,1 @@
+from .stage import stage as stage

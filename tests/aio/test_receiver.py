@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+
+from pairbus.aio import receiver as receiver_module
+from pairbus.aio.inner import InnerSender
+from pairbus.aio.receiver import PairedReceiver, paired_receiver
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing.errors import ForkedClientError
+from pairbus.testing import fault
+
+from ..pairing.sdk_rig import sdk_client, takes
+
+PING = "a ping to these tests"  # the embedded broker never delivers a true one
+
+
+class Rig:
+    def __init__(self, broker: Broker, make_queue: Callable[..., str], stack: contextlib.AsyncExitStack) -> None:
+        self.broker = broker
+        self.server: NamespaceServer = broker.namespaces["contoso"]
+        self.make_queue = make_queue
+        self.queue = make_queue("receiver")
+        self._stack = stack
+        self.client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", self.server)
+        stack.push_async_callback(self.client.close)
+        self.halt_s = 1.0
+        self.until = 0.0
+        self.busy = 0
+        self._senders: dict[str, InnerSender] = {}
+
+    def on_busy(self) -> None:
+        self.busy += 1
+        self.until = time.monotonic() + self.halt_s
+
+    def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
+        made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
+        receiver = paired_receiver(made, queue or self.queue, on_busy=self.on_busy, halted_until=lambda: self.until)
+        self._stack.push_async_callback(receiver.close)
+        return receiver
+
+    async def send(self, *bodies: str, queue: str = "", session: str | None = None) -> None:
+        queue = queue or self.queue
+        if queue not in self._senders:
+            self._senders[queue] = InnerSender(lambda: self.client.get_queue_sender(queue), queue)
+            self._stack.push_async_callback(self._senders[queue].close)
+        for body in bodies:
+            kind = PING if body.startswith("ping") else None
+            await self._senders[queue].send(ServiceBusMessage(body, content_type=kind, session_id=session), 10)
+
+    async def left(self, queue: str = "") -> list[str]:
+        async with self.client.get_queue_receiver(queue or self.queue) as receiver:
+            return [str(each) for each in await receiver.peek_messages(50)]
+
+
+@pytest.fixture
+async def rig(
+    pairbus_broker: Broker,
+    pairbus_namespace: NamespaceServer,
+    pairbus_queue: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Rig]:
+    monkeypatch.setattr(receiver_module, "is_ping", lambda message: message.content_type == PING)
+    async with contextlib.AsyncExitStack() as stack:
+        yield Rig(pairbus_broker, pairbus_queue, stack)
+
+
+def texts(messages: Any) -> list[str]:
+    return [str(each) for each in messages]
+
+
+async def test_p7_it_is_the_sdks_receiver_in_all_respects(rig: Rig) -> None:
+    made = rig.client.get_queue_receiver(rig.queue, prefetch_count=3, max_wait_time=2, client_identifier="me")
+    receiver = paired_receiver(made, rig.queue, on_busy=rig.on_busy, halted_until=lambda: 0.0)
+    assert receiver is made
+    assert isinstance(receiver, ServiceBusReceiver)
+    assert receiver.client_identifier == "me"
+    assert receiver in rig.client._handlers
+    await rig.send("one", "two")
+    async with receiver:
+        first, second = await receiver.receive_messages(2, max_wait_time=2)
+        await receiver.complete_message(first)
+        await receiver.renew_message_lock(second)
+        await receiver.defer_message(second)
+        [again] = await receiver.receive_deferred_messages(second.sequence_number or 0)
+        await receiver.dead_letter_message(again)
+        assert texts(await receiver.peek_messages(5)) == []
+    async with rig.receiver(sub_queue="deadletter") as dead:
+        assert texts(await dead.receive_messages(1, max_wait_time=2)) == ["two"]
+
+
+async def test_p32_pings_are_completed_and_dropped(rig: Rig) -> None:
+    await rig.send("ping 1", "one", "ping 2", "two")
+    receiver = rig.receiver()
+    got = await receiver.receive_messages(4, max_wait_time=2)
+    assert texts(got) == ["one", "two"]
+    for each in got:
+        await receiver.complete_message(each)
+    await receiver.close()
+    assert await rig.left() == []
+
+
+async def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> None:
+    await rig.send("ping 1", "one")
+    receiver = rig.receiver(receive_mode="receiveanddelete")
+    assert texts(await receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+    assert await rig.left() == []
+
+
+async def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig) -> None:
+    await rig.send("ping 1")
+    receiver = rig.receiver()
+
+    async def send_late() -> None:
+        await asyncio.sleep(1.5)
+        await rig.send("late")
+
+    late = asyncio.create_task(send_late())
+    with takes(1.0, 5.0):
+        assert texts(await receiver.receive_messages(1, max_wait_time=6)) == ["late"]
+    await late
+
+
+async def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
+    await rig.send("ping 1")
+    receiver = rig.receiver()
+    with takes(1.0, 2.0):
+        assert await receiver.receive_messages(1, max_wait_time=1.3) == []
+
+
+async def test_p32_iteration_passes_over_pings(rig: Rig) -> None:
+    await rig.send("ping 1", "one", "ping 2", "ping 3", "two", "ping 4")
+    receiver = rig.receiver(max_wait_time=2)
+    seen = []
+    async for message in receiver:
+        seen.append(str(message))
+        await receiver.complete_message(message)
+    assert seen == ["one", "two"]
+    await rig.send("ping 5", "three")
+    assert str(await anext(receiver)) == "three"
+
+
+async def test_p32_peek_looks_behind_pings(rig: Rig) -> None:
+    await rig.send("ping 1", "ping 2", "one", "ping 3")
+    receiver = rig.receiver()
+    assert texts(await receiver.peek_messages(2)) == ["one"]
+    assert texts(await receiver.peek_messages(4, sequence_number=1, timeout=5)) == ["one"]
+    assert texts(await receiver.peek_messages(4, sequence_number=4)) == []
+
+
+async def test_p32_deferred_pings_are_dropped_too(rig: Rig) -> None:
+    await rig.send("ping 1", "one")
+    async with rig.client.get_queue_receiver(rig.queue) as bare:
+        messages = await bare.receive_messages(2, max_wait_time=2)
+        numbers = [each.sequence_number or 0 for each in messages]
+        for each in messages:
+            await bare.defer_message(each)
+    receiver = rig.receiver()
+    [one] = await receiver.receive_deferred_messages(numbers)
+    assert str(one) == "one"
+    await receiver.complete_message(one)
+    assert await rig.left() == []
+
+
+async def test_p32_in_sessions(rig: Rig) -> None:
+    queue = rig.make_queue("sessions", requires_session=True)
+    await rig.send("ping 1", "one", queue=queue, session="a")
+    receiver = rig.receiver(queue, session_id="a")
+    assert texts(await receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+    await receiver.session.set_state(b"state")
+    assert await receiver.session.get_state() == b"state"
+
+
+async def test_p32_a_ping_that_cannot_be_completed_is_no_matter(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.send("ping 1", "one")
+    receiver = rig.receiver()
+
+    async def refuse(_message: Any) -> None:
+        raise ServiceBusConnectionError(message="gone")
+
+    monkeypatch.setattr(receiver, "complete_message", refuse)
+    assert texts(await receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+
+
+async def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) -> None:
+    await rig.send("one")
+    receiver = rig.receiver()
+    await receiver.receive_messages(1, max_wait_time=2)
+    await rig.send("two")
+    throttle = fault(rig.broker, "throttle", entity=rig.queue, rate=0)
+    await throttle.__aenter__()
+
+    async def end() -> None:
+        await asyncio.sleep(0.5)
+        await throttle.__aexit__(None, None, None)
+
+    ending = asyncio.create_task(end())
+    with takes(0.9, 5.0):
+        assert texts(await receiver.peek_messages(2, timeout=8)) == ["two"]
+    await ending
+    assert rig.busy == 1
+
+
+async def test_p24_while_halted_a_call_whose_time_is_shorter_raises_at_once(rig: Rig) -> None:
+    await rig.send("one")
+    receiver = rig.receiver()
+    [message] = await receiver.receive_messages(1, max_wait_time=2)
+    rig.until = time.monotonic() + 5
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: receiver.receive_messages(1, max_wait_time=2),
+        lambda: receiver.peek_messages(1, timeout=2),
+        lambda: receiver.renew_message_lock(message, timeout=2),
+        lambda: receiver.receive_deferred_messages([1], timeout=2),
+        lambda: anext(receiver._get_streaming_message_iter(2)),
+    ]
+    for call in calls:
+        with takes(0.0, 0.1), pytest.raises(ServiceBusServerBusyError, match=f"{rig.queue} was told"):
+            await call()
+    assert rig.busy == 0, "nobody asked the broker"
+
+
+async def test_p24_while_halted_a_call_with_time_waits_and_then_asks(rig: Rig) -> None:
+    await rig.send("one")
+    receiver = rig.receiver()
+    rig.until = time.monotonic() + 0.7
+    with takes(0.6, 3.0):
+        [message] = await receiver.receive_messages(1, max_wait_time=5)
+    rig.until = time.monotonic() + 0.5
+    with takes(0.5, 2.0):
+        await receiver.renew_message_lock(message)
+    rig.until = time.monotonic() + 0.5
+    with takes(0.5, 2.0):
+        await receiver.peek_messages(1)
+
+
+async def test_p24_a_settlement_on_its_own_link_does_not_wait(rig: Rig) -> None:
+    await rig.send("one")
+    receiver = rig.receiver()
+    [message] = await receiver.receive_messages(1, max_wait_time=2)
+    rig.until = time.monotonic() + 5
+    with takes(0.0, 0.5):
+        await receiver.complete_message(message)
+    assert await rig.left() == []
+
+
+async def test_p24_a_settlement_by_management_does(rig: Rig) -> None:
+    await rig.send("one")
+    receiver = rig.receiver()
+    [message] = await receiver.receive_messages(1, max_wait_time=2)
+    await receiver.defer_message(message)
+    [again] = await receiver.receive_deferred_messages(message.sequence_number or 0)
+    rig.until = time.monotonic() + 0.7
+    with takes(0.6, 2.0):
+        await receiver.complete_message(again)
+    assert await rig.left() == []
+
+
+async def test_p24_a_call_without_a_time_ends_after_the_configured_retries(rig: Rig) -> None:
+    client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", rig.server, retry_total=2)
+    rig.halt_s = 0.3
+    await rig.send("one")
+    async with client:
+        receiver = rig.receiver(client=client)
+        await receiver.peek_messages(1)
+        with (
+            fault(rig.broker, "throttle", entity=rig.queue, rate=0),
+            takes(0.5, 2.0),
+            pytest.raises(ServiceBusServerBusyError),
+        ):
+            await receiver.peek_messages(1)
+        assert rig.busy == 3
+
+
+async def test_p24_closing_ends_the_wait(rig: Rig) -> None:
+    receiver = rig.receiver()
+    await receiver.peek_messages(1)
+    rig.until = time.monotonic() + 20
+
+    async def close() -> None:
+        await asyncio.sleep(0.3)
+        await receiver.close()
+
+    closing = asyncio.create_task(close())
+    with takes(0.2, 3.0), pytest.raises(ValueError, match="shutdown"):
+        await receiver.peek_messages(1)
+    await closing
+
+
+async def test_p24_the_lock_renewer_lives_with_halts(rig: Rig) -> None:
+    await rig.send("ping 1", "one")
+    async with AutoLockRenewer() as renewer:
+        receiver = rig.receiver(auto_lock_renewer=renewer)
+        [message] = await receiver.receive_messages(2, max_wait_time=2)
+        rig.until = time.monotonic() + 0.3
+        await receiver.renew_message_lock(message)
+        await receiver.complete_message(message)
+
+
+async def test_p54_during_an_outage_it_behaves_as_the_sdks(rig: Rig) -> None:
+    client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", rig.server, retry_total=0)
+    outcomes = []
+    async with client, fault(rig.broker, "no-receive", entity=rig.queue):
+        for receiver in (client.get_queue_receiver(rig.queue), rig.receiver(client=client)):
+            try:
+                outcomes.append(repr(await receiver.receive_messages(1, max_wait_time=1)))
+            except Exception as error:
+                outcomes.append(type(error).__name__)
+    assert outcomes[0] == outcomes[1]
+    assert rig.busy == 0
+
+
+async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = rig.receiver()
+    await receiver.peek_messages(1)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        for call in (receiver.receive_messages, receiver.peek_messages):
+            with pytest.raises(ForkedClientError, match="Make the client in the child"):
+                await call(1)

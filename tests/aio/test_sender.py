@@ -1,0 +1,423 @@
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.pairing.errors import (
+    AliasConflictError,
+    BacklogUnavailableError,
+    ClientFaultedError,
+    NotTriedError,
+    ScheduleDuringFailoverError,
+)
+from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
+from pairbus.pairing.states import EntityState
+
+from .stage import FakeInner, Recorder, Stage, wait_until
+
+MakeStage = Callable[..., Stage]
+FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+
+
+def primary(sender: Any) -> FakeInner:
+    return sender._primary  # type: ignore[no-any-return]
+
+
+def path_of(message: Any) -> str:
+    return str(message.application_properties["x-ms-path"]["VALUE"])
+
+
+async def test_p7_it_is_the_sdks_sender_to_look_at(stage: MakeStage) -> None:
+    sender = stage().sender()
+    assert isinstance(sender, ServiceBusSender)
+    assert sender.entity_name == "orders"
+    assert sender.fully_qualified_namespace == "contoso.servicebus.windows.net"
+    assert sender.client_identifier in str(sender)
+    assert repr(sender) == "<PairedSender orders: healthy>"
+
+
+async def test_p14_a_healthy_send_goes_to_the_primary_as_it_is(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    message = ServiceBusMessage("x")
+    await sender.send_messages(message)
+    assert primary(sender).sent == [message]
+    assert given.events == []
+    assert given.heart._timer is None, "no timer while healthy"
+
+
+async def test_p19_the_primary_gets_at_most_half(stage: MakeStage) -> None:
+    sender = stage().sender()
+    await sender.send_messages(ServiceBusMessage("x"))
+    await sender.send_messages(ServiceBusMessage("x"), timeout=2)
+    assert [timeout_s for _, _, timeout_s in primary(sender).calls] == [4.0, 1.0]
+
+
+async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(ServiceBusConnectionError())
+    await sender.send_messages(ServiceBusMessage("x", message_id="m"))
+    (diverted,) = given.backlog(sender, 0).sent
+    assert path_of(diverted) == "orders"
+    assert [(event.state, event.cause) for event in given.named(StateChanged)] == [
+        (EntityState.FAILED_OVER, "send failed")
+    ]
+    assert given.named(MessageDiverted) == [MessageDiverted("orders", 0, 1, ("m",))]
+    assert repr(sender) == "<PairedSender orders: failed over, backlog queues [0] of 2>"
+
+
+async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage) -> None:
+    given = stage(failover_interval=60.0)
+    sender = given.sender()
+    error = ServiceBusConnectionError()
+    primary(sender).answers.append(error)
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert caught.value is error
+    assert given.heart.coordinator.state("orders") is EntityState.SUSPECT
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
+    assert given.heart._timer is None
+
+
+async def test_p18_the_callers_own_errors_are_raised_and_nothing_fails_over(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(MessagingEntityNotFoundError())
+    with pytest.raises(MessagingEntityNotFoundError):
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert given.events == []
+
+
+async def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert len(given.backlog(sender, 1).sent) == 1
+    assert [event.queue for event in given.named(BacklogQueueEjected)] == [0]
+
+
+async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    last = ServiceBusConnectionError()
+    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
+    given.backlog(sender, 1).answers.append(last)
+    with pytest.raises(BacklogUnavailableError) as caught:
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert caught.value.__cause__ is last
+    assert given.named(MessageDiverted) == []
+
+
+async def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
+    sender = stage(queues=()).sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    with pytest.raises(BacklogUnavailableError):
+        await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    given.heart.coordinator.force_failover("orders", given.now)
+    first = given.backlog(sender, 0)
+    first.answers.extend([None, None, ServiceBusConnectionError()])  # opened, a batch, and no more
+    messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
+    await sender.send_messages(messages)
+    second = given.backlog(sender, 1)
+    assert [len(batch) for batch in first.sent] == [2, 2]
+    assert [len(batch) for batch in second.sent] == [2, 2], "the one that failed, and the one behind it"
+
+
+async def test_p30_a_message_too_large_for_the_backlog_ejects_no_queue(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    with pytest.raises(MessageSizeExceededError):
+        await sender.send_messages(ServiceBusMessage(bytes(262_070)))
+    assert given.named(BacklogQueueEjected) == []
+
+
+async def test_p30_the_healthy_send_warns(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    await sender.send_messages(ServiceBusMessage(bytes(262_070)))
+    assert [event.entity for event in given.named(SizeWarning)] == ["orders"]
+    quiet = stage(check_size=False)
+    silent = quiet.sender()
+    await silent.send_messages(ServiceBusMessage("x"))
+    await silent.send_messages(ServiceBusMessage(bytes(262_070)))
+    assert quiet.events == []
+
+
+async def test_p29_an_alias_is_refused_before_it_is_sent_anywhere(stage: MakeStage) -> None:
+    sender = stage().sender()
+    with pytest.raises(AliasConflictError):
+        await sender.send_messages(ServiceBusMessage("x", application_properties={"x-ms-path": "a"}))
+    assert primary(sender).calls == []
+
+
+async def test_an_empty_list_is_no_send(stage: MakeStage) -> None:
+    sender = stage().sender()
+    await sender.send_messages([])
+    assert primary(sender).calls == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+async def test_a_timeout_must_be_positive_as_with_the_sdk(stage: MakeStage, timeout: float) -> None:
+    sender = stage().sender()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: sender.send_messages(ServiceBusMessage("x"), timeout=timeout),
+        lambda: sender.schedule_messages(ServiceBusMessage("x"), FAR, timeout=timeout),
+        lambda: sender.cancel_scheduled_messages(1, timeout=timeout),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="must be greater than 0"):
+            await call()
+
+
+async def test_unknown_keywords_warn_as_with_the_sdk(stage: MakeStage) -> None:
+    sender = stage().sender()
+    with pytest.warns(UserWarning, match="Unsupported keyword args"):
+        await sender.send_messages(ServiceBusMessage("x"), urgent=True)
+
+
+async def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = stage(send_timeout=30.0)
+    sender = given.sender()
+    primary(sender).answers.append(ServiceBusServerBusyError())
+    waits: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+        given.advance(seconds)
+
+    monkeypatch.setattr(sender, "_pause", pause)
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert len(primary(sender).sent) == 2
+    assert sum(waits) >= 10.0
+
+
+async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(stage: MakeStage) -> None:
+    given = stage(send_timeout=8.0)
+    sender = given.sender()
+    primary(sender).answers.append(ServiceBusServerBusyError())
+    for _ in range(2):  # the second is not even tried: the halt is the entity's
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.send_messages(ServiceBusMessage("x"))
+    assert len(primary(sender).sent) == 1
+
+
+async def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
+    given = stage(send_timeout=30.0)
+    sender = given.sender()
+    primary(sender).answers.append(ServiceBusServerBusyError())
+    task = asyncio.create_task(sender.send_messages(ServiceBusMessage("x")))
+    assert await wait_until(lambda: bool(primary(sender).calls))
+    await sender.close()
+    with pytest.raises(ValueError, match="already been shutdown"):
+        await task
+
+
+async def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    assert await sender.schedule_messages(ServiceBusMessage("x"), FAR) == [1]
+    given.heart.coordinator.force_failover("orders", given.now)
+    with pytest.raises(ScheduleDuringFailoverError, match="orders has failed over"):
+        await sender.schedule_messages(ServiceBusMessage("x"), FAR)
+    assert await sender.schedule_messages([], FAR) == []
+
+
+async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = stage(send_timeout=30.0)
+    sender = given.sender()
+    primary(sender).answers.append(ServiceBusServerBusyError())
+
+    async def pause(seconds: float) -> None:
+        given.advance(seconds)
+
+    monkeypatch.setattr(sender, "_pause", pause)
+    began = given.now
+    await sender.cancel_scheduled_messages([1, 2])
+    assert [call for call, _, _ in primary(sender).calls] == ["cancel", "cancel"]
+    assert given.now - began >= 10.0
+    await sender.cancel_scheduled_messages([])
+    assert len(primary(sender).calls) == 2
+
+
+async def test_p3_entering_raises_what_is_the_callers_own(stage: MakeStage) -> None:
+    sender = stage().sender()
+    primary(sender).answers.append(ServiceBusAuthenticationError())
+    with pytest.raises(ServiceBusAuthenticationError):
+        await sender.__aenter__()
+
+
+async def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeStage) -> None:
+    given = stage(send_timeout=60.0)
+    sender = given.sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    async with sender as entered:
+        assert entered is sender
+    assert primary(sender).calls == [("open", None, 5.0)], "and waits for it a short while only"
+    assert given.events == [], "entering is not sending, so it does not count"
+
+
+async def test_p3_entering_while_failed_over_asks_nobody(stage: MakeStage) -> None:
+    given = stage()
+    given.heart.coordinator.force_failover("orders", given.now)
+    async with given.sender() as sender:
+        assert primary(sender).calls == []
+
+
+async def test_batches_can_be_made_with_the_primary_away(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    assert 250_000 < (await sender.create_message_batch()).max_size_in_bytes < 262_144
+    given.heart.coordinator.force_failover("orders", given.now)
+    calls = len(primary(sender).calls)
+    batch = await sender.create_message_batch(1000)
+    assert batch.max_size_in_bytes == 1000
+    assert len(primary(sender).calls) == calls, "nobody is asked in failover"
+    batch.add_message(ServiceBusMessage("x"))
+    await sender.send_messages(batch)
+    (sent,) = given.backlog(sender, 0).sent
+    assert len(sent) == 1
+
+
+async def test_batches_have_the_primarys_size_and_the_sdks_error(stage: MakeStage) -> None:
+    sender = stage().sender()
+    assert (await sender.create_message_batch()).max_size_in_bytes == 262144
+    with pytest.raises(ValueError, match="is too large"):
+        await sender.create_message_batch(300_000)
+
+
+async def test_a_closed_sender_raises_as_the_sdks(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    await sender.send_messages(ServiceBusMessage("x"))
+    await sender.close()
+    await sender.close()
+    assert primary(sender).is_closed
+    assert repr(sender) == "<PairedSender orders: closed>"
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: sender.send_messages(ServiceBusMessage("x")),
+        lambda: sender.create_message_batch(),
+        lambda: sender.__aenter__(),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="already been shutdown"):
+            await call()
+
+
+async def test_p43_a_faulted_client_faults_its_senders(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    given.refusal = ClientFaultedError("partner gone")
+    with pytest.raises(ClientFaultedError):
+        await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
+    recorder = Recorder()
+    given = stage(observers=(recorder,))
+    sender = given.sender()
+    await sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
+    primary(sender).answers.append(OperationTimeoutError())
+    given.backlog(sender, 0).answers.extend([None, ServiceBusConnectionError()])
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert recorder.sends == [
+        ("primary", None, 2, "ok"),
+        ("primary", None, 1, "OperationTimeoutError"),
+        ("backlog", 0, 1, "ServiceBusConnectionError"),
+        ("backlog", 1, 1, "ok"),
+    ]
+
+
+async def test_a_cancelled_attempt_frees_its_trial(stage: MakeStage) -> None:
+    given = stage(probe="trial", ping_primary_interval=5.0)
+    sender = given.sender()
+    primary(sender).answers.extend([OperationTimeoutError(), asyncio.CancelledError(), None])
+    await sender.send_messages(ServiceBusMessage("x"))
+    given.advance(5.0)
+    with pytest.raises(asyncio.CancelledError):
+        await sender.send_messages(ServiceBusMessage("x"))
+    given.advance(5.0)
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
+
+
+async def test_p18_a_classifier_that_raises_is_seen_and_frees_the_attempt(stage: MakeStage) -> None:
+    def broken(error: BaseException) -> Any:
+        raise LookupError("no row")
+
+    sender = stage(classifier=broken).sender()
+    primary(sender).answers.append(OperationTimeoutError())
+    with pytest.raises(LookupError):
+        await sender.send_messages(ServiceBusMessage("x"))
+    await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_p16_a_message_that_was_not_tried_does_not_fail_over(stage: MakeStage) -> None:
+    given = stage(failover_interval=60.0)
+    sender = given.sender()
+    primary(sender).answers.append(NotTriedError("late"))
+    with pytest.raises(NotTriedError):
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert given.events == []
+
+
+async def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeStage) -> None:
+    given = stage()
+    senders = [given.sender() for _ in range(5)]
+    primary(senders[0]).answers.append(OperationTimeoutError())
+    for sender in senders:
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert [len(primary(sender).sent) for sender in senders] == [1, 0, 0, 0, 0]
+    given.heart.coordinator.mark_healthy("orders", given.now)
+    for sender in senders:
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert [len(primary(sender).sent) for sender in senders] == [2, 1, 1, 1, 1]
+
+
+async def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
+    given = stage()
+    orders, news = given.sender("orders"), given.sender("news")
+    primary(orders).answers.append(OperationTimeoutError())
+    await orders.send_messages(ServiceBusMessage("x"))
+    await news.send_messages(ServiceBusMessage("x"))
+    assert len(primary(news).sent) == 1
+    assert given.heart.coordinator.states() == {"orders": EntityState.FAILED_OVER, "news": EntityState.HEALTHY}
+
+
+async def test_p7_many_tasks_may_use_one_sender(stage: MakeStage) -> None:
+    given = stage()
+    sender = given.sender()
+    primary(sender).answers.extend([None] * 20 + [ServiceBusConnectionError()] * 3)
+
+    async def send() -> None:
+        for _ in range(25):
+            await sender.send_messages(ServiceBusMessage("x"))
+
+    await asyncio.gather(*(send() for _ in range(8)))
+    failed = 3 - len(primary(sender).answers)
+    assert len(primary(sender).sent) + len(given.backlog(sender, 0).sent) == 200 + failed

@@ -1,0 +1,114 @@
+"""The syphon in an application on asyncio, with clients of the SDK's. With ours: tests/e2e/test_closing_proof.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+
+from pairbus.aio.syphon import SyphonHost
+from pairbus.pairing.errors import ClientFaultedError, PairingError
+from pairbus.pairing.events import ClientFaulted, Event, SyphonStopped
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.syphon import hosting, partnership
+
+from ..syphon.conftest import pair as pair
+from ..syphon.conftest import syphon_brokers as syphon_brokers
+from ..syphon.conftest import syphon_clock as syphon_clock
+from ..syphon.pair import Pair, diverted, until
+
+
+class Application:
+    def __init__(self, pair: Pair, **options: Any) -> None:
+        self.events: list[Event] = []
+        self.primary = ServiceBusClient.from_connection_string(pair.east.connection_string)
+        self.secondary = ServiceBusClient.from_connection_string(pair.west.connection_string)
+        self.options = SendAvailabilityPairedNamespaceOptions(
+            None, self.secondary, 1, enable_syphon=True, **({"syphon_engine": "in-process"} | options)
+        )
+        self.host = SyphonHost(
+            self.primary,
+            self.secondary,
+            self.options,
+            primary_name=pair.name,
+            secondary_name="west",
+            indexes=(0,),
+            announce=self.events.append,
+        )
+
+    async def close(self) -> None:
+        await self.host.stop()
+        await self.primary.close()
+        await self.secondary.close()
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def test_p36_p38_it_brings_messages_home(pair: Pair, tmp_path: Path) -> None:
+    orders = await pair.destination("orders")
+    await pair.backlog(0)
+    application = Application(pair, ledger=tmp_path)
+    await application.host.start()
+    await pair.divert(0, [diverted(orders, "m1")])
+    async with application.primary.get_queue_receiver(orders) as receiver:
+        (message,) = await receiver.receive_messages(1, 10)
+        assert message.message_id == "m1"
+        await receiver.complete_message(message)
+    await application.close()
+    await application.host.stop()
+    assert await pair.left(0) == 0
+    lines = [json.loads(line) for file in tmp_path.glob("syphon-*") for line in file.read_text().splitlines()]
+    assert [line["mid"] for line in lines if line.get("kind") == "move"] == ["m1"]
+    assert lines[-1]["kind"] == "end"
+    assert repr(application.host) == "<SyphonHost <HostedSyphon stopped>>"
+
+
+async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
+    orders = await pair.destination("orders")
+    ((queue, _),) = await pair.backlog(0)
+    application = Application(pair)
+    with pair.fault("no-send", entity=orders):
+        await pair.divert(0, [diverted(orders, "m1"), diverted(orders, "m2")])
+        await application.host.start()
+        await until(lambda: application.host._syphon._engine and application.host._syphon._engine.underway.left == 2)
+        await application.close()
+    receiver = await pair.west_client.receiver(queue)
+    assert len(await receiver.receive(5, 2.0)) == 2
+    await receiver.close()
+
+
+async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    await pair.backlog(0)
+    application = Application(pair)
+    await application.host.start()
+    await application.secondary.close()
+    await until(lambda: application.told(SyphonStopped))
+    with pytest.raises(ClientFaultedError, match=rf"{pair.name}.*west.*was closed"):
+        application.primary.get_queue_sender("orders")
+    (event,) = application.told(ClientFaulted)
+    assert event.namespace == pair.name
+    await application.close()
+
+
+async def test_p43_both_are_closed_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    await pair.backlog(0)
+    application = Application(pair)
+    await application.host.start()
+    await application.secondary.close()
+    application.host.client_closed("primary")
+    await asyncio.sleep(0.6)
+    assert application.told(ClientFaulted) == []
+    await application.close()
+
+
+async def test_p38_the_engine_that_is_not_there(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "SPARK", "pairbus.nowhere.hosting")
+    with pytest.raises(PairingError, match=r"pairbus\[spark\]"):
+        Application(pair, syphon_engine="spark")

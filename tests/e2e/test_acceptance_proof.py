@@ -1,0 +1,75 @@
+"""What an application must accept (P55 to P58), shown: order is not kept, session state is the primary's alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .account import ids
+from .scenarios import in_both_apis
+from .world import Face, World
+
+
+async def received(receiver: Face, count: int) -> list[Any]:
+    got: list[Any] = []
+    while len(got) < count:
+        new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=5)
+        assert new
+        for message in new:
+            await receiver.complete_message(message)
+        got += new
+    return got
+
+
+@in_both_apis()
+async def test_p55_p56_p58_new_messages_overtake_those_in_the_backlog_also_within_a_session(world: World) -> None:
+    queue = await world.queue(requires_session=True)
+    async with world.pair() as pair:
+        first, second, third = (world.message(session_id="s") for _ in range(3))
+        await pair.deliver(queue, first)
+        await pair.client.force_failover(queue, hold=True)
+        await pair.deliver(queue, second)
+        await pair.client.mark_healthy(queue)
+        await pair.deliver(queue, third)
+        await world.bring_home()
+        async with pair.client.wrap(await pair.client.get_queue_receiver(queue, session_id="s")) as receiver:
+            assert ids(await received(receiver, 3)) == ids([first, third, second])
+
+
+@in_both_apis()
+async def test_p57_session_state_is_the_primarys_alone_and_stays(world: World) -> None:
+    queue = await world.queue(requires_session=True)
+    async with world.pair() as pair:
+
+        async def session(state: bytes | None, count: int) -> bytes:
+            made = await pair.client.get_queue_receiver(queue, session_id="s")
+            async with pair.client.wrap(made) as receiver:
+                await received(receiver, count)
+                if state is not None:
+                    await receiver.call(receiver.target.session.set_state, state)
+                return bytes(await receiver.call(receiver.target.session.get_state))
+
+        await pair.deliver(queue, world.message(session_id="s"))
+        await session(b"one done", 1)
+        await pair.client.force_failover(queue, hold=True)
+        await pair.deliver(queue, world.message(session_id="s"))
+        assert await session(None, 0) == b"one done", "neither diverted nor lost"
+        await pair.client.mark_healthy(queue)
+        await world.syphon()
+        assert await session(None, 1) == b"one done"
+
+
+@in_both_apis()
+async def test_p40_what_the_primary_refuses_for_good_is_dead_lettered_in_the_backlog(world: World) -> None:
+    """In failover nobody can tell that a session is missing: the caller saw success, and an operator sees why."""
+    queue = await world.queue(requires_session=True)
+    async with world.pair(backlog_queue_count=1) as pair:
+        await pair.client.force_failover(queue, hold=True)
+        without, with_one = world.message(), world.message(session_id="s")
+        await pair.deliver(queue, without)
+        await pair.deliver(queue, with_one)
+        await pair.client.mark_healthy(queue)
+    await world.syphon()
+    assert ids(await world.at_home(queue)) == [with_one.message_id]
+    (letter,) = await world.dead_letters(0)
+    assert letter.message_id == without.message_id
+    assert letter.application_properties["DeadLetterReason"]

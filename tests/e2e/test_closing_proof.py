@@ -1,0 +1,189 @@
+"""Closing and faulting (P43, P44): what ends with a paired client, and what one client's end means for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.broker import Broker
+from pairbus.pairing.errors import ClientFaultedError
+
+from .scenarios import in_both_apis
+from .world import APIS, AT_ONCE, SHORT, Api, Face, Pair, World, until
+
+HOSTED = {"enable_syphon": True, "syphon_engine": "in-process"}
+
+
+@contextlib.asynccontextmanager
+async def both(world: World, key: str | None = None, **options: object):
+    """A pair whose secondary client the test holds, too; with a `key` of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(world.client(retry_total=0))
+        admin = await stack.enter_async_context(world.face(world.admin()))
+        secondary = await stack.enter_async_context(world.client(key or world.secondary.connection_string))
+        pair = Pair(world, client)
+        await client.pair_namespace(world.options(admin.target, secondary.target, **options))
+        yield pair, secondary
+
+
+async def use(client: Face, world: World) -> None:
+    sender = client.wrap(await client.get_queue_sender(world.backlog_path(0)))
+    await sender.send_messages(world.message())
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(("unreachable", "lost-answer"), id="cut"),
+        pytest.param(("black-hole", "hang") * 2, id="hung", marks=pytest.mark.slow),
+    ],
+)
+async def test_p44_closing_leaves_no_thread_and_no_task(
+    broker: Broker, tmp_path: Path, api: Api, kinds: tuple[str, ...]
+) -> None:
+    """Not on the stage, where others have theirs."""
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+
+    def left() -> list[str]:
+        new = [each.name for each in set(threading.enumerate()) - threads if each.name.startswith("pairbus")]
+        return [name for name in new if "watchdog" not in name]  # one for the process, for good
+
+    async with World(broker, api, 0, tmp_path) as world:
+        queue = await world.queue()
+        async with world.pair(**HOSTED, **SHORT, ledger=world.folder / "ledger", sdk=AT_ONCE) as pair:
+            await pair.deliver(queue, world.message())
+            for kind in kinds:
+                async with world.fault(kind):
+                    await pair.deliver(queue, world.message())
+                await pair.until_state(queue, "HEALTHY")
+        # the SDK's own closing goes on in the background for a second or two
+        await until(lambda: not left(), 8, lambda: f"left: {left()}")
+        await until(lambda: asyncio.all_tasks() == tasks, 8, lambda: f"left: {asyncio.all_tasks() - tasks}")
+        await world.nobody_left()
+
+
+@in_both_apis()
+async def test_p44_closing_ends_pings_timers_syphon_and_both_clients(world: World) -> None:
+    queue, sick = await world.queue(), await world.queue()
+    async with both(world, **HOSTED) as (pair, secondary):
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=sick):
+            await pair.deliver(sick, world.message())
+            await pair.client.force_failover(queue)
+            await pair.until_event("PingFailed")
+            await pair.client.close()
+            pings = world.pings(queue)
+            begun = time.monotonic()
+            for entity in (queue, sick):
+                outcome = await pair.send(entity, world.message())
+                assert outcome.error is not None, "a closed client sends nothing"
+            with pytest.raises((ServiceBusError, ValueError)):
+                await use(secondary, world)
+            assert time.monotonic() - begun < 4
+            await asyncio.sleep(1.5)
+            assert world.pings(queue) == pings
+            events = len(pair.events)
+        assert len(pair.events) == events
+    # what the syphon held locked is free at once: another one needs no lock to run out, which takes a minute
+    begun = time.monotonic()
+    await world.bring_home()
+    assert time.monotonic() - begun < 20
+
+
+@in_both_apis(each={"primary": ("primary",), "secondary": ("secondary",)})
+async def test_p43_the_partner_of_a_closed_client_is_faulted_within_five_seconds(world: World, which: str) -> None:
+    queue = await world.queue()
+    async with both(world, **HOSTED) as (pair, secondary):
+        await pair.deliver(queue, world.message())
+        if which == "secondary":
+            begun = time.monotonic()
+            await secondary.close()
+            (event,) = await pair.until_event("ClientFaulted", within=12)
+            assert 4 < time.monotonic() - begun < 9
+            error = await pair.refuse(queue, world.message(), error=ClientFaultedError)
+            for name in ("primary", "secondary"):
+                assert name in str(error) or world.primary_name in str(error), error
+            assert event.error is not None
+        else:
+            await pair.client.close()  # closes both (P44), so nobody is left to be faulted
+            await asyncio.sleep(0.2)
+            assert pair.named("ClientFaulted") == []
+    await world.nothing_lost()
+
+
+@in_both_apis()
+async def test_p43_a_client_whose_access_is_refused_faults_its_partner(world: World) -> None:
+    """The syphon may no longer listen; after five seconds of that both clients are of no use to each other."""
+    queue = await world.queue()
+    key = world.key(world.secondary, f"k{world.number}", "Manage", "Listen", "Send")
+    async with both(world, key, **HOSTED) as (pair, _):
+        await pair.deliver(queue, world.message())
+        world.key(world.secondary, f"k{world.number}", "Send")
+        async with world.fault("unreachable", namespace=world.secondary.name):
+            pass  # links that are open stay open; new ones ask for the right
+        (event,) = await pair.until_event("ClientFaulted", within=20)
+        assert event.error is not None
+        await pair.refuse(queue, world.message(), error=ClientFaultedError)
+    await world.nothing_lost(home=True)
+
+
+@in_both_apis()
+async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World) -> None:
+    queue = await world.queue()
+    async with both(world, **HOSTED, fault_partner=False) as (pair, secondary):
+        await pair.deliver(queue, world.message())
+        await secondary.close()
+        await pair.until_event("SyphonStopped", within=12)
+        await pair.deliver(queue, world.message())
+        assert pair.named("ClientFaulted") == []
+    await world.nothing_lost(home=True)
+
+
+@in_both_apis()
+async def test_p44_a_send_under_way_ends_with_the_client(world: World) -> None:
+    """Closed from elsewhere while a send hangs: the caller gets an answer within his time."""
+    queue = await world.queue()
+    async with world.pair(**SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("black-hole"), world.fault("black-hole", namespace=world.secondary.name):
+            task = asyncio.create_task(pair.send(queue, world.message()))
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+            await pair.client.close()
+            assert time.monotonic() - begun < 8
+            assert (await task).error is not None
+    await world.nothing_lost()
+
+
+@in_both_apis()
+async def test_p7_a_closed_sender_leaves_the_client_open(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair() as pair:
+        sender = await pair.sender(queue, fresh=True)
+        async with sender:
+            await pair.deliver(queue, world.message(), sender=sender)
+        outcome = await pair.send(queue, world.message(), sender=sender)
+        assert outcome.error is not None, "closed, as with the SDK"
+        await pair.deliver(queue, world.message())
+    await world.nothing_lost(home=True)
+
+
+@in_both_apis()
+async def test_p7_a_sender_reopens_after_its_link_was_lost(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(**SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("unreachable"):
+            pass  # every connection was cut
+        begun = time.monotonic()
+        await pair.deliver(queue, world.message())
+        assert time.monotonic() - begun < 4
+        await until(lambda: pair.state(queue) == "HEALTHY")
+    await world.bring_home()

@@ -1,0 +1,379 @@
+"""When an entity fails over and when it returns, as callers, operators and subscribers see it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.pairing.errors import ScheduleDuringFailoverError
+from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
+from pairbus.wire import QuotaExceeded
+
+from .account import ids
+from .scenarios import in_both_apis
+from .world import AT_ONCE, PATIENCE_S, SHORT, World
+
+
+@in_both_apis()
+async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(failover_interval=2, sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("unreachable"):
+            begun = time.monotonic()
+            await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+            failed = time.monotonic()
+            assert pair.state(queue) == "SUSPECT"
+            outcomes = []
+            while not outcomes or not outcomes[-1].is_sent:
+                outcomes.append(await pair.send(queue, world.message()))
+                assert time.monotonic() - begun < PATIENCE_S
+                await asyncio.sleep(0.05)
+            # never before the interval; the first success may have waited for its own attempt at the primary
+            assert time.monotonic() - failed >= 2 - 0.1
+            assert len(outcomes) > 5
+            for _ in range(3):
+                await pair.deliver(queue, world.message())
+            assert pair.changes(queue) == ["SUSPECT", "FAILED_OVER"]
+        await pair.until_state(queue, "HEALTHY")
+    tally = await world.bring_home()
+    assert set(ids(tally.home)) == world.account.confirmed, "what raised was refused, and is nowhere"
+
+
+@in_both_apis()
+async def test_p16_the_timer_fires_by_itself(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(failover_interval=1.5, sdk=AT_ONCE) as pair, world.fault("unreachable"):
+        begun = time.monotonic()
+        await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+        failed = time.monotonic()
+        await pair.until_state(queue, "FAILED_OVER")
+        assert failed - begun + 1.4 < time.monotonic() - begun < 1.5 + PATIENCE_S / 3
+        outcome = await pair.deliver(queue, world.message())
+        assert outcome.elapsed_s < pair.send_timeout / 2
+        (change,) = [event for event in pair.named("StateChanged") if event.state.name == "FAILED_OVER"]
+        assert change.cause == "interval over"
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p16_a_success_stops_the_timer(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
+        async with world.fault("unreachable"):
+            await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+        await pair.deliver(queue, world.message())
+        assert pair.state(queue) == "HEALTHY"
+        await asyncio.sleep(1.3)
+        assert pair.changes(queue) == ["SUSPECT", "HEALTHY"]
+        assert await world.in_backlog() == []
+
+
+@in_both_apis()
+async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_backlog(world: World) -> None:
+    """The first hangs to its half (2 s), raises, and starts the timer (1 s); the second, begun then, hangs past it."""
+    queue = await world.queue()
+    async with world.pair(failover_interval=1, **SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("black-hole"):
+            await pair.refuse(queue, world.message(), error=ServiceBusError)
+            outcome = await pair.deliver(queue, world.message())
+            assert outcome.elapsed_s >= 1
+            assert pair.state(queue) == "FAILED_OVER"
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(failover_interval=1.5, while_suspect="divert", sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+            assert pair.state(queue) == "SUSPECT"
+            await pair.deliver(queue, world.message())
+            await pair.until_state(queue, "FAILED_OVER")
+            await pair.deliver(queue, world.message())
+        await pair.until_state(queue, "HEALTHY")
+        assert len(await world.in_backlog()) == 3
+        # the primary is tried while suspect: what it takes goes there
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+        last = world.message()
+        await pair.deliver(queue, last)
+        assert pair.state(queue) == "HEALTHY"
+        assert last.message_id in ids(await world.at_home(queue))
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -> None:
+    queue, other = await world.queue(), await world.topic("all")
+    async with world.pair(pings_to_return=3) as pair:
+        senders = [await pair.sender(queue, fresh=True) for _ in range(5)]
+        await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
+        await pair.client.force_failover(queue)
+        await pair.client.force_failover(other)
+        begun = time.monotonic()
+        await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
+        await asyncio.gather(pair.until_state(queue, "HEALTHY"), pair.until_state(other, "HEALTHY"))
+        assert time.monotonic() - begun > 2.5, "one interval before each of the three pings"
+        assert [event.good for event in pair.named("PingSucceeded") if event.entity == queue] == [1, 2, 3]
+        await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
+        await asyncio.sleep(1.3)  # P33: no ping once it is healthy
+        assert (world.pings(queue), world.pings(other)) == (3, 3)
+        assert len(await world.at_home(queue)) == 10, "a ping is never seen (P32)"
+        assert await world.at_home(other) == []
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p35_a_failed_ping_starts_the_count_anew(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(pings_to_return=2) as pair:
+        await pair.deliver(queue, world.message())
+        await pair.client.force_failover(queue)
+        await pair.until_event("PingSucceeded")
+        async with world.fault("no-send", entity=queue):
+            await pair.until_event("PingFailed")
+        await pair.until_state(queue, "HEALTHY")
+        assert [event.good for event in pair.named("PingSucceeded")] == [1, 1, 2]
+
+
+@in_both_apis()
+async def test_p31_probe_by_trial_sends_a_real_message_and_no_ping(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(probe="trial", sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+            begun = time.monotonic()
+            while time.monotonic() - begun < 2.2:  # trials fail, the backlog is behind them
+                await pair.deliver(queue, world.message())
+                await asyncio.sleep(0.05)
+            assert pair.state(queue) == "FAILED_OVER"
+        trial = None
+        begun = time.monotonic()
+        while pair.state(queue) != "HEALTHY":
+            trial = world.message()
+            await pair.deliver(queue, trial)
+            await asyncio.sleep(0.05)
+            assert time.monotonic() - begun < PATIENCE_S
+        assert trial is not None
+        assert trial.message_id in ids(await world.at_home(queue))
+        assert world.pings(queue) == 0
+        assert pair.named("StateChanged")[-1].cause == "trial succeeded"
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p23_an_operator_forces_and_ends_a_failover(world: World) -> None:
+    queue, other = await world.queue(), await world.queue()
+    async with world.pair() as pair:
+        for entity in (queue, other):
+            await pair.deliver(entity, world.message())
+        assert {name: state.name for name, state in (await pair.client.states()).items()} == {
+            queue: "HEALTHY",
+            other: "HEALTHY",
+        }
+        await pair.client.force_failover(queue, hold=True)
+        assert pair.state(queue) == "FAILED_OVER"
+        drilled = world.messages(3)
+        await pair.deliver(queue, *drilled)
+        await pair.deliver(other, world.message())
+        assert sorted(ids(await world.in_backlog())) == sorted(ids(drilled))
+        await asyncio.sleep(1.3)
+        assert pair.state(queue) == "FAILED_OVER", "held: no ping brings it back"
+        assert world.pings(queue) == 0
+        await pair.client.mark_healthy(queue)
+        assert pair.state(queue) == "HEALTHY"
+        last = world.message()
+        await pair.deliver(queue, last)
+        assert last.message_id in ids(await world.at_home(queue))
+        causes = [event.cause for event in pair.named("StateChanged")]
+        assert causes == ["forced", "marked healthy"]
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p23_events_tell_the_story_in_order(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        assert pair.events == [], "nothing happens while all is well"
+        async with world.fault("no-send", entity=queue):
+            await pair.refuse(queue, world.message(), error=ServiceBusError)
+            await pair.until_state(queue, "FAILED_OVER")
+            diverted = world.message()
+            await pair.deliver(queue, diverted)
+            await pair.until_event("PingFailed")
+        await pair.until_state(queue, "HEALTHY")
+        story = [type(event).__name__ for event in pair.events]
+        failed = story.count("PingFailed")
+        assert story == [
+            "StateChanged",
+            "StateChanged",
+            "MessageDiverted",
+            *["PingFailed"] * failed,
+            "PingSucceeded",
+            "StateChanged",
+        ]
+        changes = [(e.previous.name, e.state.name, e.cause) for e in pair.named("StateChanged")]
+        assert changes == [
+            ("HEALTHY", "SUSPECT", "send failed"),
+            ("SUSPECT", "FAILED_OVER", "interval over"),
+            ("FAILED_OVER", "HEALTHY", "ping succeeded"),
+        ]
+        (moved,) = pair.named("MessageDiverted")
+        assert (moved.entity, moved.count, moved.message_ids) == (queue, 1, (diverted.message_id,))
+        assert moved.queue in (0, 1)
+        assert all(event.reachable is False for event in pair.named("PingFailed"))
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p21_after_a_good_ping_every_sender_returns(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(sdk=AT_ONCE) as pair:
+        senders = [await pair.sender(queue, fresh=True) for _ in range(6)]
+        async with world.fault("unreachable"):
+            await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
+            waiting = len(await world.in_backlog())
+            assert waiting == 6
+        await pair.until_state(queue, "HEALTHY")
+        back = world.messages(6)
+        await asyncio.gather(*(pair.deliver(queue, m, sender=s) for m, s in zip(back, senders, strict=True)))
+        assert set(ids(back)) == set(ids(await world.at_home(queue)))
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p25_schedule_messages_raises_in_failover_and_a_scheduled_message_travels(world: World) -> None:
+    queue = await world.queue()
+    when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)
+    async with world.pair() as pair:
+        sender = await pair.sender(queue)
+        (number,) = await sender.schedule_messages(world.message(), when)
+        await sender.cancel_scheduled_messages(number)
+        await pair.client.force_failover(queue, hold=True)
+        begun = time.monotonic()
+        with pytest.raises(ScheduleDuringFailoverError, match=queue):
+            await sender.schedule_messages(world.message(), when)
+        assert time.monotonic() - begun < 1
+        await pair.deliver(queue, world.message(scheduled_enqueue_time_utc=when))
+        assert len(await world.in_backlog()) == 1, "not scheduled there: a backlog queue never waits"
+        await pair.client.mark_healthy(queue)
+    tally = await world.bring_home()
+    (found,) = tally.home
+    assert found.annotations["x-opt-scheduled-enqueue-time"] == when.timestamp() * 1000
+    assert (await world.manage("get_queue_runtime_properties", queue)).scheduled_message_count == 1
+
+
+@in_both_apis()
+async def test_p18_default_raises_not_found_and_as_described_diverts_it(world: World) -> None:
+    absent = f"q{world.number}-absent"
+    async with world.pair(classifier=DEFAULT, sdk=AT_ONCE) as pair:
+        await pair.refuse(absent, world.message(), error=MessagingEntityNotFoundError)
+        assert pair.state(absent) == "HEALTHY"
+    async with world.pair(classifier=AS_DESCRIBED, sdk=AT_ONCE) as pair:
+        await pair.deliver(absent, world.message())
+        assert pair.state(absent) != "HEALTHY"
+        await world.manage("create_queue", absent)
+        world.queues.append(absent)
+        await pair.until_state(absent, "HEALTHY")
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p18_a_classifier_of_the_users_own(world: World) -> None:
+    seen: list[BaseException] = []
+
+    def stubborn(error: BaseException) -> Verdict:
+        seen.append(error)
+        return Verdict.REFUSED
+
+    queue = await world.queue()
+    async with world.pair(classifier=stubborn, sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=queue):
+            error = await pair.refuse(queue, world.message(), error=ServiceBusError)
+        assert seen == [error]
+        assert pair.state(queue) == "HEALTHY"
+        await pair.deliver(queue, world.message())
+    tally = await world.nothing_lost(home=True)
+    assert set(ids(tally.home)) == world.account.confirmed
+
+
+async def fill(world: World, queue: str) -> int:
+    """Up to the last byte of its quota of 1 MB, with messages of a sender that is not ours; how many."""
+    count = 0
+    async with world.wire(world.primary) as client:
+        sender = await client.sender(queue)
+        for size in (200_000, 20_000, 2_000, 200, 20, 1):
+            while True:
+                message_id = f"{queue}-filling-{count}"
+                payload = encode_message(properties=Properties(message_id=message_id), body=bytes(size))
+                (error,) = await sender.send_many([payload])
+                if error is not None:
+                    assert isinstance(error, QuotaExceeded)
+                    break
+                world.account.entities[message_id] = queue
+                count += 1
+    return count
+
+
+async def empty(world: World, queue: str, count: int) -> None:
+    async with world.wire(world.primary) as client:
+        receiver = await client.receiver(queue)
+        while count:
+            got = await receiver.receive(count, 5)
+            await receiver.complete(got)
+            count -= len(got)
+        await receiver.close()
+
+
+@in_both_apis()
+async def test_p18_a_full_entity_is_diverted_until_there_is_room(world: World) -> None:
+    queue = await world.queue(max_size_in_megabytes=1)
+    async with world.pair(sdk=AT_ONCE) as pair:
+        filling = await fill(world, queue)
+        big = world.message(bytes(200_000))
+        await pair.deliver(queue, big)
+        assert pair.state(queue) == "FAILED_OVER"
+        await pair.deliver(queue, world.message())
+        await pair.until_event("PingFailed")
+        assert pair.state(queue) in {"FAILED_OVER", "UNREACHABLE"}, "P32: a ping is refused like a message"
+        assert len(await world.in_backlog()) == 2
+        await empty(world, queue, filling)
+        await pair.until_state(queue, "HEALTHY")
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p18_full_with_as_described(world: World) -> None:
+    """The letter's table counts it too: not transient."""
+    queue = await world.queue(max_size_in_megabytes=1)
+    async with world.pair(classifier=AS_DESCRIBED, sdk=AT_ONCE) as pair:
+        filling = await fill(world, queue)
+        outcome = await pair.send(queue, world.message(bytes(200_000)))
+        assert outcome.is_sent or isinstance(outcome.error, ServiceBusQuotaExceededError)
+        await empty(world, queue, filling)
+    await world.nothing_lost()
+
+
+async def until_backlog(world: World, count: int) -> None:
+    """Until so many messages wait."""
+    begun = time.monotonic()
+    while len(await world.in_backlog()) < count:
+        assert time.monotonic() - begun < PATIENCE_S
+        await asyncio.sleep(0.05)

@@ -1,0 +1,53 @@
+"""The primary is a process and dies by kill -9 under load; senders go on, and all that was confirmed comes home."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..broker.broker_process import BrokerProcess
+from .scenarios import in_both_apis
+from .world import SHORT, Pair, World
+
+
+@in_both_apis()
+async def test_p50_kill_9_of_the_primary_under_load(world: World) -> None:
+    with BrokerProcess(world.folder / "primary") as process:
+        await asyncio.to_thread(process.start)
+        world.primary = process
+        await drill(world, process)
+
+
+async def drill(world: World, process: BrokerProcess) -> None:
+    queue, topic = await world.queue(), await world.topic("all")
+    await world.backlog_queues()
+    done = asyncio.Event()
+
+    async def send_on(pair: Pair, entity: str, size: int) -> int:
+        sender = await pair.sender(entity, fresh=True)
+        count = 0
+        while not done.is_set():
+            await pair.deliver(entity, *world.messages(size), sender=sender)
+            count += 1
+            await asyncio.sleep(0.005)
+        return count
+
+    async with world.pair(enable_syphon=True, syphon_engine="in-process", **SHORT) as pair:
+        tasks = [asyncio.create_task(send_on(pair, entity, size)) for entity in (queue, topic) for size in (1, 1, 5)]
+        await world.until_confirmed(100)
+        for _ in range(2):
+            await asyncio.to_thread(process.kill)
+            await pair.until_state(queue, "FAILED_OVER")
+            await pair.until_state(topic, "FAILED_OVER")
+            await world.until_confirmed(50)
+            await asyncio.to_thread(process.start)
+            await pair.until_state(queue, "HEALTHY", within=30)
+            await pair.until_state(topic, "HEALTHY", within=30)
+            await world.until_confirmed(50)
+        done.set()
+        assert min(await asyncio.gather(*tasks)) > 0
+        # the syphon of this very application brings the rest home
+        await world.until_drained()
+    assert world.account.raised == {}
+    tally = await world.nothing_lost(home=True)
+    # twice may be only what was under way when it died: of each sender, and of the syphon
+    assert len(tally.doubled) < 100

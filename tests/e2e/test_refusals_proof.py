@@ -1,0 +1,223 @@
+"""What is no outage: a wrong key, an entity gone or disabled, a throttled primary, a message that may not be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from azure.servicebus.management import EntityStatus
+
+from pairbus.pairing.errors import AliasConflictError, BacklogUnavailableError, EntityUnreachableError, PairingFailed
+
+from .account import ids
+from .scenarios import in_both_apis
+from .world import AT_ONCE, SHORT, World
+
+
+def with_wrong_key(connection_string: str) -> str:
+    return re.sub(
+        "SharedAccessKey=[^;]+", "SharedAccessKey=d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ==", connection_string
+    )
+
+
+@in_both_apis()
+async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World) -> None:
+    """With the SDK's own retries, too, which would hide it for 15 s."""
+    queue = await world.queue()
+    async with world.pair(primary=with_wrong_key(world.primary.connection_string), **SHORT) as pair:
+        for _ in range(2):
+            await pair.refuse(queue, world.message(), error=ServiceBusAuthenticationError)
+        assert pair.state(queue) == "HEALTHY"
+    tally = await world.nothing_lost()
+    assert (tally.home, tally.waiting) == ((), ())
+
+
+@in_both_apis()
+async def test_p3_p22_a_wrong_key_of_the_secondary_is_told(world: World) -> None:
+    """At pairing where it is wrong then; with the failed send where the right is taken away later."""
+    queue = await world.queue()
+    for index in range(2):
+        await world.manage("create_queue", world.backlog_path(index), at=world.secondary)
+    with pytest.raises(PairingFailed):
+        async with world.pair(secondary=with_wrong_key(world.secondary.connection_string), manage=False, sdk=AT_ONCE):
+            pass
+    name = f"k{world.number}"
+    async with (
+        world.pair(secondary=world.key(world.secondary, name, "Send"), manage=False, sdk=AT_ONCE) as pair,
+        world.fault("no-send", entity=queue),
+    ):
+        world.key(world.secondary, name, "Listen")
+        error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError)
+        assert isinstance(error.__cause__, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
+    tally = await world.nothing_lost()
+    assert (tally.home, tally.waiting) == ((), ())
+
+
+@in_both_apis()
+async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_is_back(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(sdk=AT_ONCE) as pair:
+        first = await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+            await world.manage("delete_queue", queue)
+        world.account.forget(*first.ids)  # went with the queue
+        await pair.until_state(queue, "UNREACHABLE")
+        (failed, *_) = [event for event in pair.named("PingFailed") if event.reachable]
+        assert "not" in str(failed.error).lower()
+        await pair.deliver(queue, *world.messages(2))
+        assert len(await world.in_backlog()) == 3
+        await world.manage("create_queue", queue)
+        await pair.until_state(queue, "HEALTHY")
+        assert pair.changes(queue) == ["FAILED_OVER", "UNREACHABLE", "HEALTHY"]
+    tally = await world.bring_home()
+    assert len(tally.home) == 3
+
+
+@in_both_apis()
+async def test_p34_when_unreachable_raise(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(when_unreachable="raise", sdk=AT_ONCE) as pair:
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+            description = await world.manage("get_queue", queue)
+            description.status = EntityStatus.SEND_DISABLED
+            await world.manage("update_queue", description)
+        await pair.until_state(queue, "UNREACHABLE")
+        await pair.refuse(queue, world.message(), error=EntityUnreachableError, match=queue)
+        assert len(await world.in_backlog()) == 1
+        description.status = EntityStatus.ACTIVE
+        await world.manage("update_queue", description)
+        await pair.until_state(queue, "HEALTHY")
+        await pair.deliver(queue, world.message())
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p18_a_disabled_entity_is_told_to_the_caller(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(sdk=AT_ONCE) as pair:
+        description = await world.manage("get_queue", queue)
+        description.status = EntityStatus.SEND_DISABLED
+        await world.manage("update_queue", description)
+        await pair.refuse(queue, world.message(), error=MessagingEntityDisabledError)
+        assert pair.state(queue) == "HEALTHY"
+
+
+@in_both_apis()
+async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: World) -> None:
+    """The ping has a session id of its own; sessions come home; without one a message is refused by the primary."""
+    queue = await world.queue(requires_session=True)
+    async with world.pair(sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message(session_id="a"))
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, *(world.message(session_id=each) for each in ("a", "b", "b")))
+            waiting = await world.in_backlog()
+            assert {found.properties.group_id for found in waiting} == {None}
+            assert sorted(found.application_properties["x-ms-sessionid"] for found in waiting) == ["a", "b", "b"]
+        await pair.until_state(queue, "HEALTHY")
+        assert world.pings(queue) >= 1
+        await pair.refuse(queue, world.message(), error=ServiceBusError)
+        assert pair.state(queue) == "HEALTHY"
+        tally = await world.bring_home()
+        assert sorted(found.properties.group_id for found in tally.home) == ["a", "a", "b", "b"]
+        got: dict[str, int] = {}
+        for _ in range(2):
+            made = await pair.client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
+            async with pair.client.wrap(made) as receiver:
+                messages: list[Any] = []
+                while len(messages) < 2:
+                    new = await receiver.receive_messages(max_message_count=2, max_wait_time=5)
+                    assert new
+                    messages += new
+                got[receiver.target.session.session_id] = len(messages)
+                for message in messages:
+                    await receiver.complete_message(message)
+        assert got == {"a": 2, "b": 2}
+
+
+@in_both_apis()
+async def test_p29_a_message_with_an_alias_of_ours_is_sent_nowhere(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair() as pair:
+        message = world.message(application_properties={"x-ms-path": "elsewhere"})
+        await pair.refuse(queue, message, error=AliasConflictError, match="x-ms-path")
+        await pair.client.force_failover(queue, hold=True)
+        await pair.refuse(queue, message, error=AliasConflictError, match="x-ms-path")
+    tally = await world.nothing_lost()
+    assert (tally.home, tally.waiting) == ((), ())
+
+
+@in_both_apis()
+async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(world: World) -> None:
+    queue, other = await world.queue(), await world.queue()
+    async with world.pair(**SHORT) as pair:
+        senders = [await pair.sender(queue, fresh=True) for _ in range(3)]
+        for each in senders:
+            await pair.deliver(queue, world.message(), sender=each)
+        async with world.fault("throttle", entity=queue, rate=0):
+            begun = time.monotonic()
+            for each in senders:
+                await pair.refuse(queue, world.message(), sender=each, error=ServiceBusServerBusyError)
+            assert time.monotonic() - begun < 2, "at once, and the others without asking the broker"
+            assert pair.state(queue) == "HEALTHY"
+            await pair.deliver(other, world.message())
+        # the halt holds although the broker would take it now
+        await pair.refuse(queue, world.message(), error=ServiceBusServerBusyError)
+        assert len(pair.named("EntityThrottled")) >= 1
+    tally = await world.nothing_lost(home=True)
+    assert set(ids(tally.home)) == world.account.confirmed, "no failover, and nothing refused has arrived"
+
+
+@in_both_apis()
+async def test_p24_a_busy_send_waits_ten_seconds_and_is_sent_again(world: World) -> None:
+    queue, other = await world.queue(), await world.queue()
+    async with world.pair(**SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("throttle", entity=queue, rate=0):
+            waiting = asyncio.create_task(pair.deliver(queue, world.message(), timeout=16))
+            await pair.until_event("EntityThrottled")
+        begun = time.monotonic()
+        # receives of that entity halt too
+        made = await pair.client.get_queue_receiver(queue)
+        async with pair.client.wrap(made) as receiver:
+            got = await receiver.receive_messages(max_message_count=5, max_wait_time=14)
+            halted_for = time.monotonic() - begun
+            assert got
+            world.account.forget(*ids(got))
+            for message in got:
+                await receiver.complete_message(message)
+        outcome = await waiting
+        assert outcome.elapsed_s >= 10
+        assert halted_for > 8
+        await pair.deliver(other, world.message())
+        assert (pair.state(queue), await world.in_backlog()) == ("HEALTHY", [])
+    await world.nothing_lost(home=True)
+
+
+@in_both_apis()
+async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(busy_failover_after=1, **SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("throttle", entity=queue, rate=0):
+            first = await pair.send(queue, world.message())
+            assert isinstance(first.error, ServiceBusServerBusyError)
+            begun = time.monotonic()
+            while not (await pair.send(queue, world.message())).is_sent:
+                assert time.monotonic() - begun < 14
+                await asyncio.sleep(0.1)
+            assert pair.state(queue) == "FAILED_OVER"
+            assert [event.cause for event in pair.named("StateChanged")] == ["busy for too long"]
+    await world.bring_home()

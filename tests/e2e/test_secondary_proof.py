@@ -1,0 +1,264 @@
+"""The secondary in trouble too: at the start, later, one queue of it, all of it; with few rights; shared by two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.pairing.errors import AlreadyPaired, BacklogUnavailableError, PairingError, PairingFailed
+
+from .account import ids
+from .scenarios import in_both_apis
+from .world import AT_ONCE, OTHER, SHORT, Pair, World
+
+
+@in_both_apis()
+async def test_p3_secondary_down_at_the_start_pairing_raises_and_can_be_done_again(world: World) -> None:
+    queue = await world.queue()
+    async with world.client() as client, contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(world.face(world.admin()))
+        secondary = world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
+        options = world.options(admin.target, secondary)
+        async with world.fault("unreachable", namespace=world.secondary.name):
+            with pytest.raises(PairingFailed):
+                await client.pair_namespace(options)
+        unpaired = client.wrap(await client.get_queue_sender(queue))
+        await Pair(world, client, 60).deliver(queue, world.message(), sender=unpaired)
+        # P5: the same options, now that the secondary is there
+        await client.pair_namespace(options)
+        assert options.backlog_queue_count == 2
+        pair = Pair(world, client)
+        async with world.fault("no-send", entity=queue):
+            await pair.deliver(queue, world.message())
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p3_secondary_down_at_the_start_degrade_lets_the_application_start(world: World) -> None:
+    queue, sick = await world.queue(), await world.queue()
+    async with contextlib.AsyncExitStack() as stack:
+        down = await stack.enter_async_context(contextlib.AsyncExitStack())
+        await down.enter_async_context(world.fault("unreachable", namespace=world.secondary.name))
+        client = await stack.enter_async_context(world.client(retry_total=0))
+        admin = await stack.enter_async_context(world.face(world.admin()))
+        secondary = world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
+        pair = Pair(world, client)
+        await client.pair_namespace(world.options(admin.target, secondary, on_secondary_unavailable="degrade"))
+        assert len(pair.named("PairingDegraded")) == 1
+        await pair.deliver(queue, world.message())
+        async with world.fault("no-send", entity=sick):
+            refused = world.message()
+            # no backlog yet: the caller sees what the primary said, or that there is nowhere to go
+            await pair.refuse(sick, refused, error=ServiceBusError)
+            await down.aclose()
+            (completed,) = await pair.until_event("PairingCompleted", within=40)
+            assert completed.backlog_queue_count == 2
+            await pair.deliver(sick, world.message())
+            assert len(await world.in_backlog()) == 1
+    tally = await world.bring_home()
+    assert set(ids(tally.home)) == world.account.confirmed
+
+
+@in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
+async def test_p13_p22_secondary_down_later_callers_are_told_and_it_comes_back(world: World, kind: str) -> None:
+    queue = await world.queue()
+    async with world.pair(**SHORT, sdk=AT_ONCE) as pair, world.fault("no-send", entity=queue):
+        await pair.deliver(queue, world.message())
+        async with world.fault(kind, namespace=world.secondary.name):
+            for _ in range(2):
+                await pair.refuse(queue, world.message(), error=ServiceBusError)
+        begun = time.monotonic()
+        while not (await pair.send(queue, world.message())).is_sent:
+            assert time.monotonic() - begun < 15
+        await pair.deliver(queue, *world.messages(3))
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(backlog_queue_count=3, backlog_retry_interval=2, sdk=AT_ONCE) as pair:
+        await pair.client.force_failover(queue, hold=True)
+        senders = [await pair.sender(queue, fresh=True) for _ in range(8)]
+        async with world.fault("no-send", namespace=world.secondary.name, entity=world.backlog_path(1)):
+            begun = time.monotonic()
+            while not pair.named("BacklogQueueEjected"):  # P12: at random, so one of them soon picks it
+                await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
+                senders.append(await pair.sender(queue, fresh=True))
+                assert time.monotonic() - begun < 15
+            assert {event.queue for event in pair.named("BacklogQueueEjected")} == {1}
+            assert await world.in_backlog(1) == []
+        # by one trial message, when its time has come
+        while not pair.named("BacklogQueueReturned"):
+            await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders[:4]))
+            assert time.monotonic() - begun < 30
+        (returned,) = pair.named("BacklogQueueReturned")
+        assert returned.queue == 1
+        assert len(await world.in_backlog(1)) >= 1
+        await pair.client.mark_healthy(queue)
+    tally = await world.bring_home()
+    assert not tally.doubled
+
+
+@in_both_apis()
+async def test_p12_a_sender_keeps_its_backlog_queue(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(backlog_queue_count=4) as pair:
+        await pair.client.force_failover(queue, hold=True)
+        senders = [await pair.sender(queue, fresh=True) for _ in range(12)]
+        batches = [world.messages(4) for _ in senders]
+        for sender, batch in zip(senders, batches, strict=True):
+            await asyncio.gather(*(pair.deliver(queue, message, sender=sender) for message in batch))
+        places = {found.message_id: found.place for found in await world.in_backlog()}
+        for batch in batches:
+            assert len({places[message_id] for message_id in ids(batch)}) == 1
+        assert len(set(places.values())) > 1, "twelve senders, four queues: one in 4¹¹ runs may fail here"
+        await pair.client.mark_healthy(queue)
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World) -> None:
+    """A queue that is there already is used as it is, however small (P10)."""
+    queue = await world.queue()
+    await world.manage("create_queue", world.backlog_path(0), max_size_in_megabytes=1, at=world.secondary)
+    await world.manage("create_queue", world.backlog_path(7), max_delivery_count=3, at=world.secondary)
+    async with world.pair(sdk=AT_ONCE) as pair:
+        await pair.client.force_failover(queue, hold=True)
+        async with world.wire(world.secondary) as client:
+            sender = await client.sender(world.backlog_path(0))
+            properties = {"x-ms-path": queue}
+            for number in range(6):
+                message_id = f"{queue}-filling-{number}"
+                payload = encode_message(
+                    properties=Properties(message_id=message_id),
+                    application_properties=properties,
+                    body=bytes(200_000),
+                )
+                (error,) = await sender.send_many([payload])
+                if error is None:
+                    world.account.entities[message_id] = queue
+                    world.account.confirmed.add(message_id)
+        assert error is not None
+        for _ in range(6):
+            sender_ = await pair.sender(queue, fresh=True)
+            await pair.deliver(queue, world.message(bytes(200_000)), sender=sender_)
+        assert len(await world.in_backlog(1)) == 6
+        await pair.client.mark_healthy(queue)
+    assert (await world.manage("get_queue", world.backlog_path(0), at=world.secondary)).max_size_in_megabytes == 1
+    assert (await world.manage("get_queue", world.backlog_path(7), at=world.secondary)).max_delivery_count == 3
+    assert (
+        await world.manage("get_queue_runtime_properties", world.backlog_path(7), at=world.secondary)
+    ).total_message_count == 0
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as_sent(world: World) -> None:
+    queue = await world.queue()
+    async with world.pair(backlog_queue_count=3, sdk=AT_ONCE) as pair:
+        await pair.client.force_failover(queue, hold=True)
+        async with world.fault("no-send", namespace=world.secondary.name):
+            error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="3")
+            assert isinstance(error.__cause__ or error.__context__, ServiceBusError), "the last error is inside"
+            await pair.refuse(queue, *world.messages(3), error=ServiceBusError)
+            assert await world.in_backlog() == []
+        begun = time.monotonic()
+        while not (await pair.send(queue, world.message())).is_sent:
+            assert time.monotonic() - begun < 15
+        await pair.client.mark_healthy(queue)
+    tally = await world.bring_home()
+    assert set(ids(tally.home)) == world.account.confirmed
+
+
+@in_both_apis()
+async def test_p4_pairing_without_the_manage_right(world: World) -> None:
+    """Ready-made queues and a key that may send, no more."""
+    queue = await world.queue()
+    text = world.key(world.secondary, f"k{world.number}", "Send")
+    for index in range(2):
+        await world.manage("create_queue", world.backlog_path(index), at=world.secondary)
+    # P3: with the administration client it must be told
+    with pytest.raises(PairingError):
+        async with world.pair(secondary=text):
+            pass
+    async with world.pair(secondary=text, manage=False, sdk=AT_ONCE) as pair, world.fault("no-send", entity=queue):
+        await pair.deliver(queue, world.message())
+        await pair.deliver(queue, *world.messages(2))
+        assert len(await world.in_backlog()) == 3
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p5_a_queue_that_cannot_be_made_is_left_out(world: World) -> None:
+    queue = await world.queue()
+    async with (
+        world.client(retry_total=0) as client,
+        world.face(world.admin()) as admin,
+        world.fault("no-manage", namespace=world.secondary.name, entity=world.backlog_path(1)),
+    ):
+        secondary = world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
+        options = world.options(admin.target, secondary, backlog_queue_count=3)
+        pair = Pair(world, client)
+        await client.pair_namespace(options)
+        assert options.backlog_queue_count == 2
+        await pair.client.force_failover(queue, hold=True)
+        for _ in range(10):
+            await pair.deliver(queue, world.message(), sender=await pair.sender(queue, fresh=True))
+        # indexes keep their numbers
+        assert {found.place for found in await world.in_backlog()} <= {world.backlog_path(0), world.backlog_path(2)}
+        assert [event.queue for event in pair.named("BacklogQueueLeftOut")] == [1]
+    await world.bring_home()
+
+
+@in_both_apis()
+async def test_p6_several_primaries_share_one_secondary(world: World) -> None:
+    """The same names on both sides; each primary's messages come home to it."""
+    async with World(world.broker, world.api, world.lane, world.folder) as other:
+        other.primary = world.broker.namespaces[OTHER]
+        name = await world.queue()
+        await other.manage("create_queue", name)
+        other.queues.append(name)
+        async with world.pair(sdk=AT_ONCE) as ours, other.pair(sdk=AT_ONCE) as theirs:
+            async with world.fault("no-send", entity=name), other.fault("no-send", entity=name):
+                await asyncio.gather(ours.deliver(name, *world.messages(3)), theirs.deliver(name, *other.messages(4)))
+            assert len(await world.in_backlog()) == 3
+            assert len(await other.in_backlog()) == 4
+        assert len((await world.bring_home()).home) == 3
+        assert len((await other.bring_home()).home) == 4
+
+
+@in_both_apis()
+async def test_p6_what_cannot_be_paired_is_refused_with_a_clear_error(world: World) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(world.face(world.admin()))
+
+        def secondary() -> object:
+            return world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
+
+        def options(client: object) -> object:
+            return world.options(admin.target, client)
+
+        first = await stack.enter_async_context(world.client())
+        used = options(secondary())
+        await first.pair_namespace(used)
+        with pytest.raises(AlreadyPaired):
+            await first.pair_namespace(options(await adopt(stack, world, secondary())))
+        second = await stack.enter_async_context(world.client())
+        with pytest.raises(AlreadyPaired):
+            await second.pair_namespace(used)
+        with pytest.raises(PairingError):
+            await second.pair_namespace(options(first.target))
+        itself = world.ours.ServiceBusClient.from_connection_string(world.primary.connection_string)
+        with pytest.raises(PairingError):
+            await second.pair_namespace(options(await adopt(stack, world, itself)))
+
+
+async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) -> object:
+    """A client that no pairing closes."""
+    return (await stack.enter_async_context(world.face(client))).target

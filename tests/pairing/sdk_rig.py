@@ -1,0 +1,89 @@
+"""What the tests of the SDK's senders and receivers share: clients over every transport, and stopwatches."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from azure.servicebus import TransportType
+
+from pairbus.broker.server import NamespaceServer
+
+LATE_S = 0.25  # 0.1 s is promised; the rest is for a machine that has other things to do as well
+TRANSPORTS = ["plain", "tls", "websocket"]
+
+
+def sdk_client(kind: Any, transport: str, server: NamespaceServer, port: int = 0, **options: Any) -> Any:
+    """A client of either API; `port` is that of a proxy before the broker."""
+    if transport == "plain":
+        text = server.connection_string.replace(f":{server.port}", f":{port or server.port}")
+        return kind.from_connection_string(text, **options)
+    over = TransportType.Amqp if transport == "tls" else TransportType.AmqpOverWebsocket
+    return kind.from_connection_string(
+        server.connection_string.replace(";UseDevelopmentEmulator=true", ""),
+        custom_endpoint_address=f"sb://localhost:{port or server.port}",
+        connection_verify=server.ca_file,
+        transport_type=over,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def takes(least: float, most: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took <= most, f"{took:.3f} s"
+
+
+class Leftovers:
+    """Threads and file descriptors that were there before, and that must not have grown after."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.threads = len(threads())
+        self.files = len(os.listdir("/proc/self/fd"))
+
+    def none(self, limit_s: float = 6.0) -> None:
+        """What was left behind in the background may take a moment to end."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            if self.seen():
+                return
+            time.sleep(0.05)
+        assert len(threads()) <= self.threads, threads()
+        assert len(os.listdir("/proc/self/fd")) <= self.files
+
+    def seen(self) -> bool:
+        gc.collect()
+        return len(threads()) <= self.threads and len(os.listdir("/proc/self/fd")) <= self.files
+
+
+def threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name != "pairbus-watchdog"]
+
+
+@contextlib.contextmanager
+def dropped_syns() -> Iterator[int]:
+    """A port whose SYNs are dropped, as by a firewall: the listener's backlog is full and nobody accepts."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port

@@ -1,0 +1,270 @@
+"""P2: every option's default and bounds, refused at once with words that name option, value and bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
+from pairbus.pairing.options import (
+    OPTIONS,
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+    Settings,
+    refuse_unknown,
+    settings_from,
+)
+from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
+
+from .reference_pages import REFERENCE, in_sync, options_page
+
+
+class Client:
+    def get_queue_sender(self, name: str) -> None: ...
+
+
+class Manager:
+    def list_queues(self) -> None: ...
+
+    def create_queue(self, name: str) -> None: ...
+
+
+def options(**given: Any) -> SendAvailabilityPairedNamespaceOptions:
+    return SendAvailabilityPairedNamespaceOptions(Manager(), Client(), **given)
+
+
+def test_p2_two_arguments_suffice_and_these_are_the_defaults() -> None:
+    made = options()
+    assert made.settings == Settings()
+    assert (made.backlog_queue_count, made.failover_interval, made.enable_syphon) == (10, 60.0, False)
+    assert (made.ping_primary_interval, made.settings.send_timeout) == (60.0, 60.0)
+    assert (made.settings.backlog_retry_interval, made.settings.pings_to_return) == (30.0, 1)
+    assert made.settings.classifier is DEFAULT
+
+
+def test_p2_the_first_options_may_be_given_by_position() -> None:
+    made = SendAvailabilityPairedNamespaceOptions(None, Client(), 3, 0, True)
+    assert (made.backlog_queue_count, made.failover_interval, made.enable_syphon) == (3, 0.0, True)
+    assert isinstance(made, PairedNamespaceOptions)
+
+
+def test_one_table_one_constructor_one_settings() -> None:
+    names = [option.name for option in OPTIONS]
+    assert names == [field.name for field in dataclasses.fields(Settings)]
+    parameters = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
+    assert list(parameters) == ["secondary_namespace_manager", "messaging_factory", *names, "unknown"]
+    for option in OPTIONS:
+        assert parameters[option.name].default == option.default
+        assert option.checked(option.default) == option.default
+
+
+TIMES = {
+    "failover_interval": (0, 3600),
+    "ping_primary_interval": (1, 1800),
+    "send_timeout": (0.1, 3600),
+    "backlog_retry_interval": (0.1, 3600),
+    "busy_failover_after": (0, 3600),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_p2_times_are_taken_up_to_their_bounds_as_numbers_or_timedelta(name: str) -> None:
+    for bound in TIMES[name]:
+        assert getattr(options(**{name: bound}).settings, name) == float(bound)
+        assert getattr(options(**{name: timedelta(seconds=bound)}).settings, name) == float(bound)
+    assert isinstance(getattr(options(**{name: 5}).settings, name), float)
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_p2_times_past_their_bounds_are_refused_and_the_bounds_said(name: str) -> None:
+    low, high = TIMES[name]
+    for value in (low - 0.01, high + 0.01, -1, timedelta(seconds=high + 1), timedelta(-1), 1e400, 10**400):
+        with pytest.raises(InvalidOptions, match=rf"^{name} may not be .*{low:g} to {high:g}") as caught:
+            options(**{name: value})
+        assert isinstance(caught.value, ValueError)
+        assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("value", [True, "60", math.nan, b"60", [60], object(), 1j])
+def test_p2_what_is_no_time_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidOptions, match=name):
+        options(**{name: value})
+
+
+@pytest.mark.parametrize("name", [name for name in TIMES if name != "busy_failover_after"])
+def test_p2_none_is_no_time(name: str) -> None:
+    with pytest.raises(InvalidOptions, match=name):
+        options(**{name: None})
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("backlog_queue_count", 1, 1000), ("pings_to_return", 1, 100)])
+def test_p2_counts(name: str, low: int, high: int) -> None:
+    for good in (low, high):
+        assert getattr(options(**{name: good}).settings, name) == good
+    for bad in (low - 1, high + 1, True, 2.0, "2", None):
+        with pytest.raises(InvalidOptions, match=f"{name} may not be .*{low} to {high}"):
+            options(**{name: bad})
+
+
+CHOICES = {
+    "on_secondary_unavailable": ("raise", "degrade"),
+    "while_suspect": ("raise", "divert"),
+    "when_unreachable": ("divert", "raise"),
+    "probe": ("ping", "trial"),
+    "syphon_engine": ("spark", "in-process"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str) -> None:
+    for choice in CHOICES[name]:
+        assert getattr(options(**{name: choice}).settings, name) == choice
+    for bad in ("other", None, True, ("raise",)):
+        with pytest.raises(InvalidOptions, match=f'{name} may not be .*"{CHOICES[name][0]}" or "{CHOICES[name][1]}"'):
+            options(**{name: bad})
+
+
+FLAGS = [option.name for option in OPTIONS if isinstance(option.default, bool)]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_switches_are_true_or_false(name: str) -> None:
+    for flag in (True, False):
+        assert getattr(options(**{name: flag}).settings, name) is flag
+    for bad in (1, 0, "yes", None):
+        with pytest.raises(InvalidOptions, match=name):
+            options(**{name: bad})
+
+
+def test_there_are_the_switches_that_p14_names() -> None:
+    assert {"assign_message_id", "check_aliases", "check_size"} <= set(FLAGS)
+
+
+def test_p18_the_classifier_is_a_table_or_a_function() -> None:
+    def mine(error: BaseException) -> Verdict:
+        return Verdict.REFUSED
+
+    assert options(classifier=mine).settings.classifier is mine
+    assert options(classifier=AS_DESCRIBED).settings.classifier is AS_DESCRIBED
+    for bad in (None, "DEFAULT", Verdict.BUSY, Verdict):
+        with pytest.raises(InvalidOptions, match="classifier"):
+            options(classifier=bad)
+
+
+def test_p8_the_primary_name() -> None:
+    for good in ("contoso", "con-toso.2_x", "c", "C" * 230):
+        assert options(primary_name=good).settings.primary_name == good
+    for bad in ("", "a/b", "-a", "a-", "a b", "ü", "c" * 231, 7, "a\n"):
+        with pytest.raises(InvalidOptions, match="primary_name"):
+            options(primary_name=bad)
+
+
+def test_the_ledger_is_a_folder(tmp_path: Path) -> None:
+    assert options(ledger=str(tmp_path)).settings.ledger == tmp_path
+    assert options(ledger=tmp_path).settings.ledger == tmp_path
+    for bad in ("", 7, b"bytes", True):
+        with pytest.raises(InvalidOptions, match="ledger"):
+            options(ledger=bad)
+
+
+def test_p35_contradictions_are_refused() -> None:
+    with pytest.raises(InvalidOptions, match=r"pings_to_return=2 and probe='trial' contradict"):
+        options(pings_to_return=2, probe="trial")
+
+
+def test_unknown_names_are_refused_with_those_that_look_like_them() -> None:
+    with pytest.raises(TypeError, match="no option 'failover_intervall'; did you mean failover_interval"):
+        options(failover_intervall=3)
+    with pytest.raises(TypeError, match="no option 'zzz'; there are: assign_message_id, "):
+        options(zzz=3)
+    with pytest.raises(TypeError, match="did you mean credential"):
+        refuse_unknown({"credentials": 1}, ("credential",))
+    refuse_unknown({"credential": 1, "probe": "ping"}, ("credential",))
+    with pytest.raises(TypeError, match="failover_interval"):
+        settings_from({"failoverinterval": 1})
+
+
+def test_p4_the_secondary_is_a_client_and_a_manager_or_none() -> None:
+    client, manager = Client(), Manager()
+    made = SendAvailabilityPairedNamespaceOptions(manager, client)
+    assert made.messaging_factory is client
+    assert made.secondary_namespace_manager is manager
+    assert SendAvailabilityPairedNamespaceOptions(None, client).secondary_namespace_manager is None
+    with pytest.raises(InvalidOptions, match=r"messaging_factory may not be a Manager \(is it the other argument\?\)"):
+        SendAvailabilityPairedNamespaceOptions(client, manager)
+    with pytest.raises(InvalidOptions, match="messaging_factory may not be a NoneType; allowed: the ServiceBusClient"):
+        SendAvailabilityPairedNamespaceOptions(manager, None)
+    with pytest.raises(InvalidOptions, match="secondary_namespace_manager may not be a str"):
+        SendAvailabilityPairedNamespaceOptions("Endpoint=sb://…", client)
+
+
+def test_p6_options_serve_one_pairing_and_again_after_one_that_failed() -> None:
+    made = options(backlog_queue_count=5)
+    made.claim()
+    assert made.claimed
+    with pytest.raises(AlreadyPaired, match="in use by another pairing"):
+        made.claim()
+    made.backlog_queue_count = 3  # found or made, then it failed after all
+    made.release()
+    assert made.backlog_queue_count == 5
+    made.release()
+    made.claim()
+    with pytest.raises(AlreadyPaired):
+        made.claim()
+
+
+def test_options_cannot_be_changed_once_made() -> None:
+    made = options()
+    with pytest.raises(AttributeError):
+        made.failover_interval = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.settings.failover_interval = 3.0  # type: ignore[misc]
+
+
+def test_p2_the_base_holds_the_secondary_and_the_interval() -> None:
+    base = PairedNamespaceOptions(None, Client(), timedelta(seconds=5))
+    assert base.failover_interval == 5.0
+    with pytest.raises(InvalidOptions, match="failover_interval"):
+        PairedNamespaceOptions(None, Client(), 3601)
+
+
+def test_options_read_well() -> None:
+    assert repr(options()) == "<SendAvailabilityPairedNamespaceOptions defaults>"
+    made = options(failover_interval=0, probe="trial")
+    made.claim()
+    assert repr(made) == "<SendAvailabilityPairedNamespaceOptions failover_interval=0.0, probe='trial', in use>"
+
+
+@given(st.data())
+def test_p2_no_value_gets_past_the_checks(data: st.DataObject) -> None:
+    """Whatever is given: settings whose every field holds what its option takes, or an error that names the option."""
+    option = data.draw(st.sampled_from(OPTIONS))
+    value = data.draw(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.timedeltas(), st.binary())
+    )
+    try:
+        made = options(**{option.name: value})
+    except InvalidOptions as error:
+        words = str(error)
+    else:
+        assert option.checked(getattr(made.settings, option.name)) == getattr(made.settings, option.name)
+        return
+    assert words.startswith(f"{option.name} may not be ")
+    assert option.allowed in words
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    assert in_sync(REFERENCE / "options.md", options_page())
+    page = (REFERENCE / "options.md").read_text()
+    for option in OPTIONS:
+        assert re.search(rf"^\| `{option.name}` \|", page, re.MULTILINE)

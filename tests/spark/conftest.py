@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.broker import NamespaceServer, serve_sync
+from pairbus.spark import connections
+from pairbus.spark.options import Address
+from pairbus.wire.sync import WireClient
+
+
+class Pair(NamedTuple):
+    """Two namespaces of one broker, on a thread of this process."""
+
+    primary: NamespaceServer
+    secondary: NamespaceServer
+    data: Path
+
+    @property
+    def primary_address(self) -> Address:
+        return Address(self.primary.connection_string)
+
+    @property
+    def secondary_address(self) -> Address:
+        return Address(self.secondary.connection_string)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    data = tmp_path_factory.mktemp("pair")
+    with serve_sync("contoso", "backup", data=data) as broker:
+        yield Pair(broker.namespaces["contoso"], broker.namespaces["backup"], data)
+        connections.close_all()
+
+
+@pytest.fixture
+def make_queue() -> Iterator[Callable[..., None]]:
+    made: list[tuple[NamespaceServer, str]] = []
+
+    def make(namespace: NamespaceServer, *names: str, **properties: object) -> None:
+        with admin_of(namespace) as admin:
+            for name in names:
+                admin.create_queue(name, **properties)
+                made.append((namespace, name))
+
+    yield make
+    for namespace, name in made:
+        with admin_of(namespace) as admin:
+            admin.delete_queue(name)
+
+
+def admin_of(namespace: NamespaceServer) -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        namespace.connection_string, connection_verify=namespace.ca_file
+    )
+
+
+def wire(namespace: NamespaceServer) -> WireClient:
+    return WireClient.from_connection_string(namespace.connection_string)
+
+
+def peeked(namespace: NamespaceServer, entity: str) -> list[bytes]:
+    with wire(namespace) as client:
+        return client.peek(entity, 1, 1000)

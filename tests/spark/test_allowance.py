@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pairbus.spark.allowance import Allowance
+
+
+def test_a_rate_saves_up_one_second_at_most() -> None:
+    allowance = Allowance(10.0)
+    assert allowance.take(0.0, 1000) == 10
+    allowance.spend(10)
+    assert allowance.take(0.5, 1000) == 5
+    allowance.spend(5)
+    assert allowance.take(100.0, 1000) == 10
+    assert allowance.take(100.0, 3) == 3
+
+
+def test_without_a_rate_the_limit_is_sparks() -> None:
+    assert Allowance(None).take(0.0, 7) == 7
+    assert Allowance(None).take(0.0, None) is None

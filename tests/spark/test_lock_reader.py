@@ -1,0 +1,151 @@
+"""The lock stream on a real broker, without Spark: Spark's calls are made by hand, in Spark's order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.lock_reader import MOVES, POLLS, LockStream, Share
+from pairbus.spark.noticeboard import STOP, Noticeboard
+from pairbus.spark.options import parse
+
+from .conftest import Pair, peeked, wire
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def stream(pair: Pair, make_queue: Callable[..., None], tmp_path: Path) -> Iterator[Callable[..., LockStream]]:
+    make_queue(pair.secondary, "a", "b")
+    made: list[LockStream] = []
+
+    def make(**options: str) -> LockStream:
+        given = {
+            "connectionString": pair.secondary.connection_string,
+            "mode": "lock",
+            "board": str(tmp_path),
+            **options,
+        }
+        made.append(LockStream(parse(given, {}), lambda: ["a", "b"]))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def send(pair: Pair, entity: str, count: int) -> None:
+    with wire(pair.secondary) as client:
+        messages = [encode_message(properties=Properties(message_id=f"{entity}{n}"), body=b"x") for n in range(count)]
+        assert client.sender(entity).send_many(messages) == [None] * count
+
+
+def rows(stream: LockStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for partition in stream.partitions(start, end):
+        for batch in stream.read(partition):
+            found += batch.to_pylist()
+    return found
+
+
+def test_p37_nothing_to_move_is_no_batch(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    idle = stream()
+    first = idle.initialOffset()
+    for _ in range(50):
+        assert idle.latestOffset(first) == first
+
+
+def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    reading = stream()
+    send(pair, "a", 3)
+    start = reading.initialOffset()
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    assert end["entities"] == ["a"]
+    found = rows(reading, start, end)
+    assert [row["message_id"] for row in found] == ["a0", "a1", "a2"]
+    assert {row["entity"] for row in found} == {"a"}
+    with wire(pair.secondary) as client:
+        client.settle_by_token("a", [_uuid(row["lock_token"]) for row in found], "completed")
+    assert peeked(pair.secondary, "a") == []
+    assert reading.latestOffset(end) == end
+
+
+def _uuid(text: str) -> Any:
+    from uuid import UUID
+
+    return UUID(text)
+
+
+def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    reading = stream(maxMessagesPerTrigger="4")
+    send(pair, "a", 10)
+    at = reading.initialOffset()
+    seen: list[str] = []
+    while len(seen) < 10:
+        end = wait_for(lambda at=at: (e := reading.latestOffset(at)) != at and e)
+        assert end["epoch"] > at["epoch"]
+        batch = rows(reading, at, end)
+        assert 0 < len(batch) <= 4
+        seen += [row["message_id"] for row in batch]
+        at = end
+    assert sorted(seen) == sorted(f"a{n}" for n in range(10))
+
+
+def test_a_batch_can_be_read_from_its_offsets_alone(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    """After a crash of the driver Spark runs the last batch again, in a new process."""
+    send(pair, "b", 2)
+    assert [type(each) for each in stream().partitions({"epoch": 0}, {"epoch": 5, "entities": ["b"], "count": 10})] == [
+        Share
+    ]
+    assert len(rows(stream(), {"epoch": 0}, {"epoch": 5, "entities": ["b"], "count": 10})) == 2
+    assert rows(stream(), {"epoch": 0}, {"epoch": 0}) == []
+
+
+def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockStream], tmp_path: Path) -> None:
+    reading = stream()
+    send(pair, "a", 1)
+    start = reading.initialOffset()
+    Noticeboard(tmp_path).raise_flag(STOP)
+    wait_for(lambda: reading._watching().ready())
+    assert reading.latestOffset(start) == start
+
+
+def test_p24_server_busy_at_a_destination_slows_the_source(
+    pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
+) -> None:
+    reading = stream()
+    board = Noticeboard(tmp_path)
+    send(pair, "a", 1)
+    start = reading.initialOffset()
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    full = end["count"]
+    board.append(MOVES, {"moved": {"orders": 100}, "busy": ["orders"]})
+    rows(reading, start, end)
+    send(pair, "a", 1)
+    later = wait_for(lambda: (e := reading.latestOffset(end)) != end and e)
+    assert later["count"] < full
+    assert [notice for notice in board.news(POLLS) if "epoch" in notice]
+
+
+def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
+    pair: Pair, stream: Callable[..., LockStream]
+) -> None:
+    reading = stream()
+    send(pair, "a", 1)
+    first = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e)
+    rows(reading, {"epoch": 0}, first)
+    assert reading.latestOffset() == first
+    send(pair, "a", 1)
+    second = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e["epoch"] > first["epoch"] and e)
+    assert second["epoch"] > first["epoch"]

@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import azure.servicebus
+import pytest
+from azure.core.exceptions import ServiceRequestError
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
+
+from pairbus import ServiceBusClient
+from pairbus.aio import ServiceBusClient as AsyncClient
+from pairbus.broker import Broker, serve_sync
+from pairbus.pairing.errors import (
+    AlreadyPaired,
+    ClientFaultedError,
+    InvalidOptions,
+    PairingError,
+    PairingFailed,
+)
+from pairbus.pairing.events import (
+    BacklogQueueLeftOut,
+    Event,
+    PairingCompleted,
+    PairingDegraded,
+    StateChanged,
+)
+from pairbus.pairing.observers import Observer
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.states import EntityState
+from pairbus.sync import provisioning
+from pairbus.sync.receiver import PairedReceiver
+from pairbus.sync.sender import PairedSender
+from pairbus.testing import fault
+
+from ..pairing.managers import FakeManager, http, path
+from .stage import wait_until
+
+PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
+SECONDARY = "Endpoint=sb://backup.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ServiceBusClient]]:
+    """Makes clients of namespaces that nobody has; nothing is contacted as long as nothing is sent."""
+    monkeypatch.setattr(provisioning, "RETRY_DELAY_S", 0.0)
+    made: list[ServiceBusClient] = []
+
+    def make(text: str = PRIMARY, **options: Any) -> ServiceBusClient:
+        made.append(ServiceBusClient.from_connection_string(text, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+Clients = Callable[..., ServiceBusClient]
+
+
+def options(secondary: Any, manager: Any = None, **settings: Any) -> SendAvailabilityPairedNamespaceOptions:
+    chosen = {"backlog_queue_count": 3, **settings}
+    return SendAvailabilityPairedNamespaceOptions(manager or FakeManager(), secondary, **chosen)
+
+
+def test_unpaired_it_is_the_sdks_client(clients: Clients) -> None:
+    client = clients()
+    assert type(client) is ServiceBusClient
+    assert isinstance(client, azure.servicebus.ServiceBusClient)
+    assert type(client.get_queue_sender("orders")) is ServiceBusSender
+    assert type(client.get_topic_sender("news")) is ServiceBusSender
+    assert type(client.get_queue_receiver("orders")) is ServiceBusReceiver
+    assert not client.is_paired
+    assert repr(client) == "<ServiceBusClient contoso.servicebus.windows.net: not paired>"
+    client.close()
+    client.get_queue_sender("orders")  # as with the SDK
+    for call in (client.states, lambda: client.state("orders"), lambda: client.force_failover("orders")):
+        with pytest.raises(PairingError, match="not paired"):
+            call()
+
+
+def test_p1_every_sender_and_receiver_made_afterwards_is_paired(clients: Clients) -> None:
+    client = clients()
+    before = client.get_queue_sender("orders")
+    client.pair_namespace(options(clients(SECONDARY)))
+    assert type(before) is ServiceBusSender, "those made before stay as they are"
+    assert isinstance(client.get_queue_sender("orders"), PairedSender)
+    assert isinstance(client.get_topic_sender("news", client_identifier="me"), PairedSender)
+    assert client.get_topic_sender("news", client_identifier="me").client_identifier == "me"
+    assert isinstance(client.get_queue_receiver("orders"), PairedReceiver)
+    assert isinstance(client.get_subscription_receiver("news", "all"), PairedReceiver)
+    assert client.states() == {"orders": EntityState.HEALTHY, "news": EntityState.HEALTHY}
+    assert client.state("never met") is EntityState.HEALTHY
+    assert "paired with backup.servicebus.windows.net" in repr(client)
+    assert client.primary_name == "contoso"
+    client.observe(Observer())()
+
+
+def test_p5_afterwards_the_count_is_that_of_the_queues_found_or_made(clients: Clients) -> None:
+    client, events = clients(), list[Event]()
+    client.subscribe(events.append)
+    manager = FakeManager(path(1), refusals={2: [http(500)] * 3})
+    given = options(clients(SECONDARY), manager)
+    client.pair_namespace(given)
+    assert given.backlog_queue_count == 2
+    assert [event.queue for event in events if isinstance(event, BacklogQueueLeftOut)] == [2]
+    assert events[-1] == PairingCompleted(2)
+
+
+def test_p3_after_a_failure_the_client_is_unpaired_and_the_options_can_be_used_again(clients: Clients) -> None:
+    client, manager = clients(), FakeManager()
+    manager.listing_error = http(401)
+    given = options(clients(SECONDARY), manager)
+    with pytest.raises(PairingFailed):
+        client.pair_namespace(given)
+    assert not client.is_paired
+    assert type(client.get_queue_sender("orders")) is ServiceBusSender
+    manager.listing_error = None
+    client.pair_namespace(given)
+    assert client.is_paired
+
+
+def test_p6_what_is_refused(clients: Clients) -> None:
+    client, secondary = clients(), clients(SECONDARY)
+    given = options(secondary)
+    client.pair_namespace(given)
+    with pytest.raises(AlreadyPaired, match="paired already"):
+        client.pair_namespace(options(clients(SECONDARY)))
+    with pytest.raises(AlreadyPaired, match="in use by another pairing"):
+        clients().pair_namespace(given)
+    with pytest.raises(AlreadyPaired, match="itself paired"):
+        clients(SECONDARY).pair_namespace(options(client))
+    with pytest.raises(InvalidOptions, match="the same namespace"):
+        clients().pair_namespace(options(clients()))
+    with pytest.raises(InvalidOptions, match="of the other API"):
+        clients().pair_namespace(options(AsyncClient.from_connection_string(SECONDARY)))
+    with pytest.raises(InvalidOptions, match="only"):
+        clients().pair_namespace(options(clients(SECONDARY + ";EntityPath=orders")))
+    manager = FakeManager()
+    manager.fully_qualified_namespace = "contoso.servicebus.windows.net"
+    with pytest.raises(InvalidOptions, match="manages the primary"):
+        clients().pair_namespace(options(clients(SECONDARY), manager))
+    with pytest.raises(InvalidOptions, match="allowed: SendAvailabilityPairedNamespaceOptions"):
+        clients().pair_namespace(7)  # type: ignore[arg-type]
+
+
+def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:
+    client, manager, raised = clients(), FakeManager(), list[Exception]()
+    listing = manager.list_queues
+
+    def list_queues(**limits: Any) -> Any:
+        thread = threading.Thread(target=again)
+        thread.start()
+        thread.join(5)
+        return listing(**limits)
+
+    def again() -> None:
+        try:
+            client.pair_namespace(options(clients(SECONDARY)))
+        except AlreadyPaired as error:
+            raised.append(error)
+
+    manager.list_queues = list_queues  # type: ignore[method-assign]
+    client.pair_namespace(options(clients(SECONDARY), manager))
+    assert "just now" in str(raised[0])
+
+
+def test_p8_an_address_needs_a_primary_name(clients: Clients) -> None:
+    local = "Endpoint=sb://127.0.0.1:5;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+    given = options(clients(SECONDARY))
+    with pytest.raises(InvalidOptions, match="primary_name"):
+        clients(local).pair_namespace(given)
+    assert not given.claimed
+    manager = FakeManager()
+    clients(local).pair_namespace(options(clients(SECONDARY), manager, primary_name="contoso"))
+    assert manager.made[0][0] == path(0)
+
+
+def test_p10_a_low_delivery_count_is_warned_of(clients: Clients, caplog: pytest.LogCaptureFixture) -> None:
+    manager = FakeManager(path(0))
+    manager.queues[path(0)] = manager.queues[path(0)]._replace(max_delivery_count=10)
+    with caplog.at_level(logging.WARNING, "pairbus.pairing"):
+        clients().pair_namespace(options(clients(SECONDARY), manager))
+    assert "maximum delivery count of 10" in caplog.text
+
+
+def test_p3_degrade_starts_and_goes_on_trying(clients: Clients) -> None:
+    client, manager, events = clients(), FakeManager(), list[Event]()
+    client.subscribe(events.append)
+    manager.listing_error = error = ServiceRequestError("refused")
+    given = options(clients(SECONDARY), manager, on_secondary_unavailable="degrade", backlog_retry_interval=0.1)
+    client.pair_namespace(given)
+    assert client.is_paired
+    (degraded,) = events
+    assert isinstance(degraded, PairingDegraded)
+    assert degraded.error.__cause__ is error
+    manager.listing_error = None
+    assert wait_until(lambda: PairingCompleted(3) in events)
+    assert given.backlog_queue_count == 3
+    assert wait_until(lambda: "pairbus-pairing" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_p3_degrade_is_not_for_what_trying_does_not_mend(clients: Clients) -> None:
+    client, manager = clients(), FakeManager()
+    manager.listing_error = http(401)
+    with pytest.raises(PairingFailed):
+        client.pair_namespace(options(clients(SECONDARY), manager, on_secondary_unavailable="degrade"))
+    assert not client.is_paired
+
+
+def test_p44_closing_ends_the_trying(clients: Clients) -> None:
+    client, manager = clients(), FakeManager()
+    manager.listing_error = ServiceRequestError("refused")
+    client.pair_namespace(
+        options(clients(SECONDARY), manager, on_secondary_unavailable="degrade", backlog_retry_interval=60)
+    )
+    client.close()
+    assert wait_until(lambda: "pairbus-pairing" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_p23_the_operator(clients: Clients) -> None:
+    client, events = clients(), list[Event]()
+    client.pair_namespace(options(clients(SECONDARY)))
+    unsubscribe = client.subscribe(events.append)
+    client.force_failover("orders", hold=True)
+    assert client.state("orders") is EntityState.FAILED_OVER
+    client.mark_healthy("orders")
+    assert client.states() == {"orders": EntityState.HEALTHY}
+    assert [event.cause for event in events if isinstance(event, StateChanged)] == ["forced", "marked healthy"]
+    unsubscribe()
+    client.force_failover("orders", hold=True)
+    assert len(events) == 2
+
+
+def test_p38_the_spark_engine_is_checked_before_anything_is_made(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pairbus.syphon import hosting
+
+    monkeypatch.setattr(hosting.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    manager = FakeManager()
+    with pytest.raises(PairingError, match="in-process"):
+        clients().pair_namespace(options(clients(SECONDARY), manager, enable_syphon=True))
+    assert manager.made == []
+
+
+def test_p44_closed_clients_of_a_pair_make_nothing_more(clients: Clients) -> None:
+    client, secondary = clients(), clients(SECONDARY)
+    client.pair_namespace(options(secondary))
+    sender = client.get_queue_sender("orders")
+    client.close()
+    client.close()
+    calls: list[Callable[[], object]] = [
+        lambda: client.get_queue_sender("orders"),
+        lambda: client.get_queue_receiver("orders"),
+        lambda: secondary.get_queue_sender("orders"),
+        lambda: sender.send_messages(ServiceBusMessage("x")),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"closed|shutdown"):
+            call()
+
+
+def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:
+    client = clients()
+    client.pair_namespace(options(clients(SECONDARY)))
+    sender = client.get_queue_sender("orders")
+    receiver = client.get_queue_receiver("orders")
+    client._fault = ClientFaultedError("the partner of contoso, backup, was closed")
+    with pytest.raises(ClientFaultedError, match="backup"):
+        receiver.receive_messages()
+    for _ in range(2):
+        with pytest.raises(ClientFaultedError, match="backup"):
+            sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(ClientFaultedError, match="backup"):
+            client.get_queue_receiver("orders")
+
+
+def test_paired_refuses_unknown_options_by_near_names() -> None:
+    with pytest.raises(TypeError, match=r"no option 'failover_intervall'; did you mean failover_interval"):
+        ServiceBusClient.paired(PRIMARY, SECONDARY, failover_intervall=3)
+    with pytest.raises(TypeError, match=r"did you mean ca_file"):
+        ServiceBusClient.paired(PRIMARY, SECONDARY, ca_files=3)
+    with pytest.raises(InvalidOptions, match="failover_interval may not be -1"):
+        ServiceBusClient.paired(PRIMARY, SECONDARY, failover_interval=-1)
+    with pytest.raises(InvalidOptions, match="credential="):
+        ServiceBusClient.paired("contoso.servicebus.windows.net", SECONDARY)
+
+
+class Pair:
+    """Two namespaces of one embedded broker, and the queue `orders` in the first."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.primary, self.secondary = broker.namespaces["contoso"], broker.namespaces["backup"]
+        self.options = {
+            "ca_file": self.secondary.ca_file,
+            "primary_name": "contoso",
+            "backlog_queue_count": 2,
+            "failover_interval": 0,
+            "ping_primary_interval": 1,
+            "send_timeout": 6,
+            "client_options": {"retry_total": 0},
+        }
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        return ServiceBusClient.paired(
+            self.primary.connection_string, self.secondary.connection_string, **{**self.options, **options}
+        )
+
+    def count(self, namespace: Any, queue: str) -> int:
+        return int(namespace.namespace.queues[queue].counts().active)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with serve_sync("contoso", "backup", data=tmp_path_factory.mktemp("pair")) as broker:
+        made = Pair(broker)
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        with ServiceBusAdministrationClient.from_connection_string(
+            made.primary.connection_string, connection_verify=made.primary.ca_file
+        ) as admin:
+            admin.create_queue("orders")
+        yield made
+
+
+def received(pair: Pair, namespace: Any, queue: str) -> list[str]:
+    bodies: list[str] = []
+    with (
+        azure.servicebus.ServiceBusClient.from_connection_string(namespace.connection_string) as client,
+        client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver,
+    ):
+        while got := receiver.receive_messages(50, max_wait_time=0.2):
+            bodies += [str(message) for message in got]
+    return bodies
+
+
+def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
+    events: list[Event] = []
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        client.subscribe(events.append)
+        sender.send_messages(ServiceBusMessage("before"))
+        with fault(pair.broker, "unreachable", namespace="contoso"):
+            sender.send_messages(ServiceBusMessage("during"))
+            sender.send_messages([ServiceBusMessage("as"), ServiceBusMessage("list")])
+            batch = sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("as batch"))
+            sender.send_messages(batch)
+            assert client.state("orders") is EntityState.FAILED_OVER
+        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY, 15)
+        sender.send_messages(ServiceBusMessage("after"))
+    assert received(pair, pair.primary, "orders") == ["before", "after"]
+    waiting = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert sorted(waiting) == ["as", "as batch", "during", "list"]
+    assert [event.state for event in events if isinstance(event, StateChanged)] == [
+        EntityState.FAILED_OVER,
+        EntityState.HEALTHY,
+    ]
+
+
+def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:
+    with (
+        fault(pair.broker, "black-hole", namespace="contoso"),
+        pair.client(send_timeout=3) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("early"))
+    waiting = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert waiting == ["early"]
+
+
+def test_p4_without_the_manage_right(pair: Pair) -> None:
+    with pytest.raises(PairingFailed, match="none of the 2 backlog queues unmade/"):
+        pair.client(manage=False, primary_name="unmade")
+    pair.client().close()
+    with pair.client(manage=False) as client, client.get_queue_sender("orders") as sender:
+        client.force_failover("orders", hold=True)
+        sender.send_messages(ServiceBusMessage("sent"))
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
+
+
+class Keys:
+    """One credential for both namespaces, as azure-identity's are; the embedded broker knows signatures only."""
+
+    token_type = b"servicebus.windows.net:sastoken"
+
+    def __init__(self, *namespaces: Any) -> None:
+        self._keys: dict[str, ServiceBusSharedKeyCredential] = {}
+        for namespace in namespaces:
+            fields = dict(field.split("=", 1) for field in namespace.connection_string.split(";") if field)
+            key = ServiceBusSharedKeyCredential(fields["SharedAccessKeyName"], fields["SharedAccessKey"])
+            self._keys[f"{namespace.host}:{namespace.port}"] = key
+
+    def get_token(self, *scopes: str, **options: Any) -> Any:
+        return next(key for host, key in self._keys.items() if host in scopes[0]).get_token(*scopes)
+
+
+def test_paired_with_host_names_and_a_credential(pair: Pair) -> None:
+    pair.client().close()  # which makes the queues
+    with (
+        ServiceBusClient.paired(
+            f"{pair.primary.host}:{pair.primary.port}",
+            f"{pair.secondary.host}:{pair.secondary.port}",
+            credential=Keys(pair.primary, pair.secondary),
+            manage=False,
+            primary_name="contoso",
+            backlog_queue_count=2,
+            client_options={"use_tls": False},
+        ) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("by host name"))
+    assert received(pair, pair.primary, "orders") == ["by host name"]
+
+
+def test_the_ledger_tells_what_happened(pair: Pair, tmp_path: Path) -> None:
+    with pair.client(ledger=tmp_path) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("x"))
+        client.force_failover("orders", hold=True)
+        sender.send_messages(ServiceBusMessage("x"))
+    text = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+    for kind in ("send", "divert", "state"):
+        assert f'"{kind}"' in text
+    received(pair, pair.primary, "orders")
+    for index in range(2):
+        received(pair, pair.secondary, path(index))
+
+
+def test_p38_the_syphon_in_the_application(pair: Pair) -> None:
+    with pair.client(enable_syphon=True, syphon_engine="in-process") as client:
+        client.force_failover("orders", hold=True)
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage(f"{number}") for number in range(5)])
+        with client.get_queue_receiver("orders") as receiver:
+            got: list[str] = []
+            while len(got) < 5:
+                for message in receiver.receive_messages(5, max_wait_time=10):
+                    got.append(str(message))
+                    receiver.complete_message(message)
+    assert sorted(got) == ["0", "1", "2", "3", "4"]

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.sync import receiver as receiver_module
+from pairbus.sync.inner import InnerSender
+from pairbus.sync.receiver import PairedReceiver, paired_receiver
+from pairbus.testing import fault
+
+from ..pairing.sdk_rig import sdk_client, takes
+
+PING = "a ping to these tests"  # the embedded broker never delivers a true one
+
+
+class Rig:
+    def __init__(self, broker: Broker, make_queue: Callable[..., str], stack: contextlib.ExitStack) -> None:
+        self.broker = broker
+        self.server: NamespaceServer = broker.namespaces["contoso"]
+        self.make_queue = make_queue
+        self.queue = make_queue("receiver")
+        self._stack = stack
+        self.client: ServiceBusClient = stack.enter_context(sdk_client(ServiceBusClient, "plain", self.server))
+        self.halt_s = 1.0
+        self.until = 0.0
+        self.busy = 0
+        self._senders: dict[str, InnerSender] = {}
+
+    def on_busy(self) -> None:
+        self.busy += 1
+        self.until = time.monotonic() + self.halt_s
+
+    def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
+        made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
+        receiver = paired_receiver(made, queue or self.queue, on_busy=self.on_busy, halted_until=lambda: self.until)
+        self._stack.callback(receiver.close)
+        return receiver
+
+    def send(self, *bodies: str, queue: str = "", session: str | None = None) -> None:
+        queue = queue or self.queue
+        if queue not in self._senders:
+            self._senders[queue] = InnerSender(lambda: self.client.get_queue_sender(queue), queue)
+            self._stack.callback(self._senders[queue].close)
+        for body in bodies:
+            kind = PING if body.startswith("ping") else None
+            self._senders[queue].send(ServiceBusMessage(body, content_type=kind, session_id=session), 10)
+
+    def left(self, queue: str = "") -> list[str]:
+        with self.client.get_queue_receiver(queue or self.queue) as receiver:
+            return [str(each) for each in receiver.peek_messages(50)]
+
+
+@pytest.fixture
+def rig(
+    pairbus_broker: Broker,
+    pairbus_namespace: NamespaceServer,
+    pairbus_queue: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Rig]:
+    monkeypatch.setattr(receiver_module, "is_ping", lambda message: message.content_type == PING)
+    with contextlib.ExitStack() as stack:
+        yield Rig(pairbus_broker, pairbus_queue, stack)
+
+
+def texts(messages: Any) -> list[str]:
+    return [str(each) for each in messages]
+
+
+def test_p7_it_is_the_sdks_receiver_in_all_respects(rig: Rig) -> None:
+    made = rig.client.get_queue_receiver(rig.queue, prefetch_count=3, max_wait_time=2, client_identifier="me")
+    receiver = paired_receiver(made, rig.queue, on_busy=rig.on_busy, halted_until=lambda: 0.0)
+    assert receiver is made
+    assert isinstance(receiver, ServiceBusReceiver)
+    assert receiver.client_identifier == "me"
+    assert receiver in rig.client._handlers
+    rig.send("one", "two")
+    with receiver:
+        first, second = receiver.receive_messages(2, max_wait_time=2)
+        receiver.complete_message(first)
+        receiver.renew_message_lock(second)
+        receiver.defer_message(second)
+        [again] = receiver.receive_deferred_messages(second.sequence_number or 0)
+        receiver.dead_letter_message(again)
+        assert texts(receiver.peek_messages(5)) == []
+    with rig.receiver(sub_queue="deadletter") as dead:
+        assert texts(dead.receive_messages(1, max_wait_time=2)) == ["two"]
+
+
+def test_p32_pings_are_completed_and_dropped(rig: Rig) -> None:
+    rig.send("ping 1", "one", "ping 2", "two")
+    receiver = rig.receiver()
+    got = receiver.receive_messages(4, max_wait_time=2)
+    assert texts(got) == ["one", "two"]
+    for each in got:
+        receiver.complete_message(each)
+    receiver.close()
+    assert rig.left() == []
+
+
+def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> None:
+    rig.send("ping 1", "one")
+    receiver = rig.receiver(receive_mode="receiveanddelete")
+    assert texts(receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+    assert rig.left() == []
+
+
+def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig) -> None:
+    rig.send("ping 1")
+    receiver = rig.receiver()
+    late = threading.Timer(1.5, rig.send, ["late"])
+    late.start()
+    with takes(1.0, 5.0):
+        assert texts(receiver.receive_messages(1, max_wait_time=6)) == ["late"]
+    late.join()
+
+
+def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
+    rig.send("ping 1")
+    receiver = rig.receiver()
+    with takes(1.0, 2.0):
+        assert receiver.receive_messages(1, max_wait_time=1.3) == []
+
+
+def test_p32_iteration_passes_over_pings(rig: Rig) -> None:
+    rig.send("ping 1", "one", "ping 2", "ping 3", "two", "ping 4")
+    receiver = rig.receiver(max_wait_time=2)
+    seen = []
+    for message in receiver:
+        seen.append(str(message))
+        receiver.complete_message(message)
+    assert seen == ["one", "two"]
+    rig.send("ping 5", "three")
+    assert str(next(receiver)) == "three"
+
+
+def test_p32_peek_looks_behind_pings(rig: Rig) -> None:
+    rig.send("ping 1", "ping 2", "one", "ping 3")
+    receiver = rig.receiver()
+    assert texts(receiver.peek_messages(2)) == ["one"]
+    assert texts(receiver.peek_messages(4, sequence_number=1, timeout=5)) == ["one"]
+    assert texts(receiver.peek_messages(4, sequence_number=4)) == []
+
+
+def test_p32_deferred_pings_are_dropped_too(rig: Rig) -> None:
+    rig.send("ping 1", "one")
+    with rig.client.get_queue_receiver(rig.queue) as bare:
+        messages = bare.receive_messages(2, max_wait_time=2)
+        numbers = [each.sequence_number or 0 for each in messages]
+        for each in messages:
+            bare.defer_message(each)
+    receiver = rig.receiver()
+    [one] = receiver.receive_deferred_messages(numbers)
+    assert str(one) == "one"
+    receiver.complete_message(one)
+    assert rig.left() == []
+
+
+def test_p32_in_sessions(rig: Rig) -> None:
+    queue = rig.make_queue("sessions", requires_session=True)
+    rig.send("ping 1", "one", queue=queue, session="a")
+    receiver = rig.receiver(queue, session_id="a")
+    assert texts(receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+    receiver.session.set_state(b"state")
+    assert receiver.session.get_state() == b"state"
+
+
+def test_p32_a_ping_that_cannot_be_completed_is_no_matter(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.send("ping 1", "one")
+    receiver = rig.receiver()
+
+    def refuse(_message: Any) -> None:
+        raise ServiceBusConnectionError(message="gone")
+
+    monkeypatch.setattr(receiver, "complete_message", refuse)
+    assert texts(receiver.receive_messages(2, max_wait_time=2)) == ["one"]
+
+
+def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) -> None:
+    rig.send("one")
+    receiver = rig.receiver()
+    receiver.receive_messages(1, max_wait_time=2)
+    rig.send("two")
+    throttle = fault(rig.broker, "throttle", entity=rig.queue, rate=0)
+    throttle.__enter__()
+    ending = threading.Timer(0.5, throttle.__exit__, [None, None, None])
+    ending.start()
+    with takes(0.9, 5.0):
+        assert texts(receiver.peek_messages(2, timeout=8)) == ["two"]
+    ending.join()
+    assert rig.busy == 1
+
+
+def test_p24_while_halted_a_call_whose_time_is_shorter_raises_at_once(rig: Rig) -> None:
+    rig.send("one")
+    receiver = rig.receiver()
+    [message] = receiver.receive_messages(1, max_wait_time=2)
+    rig.until = time.monotonic() + 5
+    calls: list[Callable[[], object]] = [
+        lambda: receiver.receive_messages(1, max_wait_time=2),
+        lambda: receiver.peek_messages(1, timeout=2),
+        lambda: receiver.renew_message_lock(message, timeout=2),
+        lambda: receiver.receive_deferred_messages([1], timeout=2),
+        lambda: next(iter(receiver._get_streaming_message_iter(2))),
+    ]
+    for call in calls:
+        with takes(0.0, 0.1), pytest.raises(ServiceBusServerBusyError, match=f"{rig.queue} was told"):
+            call()
+    assert rig.busy == 0, "nobody asked the broker"
+
+
+def test_p24_while_halted_a_call_with_time_waits_and_then_asks(rig: Rig) -> None:
+    rig.send("one")
+    receiver = rig.receiver()
+    rig.until = time.monotonic() + 0.7
+    with takes(0.6, 3.0):
+        [message] = receiver.receive_messages(1, max_wait_time=5)
+    rig.until = time.monotonic() + 0.5
+    with takes(0.5, 2.0):
+        receiver.renew_message_lock(message)
+    rig.until = time.monotonic() + 0.5
+    with takes(0.5, 2.0):
+        receiver.peek_messages(1)
+
+
+def test_p24_a_settlement_on_its_own_link_does_not_wait(rig: Rig) -> None:
+    rig.send("one")
+    receiver = rig.receiver()
+    [message] = receiver.receive_messages(1, max_wait_time=2)
+    rig.until = time.monotonic() + 5
+    with takes(0.0, 0.5):
+        receiver.complete_message(message)
+    assert rig.left() == []
+
+
+def test_p24_a_settlement_by_management_does(rig: Rig) -> None:
+    rig.send("one")
+    receiver = rig.receiver()
+    [message] = receiver.receive_messages(1, max_wait_time=2)
+    receiver.defer_message(message)
+    [again] = receiver.receive_deferred_messages(message.sequence_number or 0)
+    rig.until = time.monotonic() + 0.7
+    with takes(0.6, 2.0):
+        receiver.complete_message(again)
+    assert rig.left() == []
+
+
+def test_p24_a_call_without_a_time_ends_after_the_configured_retries(rig: Rig) -> None:
+    client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", rig.server, retry_total=2)
+    rig.halt_s = 0.3
+    rig.send("one")
+    with client:
+        receiver = rig.receiver(client=client)
+        receiver.peek_messages(1)
+        with (
+            fault(rig.broker, "throttle", entity=rig.queue, rate=0),
+            takes(0.5, 2.0),
+            pytest.raises(ServiceBusServerBusyError),
+        ):
+            receiver.peek_messages(1)
+        assert rig.busy == 3
+
+
+def test_p24_closing_ends_the_wait(rig: Rig) -> None:
+    receiver = rig.receiver()
+    receiver.peek_messages(1)
+    rig.until = time.monotonic() + 20
+    closing = threading.Timer(0.3, receiver.close)
+    closing.start()
+    with takes(0.2, 3.0), pytest.raises(ValueError, match="shutdown"):
+        receiver.peek_messages(1)
+    closing.join()
+
+
+def test_p24_the_lock_renewer_lives_with_halts(rig: Rig) -> None:
+    rig.send("ping 1", "one")
+    with AutoLockRenewer() as renewer:
+        receiver = rig.receiver(auto_lock_renewer=renewer)
+        [message] = receiver.receive_messages(2, max_wait_time=2)
+        rig.until = time.monotonic() + 0.3
+        receiver.renew_message_lock(message)
+        receiver.complete_message(message)
+
+
+def test_p54_during_an_outage_it_behaves_as_the_sdks(rig: Rig) -> None:
+    client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", rig.server, retry_total=0)
+    outcomes = []
+    with client, fault(rig.broker, "no-receive", entity=rig.queue):
+        for receiver in (client.get_queue_receiver(rig.queue), rig.receiver(client=client)):
+            try:
+                outcomes.append(repr(receiver.receive_messages(1, max_wait_time=1)))
+            except Exception as error:
+                outcomes.append(type(error).__name__)
+    assert outcomes[0] == outcomes[1]
+    assert rig.busy == 0

@@ -1,0 +1,134 @@
+"""Two namespaces, and queues in them that are a test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
+from pairbus.broker import Broker
+from pairbus.pairing.backlog import QUEUE_PROPERTIES, path
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import SyphonEngine
+from pairbus.testing import fault
+from pairbus.wire import WireClient
+
+_numbers = itertools.count(1)
+
+
+def diverted(destination: str | None, message_id: str, body: bytes = b"hello", **properties: Any) -> bytes:
+    """As a paired sender puts it into the backlog."""
+    fields: dict[str, Any] = {} if destination is None else {"x-ms-path": destination}
+    return encode_message(None, None, Properties(message_id=message_id), fields | properties, body)
+
+
+class Pair:
+    def __init__(self, broker: Broker, clock: Any) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.east, self.west = broker.namespaces["east"], broker.namespaces["west"]
+        #: A primary name of its own for each test, so that backlogs don't mix.
+        self.name = f"east{next(_numbers)}"
+        self.primary = Endpoint.from_connection_string(self.east.connection_string, name="east")
+        self.secondary = Endpoint.from_connection_string(self.west.connection_string, name="west")
+        self.east_client: WireClient = self.primary.client(clock=clock)
+        self.west_client: WireClient = self.secondary.client(clock=clock)
+
+    async def close(self) -> None:
+        await self.east_client.close()
+        await self.west_client.close()
+
+    def fault(self, kind: str, namespace: str = "east", **options: Any) -> fault:
+        return fault(self.broker, kind, namespace=namespace, **options)
+
+    async def manage(self, namespace: Any, call: Any) -> Any:
+        def run() -> Any:
+            with ServiceBusAdministrationClient.from_connection_string(
+                namespace.connection_string, connection_verify=namespace.ca_file
+            ) as admin:
+                return call(admin)
+
+        return await asyncio.to_thread(run)
+
+    async def destination(self, name: str, **properties: Any) -> str:
+        unique = f"{name}-{self.name}"
+        await self.manage(self.east, lambda admin: admin.create_queue(unique, **properties))
+        return unique
+
+    async def topic(self, name: str) -> str:
+        unique = f"{name}-{self.name}"
+
+        def make(admin: ServiceBusAdministrationClient) -> None:
+            admin.create_topic(unique)
+            admin.create_subscription(unique, "all")
+
+        await self.manage(self.east, make)
+        return unique
+
+    async def backlog(self, *indexes: int, **properties: Any) -> list[tuple[str, int | None]]:
+        def make(admin: ServiceBusAdministrationClient) -> None:
+            for index in indexes:
+                admin.create_queue(path(self.name, index), **(QUEUE_PROPERTIES | properties))
+
+        await self.manage(self.west, make)
+        return [(path(self.name, index), index) for index in indexes]
+
+    async def divert(self, index: int, payloads: Sequence[bytes]) -> None:
+        sender = await self.west_client.sender(path(self.name, index))
+        await sender.send_batch(payloads)
+        await sender.close()
+
+    def engine(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> SyphonEngine:
+        return SyphonEngine(self.primary, self.secondary, queues, wall=self.clock, **options)
+
+    @asynccontextmanager
+    async def running(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> AsyncIterator[SyphonEngine]:
+        engine = self.engine(queues, **options)
+        task = asyncio.create_task(engine.run())
+        try:
+            yield engine
+        finally:
+            engine.stop()
+            await task
+
+    async def arrived(self, entity: str, count: int = 1000, wait_s: float = 0.5) -> list[bytes]:
+        """Taken away from the primary."""
+        receiver = await self.east_client.receiver(entity, mode="delete")
+        found: list[bytes] = []
+        while messages := await receiver.receive(count, wait_s):
+            found += [message.payload for message in messages]
+        await receiver.close()
+        return found
+
+    async def ids(self, entity: str) -> list[str]:
+        return sorted(message_id(payload) for payload in await self.arrived(entity))
+
+    async def left(self, index: int) -> int:
+        return len(await self.west_client.peek(path(self.name, index)))
+
+    async def dead(self, index: int) -> list[dict[str, Any]]:
+        found = await self.west_client.peek(f"{path(self.name, index)}/$DeadLetterQueue")
+        return [read_application_properties(payload, split(payload)) for payload in found]
+
+    def expire_locks(self) -> None:
+        self.clock.ahead += 61.0
+
+
+def message_id(payload: bytes) -> str:
+    return str(read_properties(payload, split(payload)).message_id)
+
+
+async def until(condition: Any, limit_s: float = 10.0) -> None:
+    """For what the engine does in its own time."""
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while True:
+        found = condition()
+        if await found if asyncio.iscoroutine(found) else found:
+            return
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)

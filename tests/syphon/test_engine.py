@@ -1,0 +1,492 @@
+"""The engine between two embedded brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import (
+    Properties,
+    encode_message,
+    read_application_properties,
+    read_header,
+    read_message_annotations,
+    read_properties,
+    split,
+)
+from pairbus.amqp.types import Symbol, Timestamp, UByte
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.backlog import path
+from pairbus.syphon import engine as engine_module
+from pairbus.syphon import lanes, sources
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import SyphonEngine, SyphonFailed
+from pairbus.wire.errors import Unauthorized, Unreachable
+
+from .pair import Pair, diverted, message_id, until
+
+
+def numbered(destination: str, count: int, prefix: str = "m") -> list[bytes]:
+    return [diverted(destination, f"{prefix}{number:04d}") for number in range(count)]
+
+
+def names(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number:04d}" for number in range(count)]
+
+
+class TestMoving:
+    async def test_p36_to_queues_and_topics_from_every_backlog_queue(self, pair: Pair) -> None:
+        orders, news = await pair.destination("orders"), await pair.topic("news")
+        queues = await pair.backlog(0, 1, 2)
+        for index in range(3):
+            await pair.divert(index, numbered(orders, 200, f"q{index}-") + numbered(news, 50, f"t{index}-"))
+        outcome = await pair.engine(queues, drain=True).run()
+        assert (outcome.report.moved, outcome.unavailable) == (750, [])
+        assert await pair.ids(orders) == [name for index in range(3) for name in names(200, f"q{index}-")]
+        assert await pair.ids(f"{news}/Subscriptions/all") == [
+            name for index in range(3) for name in names(50, f"t{index}-")
+        ]
+        assert [await pair.left(index) for index in range(3)] == [0, 0, 0]
+
+    async def test_p27_p26_what_arrives_is_what_was_sent(self, pair: Pair) -> None:
+        orders = await pair.destination("orders", requires_session=True)
+        queues = await pair.backlog(0)
+        in_backlog = encode_message(
+            None,
+            {Symbol("x-opt-mine"): UByte(7)},
+            Properties(message_id="m1", correlation_id=7, subject="subject"),
+            {
+                "x-ms-path": orders,
+                "x-ms-sessionid": "s1",
+                "x-ms-timetolive": 3_600_000,
+                "x-ms-scheduledenqueuetimeutc": Timestamp(int((pair.clock() + 3000) * 1000)),
+                "colour": Symbol("red"),
+            },
+            ("value", [UByte(1), Symbol("two"), Timestamp(3)]),
+        )
+        await pair.divert(0, [in_backlog])
+        await pair.engine(queues, drain=True).run()
+        (payload,) = await pair.east_client.peek(orders)
+        sections = split(payload)
+        properties = read_properties(payload, sections)
+        assert (properties.group_id, properties.message_id, properties.correlation_id) == ("s1", "m1", 7)
+        assert read_header(payload, sections).ttl == 3_600_000
+        annotations = read_message_annotations(payload, sections)
+        assert annotations["x-opt-message-state"] == 2, "scheduled"
+        assert type(annotations["x-opt-mine"]) is UByte
+        found = read_application_properties(payload, sections)
+        assert found == {"colour": "red"} and type(found["colour"]) is Symbol
+        sent = split(in_backlog)
+        assert sections.body is not None and sent.body is not None
+        assert payload[slice(*sections.body)] == in_backlog[slice(*sent.body)]
+
+    async def test_messages_that_come_while_it_runs(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, 1)
+        async with pair.running(queues) as engine:
+            for number in range(5):
+                await pair.divert(number % 2, [diverted(orders, f"m{number}")])
+                await until(lambda number=number: engine.progress.moved_count == number + 1)
+            await until(lambda: engine.underway.in_hand == 0)
+        assert await pair.ids(orders) == [f"m{number}" for number in range(5)]
+        assert await pair.left(0) == await pair.left(1) == 0
+
+    async def test_p39_it_leaves_the_backlog_only_when_the_primary_has_confirmed(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        with pair.fault("latency", entity=orders, delay=1.5):
+            async with pair.running(queues) as engine:
+                await pair.divert(0, numbered(orders, 3))
+                await until(lambda: engine.underway.in_hand == 3)
+                await asyncio.sleep(0.5)
+                assert (engine.progress.moved_count, await pair.left(0)) == (0, 3)
+                await until(lambda: engine.progress.moved_count == 3)
+                await until(lambda: engine.underway.in_hand == 0)
+        assert await pair.left(0) == 0
+        assert await pair.ids(orders) == names(3)
+
+    async def test_large_messages_and_small_ones(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        sender = await pair.west_client.sender(queues[0][0])
+        for number in range(12):
+            size = 200_000 if number % 3 else 10
+            await sender.send(diverted(orders, f"m{number:02d}", b"x" * size))
+        await pair.engine(queues, drain=True).run()
+        assert await pair.ids(orders) == [f"m{number:02d}" for number in range(12)]
+
+    async def test_p39_two_at_once_move_everything_once(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, 1)
+        for index in range(2):
+            await pair.divert(index, numbered(orders, 1000, f"{index}-"))
+        first, second = await asyncio.gather(
+            pair.engine(queues, drain=True).run(), pair.engine(queues, drain=True).run()
+        )
+        assert first.report.moved + second.report.moved == 2000
+        assert await pair.ids(orders) == [*names(1000, "0-"), *names(1000, "1-")]
+
+    async def test_p41_the_rate_has_a_ceiling(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        await pair.divert(0, numbered(orders, 120))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        outcome = await pair.engine(queues, drain=True, max_rate=60.0).run()
+        assert outcome.report.moved == 120
+        assert loop.time() - began >= 1.0
+
+
+class TestPoison:
+    async def test_p40_dead_lettered_with_reason_and_description(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        nowhere = f"nowhere-{pair.name}"
+        await pair.divert(
+            0,
+            [
+                diverted(None, "no-path"),
+                diverted(orders, "good"),
+                diverted(Symbol("orders"), "wrong-type"),
+                *(diverted(nowhere, f"gone{number}") for number in range(3)),
+            ],
+        )
+        outcome = await pair.engine(queues, drain=True).run()
+        assert (outcome.report.moved, outcome.report.dead_lettered, outcome.unavailable) == (1, 5, [])
+        assert await pair.ids(orders) == ["good"]
+        dead = await pair.dead(0)
+        assert sorted(each["DeadLetterReason"] for each in dead) == [
+            *["DestinationNotFound"] * 3, "InvalidPath", "MissingPath",
+        ]  # fmt: skip
+        for each in dead:
+            assert each["DeadLetterErrorDescription"]
+        assert any(nowhere in each["DeadLetterErrorDescription"] for each in dead)
+
+    async def test_p40_what_a_destination_refuses_takes_no_other_with_it(self, pair: Pair) -> None:
+        """No session id for an entity that requires sessions, in the same batch as good ones."""
+        orders = await pair.destination("orders", requires_session=True)
+        queues = await pair.backlog(0)
+        good = [diverted(orders, f"good{number}", **{"x-ms-sessionid": "s"}) for number in range(3)]
+        await pair.divert(0, [diverted(orders, "bad"), *good[:2], diverted(orders, "bad2"), good[2]])
+        outcome = await pair.engine(queues, drain=True).run()
+        assert (outcome.report.moved, outcome.report.dead_lettered) == (3, 2)
+        dead = await pair.dead(0)
+        assert {each["DeadLetterReason"] for each in dead} == {"DestinationRefused"}
+        assert all("session" in each["DeadLetterErrorDescription"] for each in dead)
+
+    async def test_p41_replay_of_dead_letters_after_repair(self, pair: Pair) -> None:
+        queues = await pair.backlog(0)
+        later = f"later-{pair.name}"
+        await pair.divert(
+            0, [*(diverted(later, f"m{number}", colour="red") for number in range(3)), diverted(None, "x")]
+        )
+        await pair.engine(queues, drain=True).run()
+        assert len(await pair.dead(0)) == 4
+        await pair.destination("later")
+        outcome = await pair.engine(queues, drain=True, dead_letters=True).run()
+        assert outcome.report.moved == 3
+        assert [(each.path, each.messages) for each in outcome.unavailable] == [("", 1)]
+        assert "MissingPath" in outcome.unavailable[0].reason
+        payloads = await pair.arrived(later)
+        assert sorted(map(message_id, payloads)) == ["m0", "m1", "m2"]
+        for payload in payloads:
+            assert read_application_properties(payload, split(payload)) == {"colour": "red"}
+        assert len(await pair.dead(0)) == 1
+
+
+class TestUnavailable:
+    @pytest.mark.parametrize("kind", ["no-send", "throttle", "unreachable", "black-hole"])
+    async def test_p40_left_to_the_lock_while_others_flow(
+        self, pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (lanes, engine_module):
+            monkeypatch.setattr(module, "OPEN_S", 2.0)
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        options: dict[str, Any] = {"rate": 0.0} if kind == "throttle" else {}
+        with pair.fault(kind, entity=orders, **options):
+            async with pair.running(queues) as engine:
+                await pair.divert(0, [diverted(orders, "o1"), diverted(news, "n1"), diverted(orders, "o2")])
+                # one that hangs costs the time-out of its own connection, and of the one that it shared at first
+                await until(lambda: engine.underway.left >= 2, 40.0)
+                await pair.divert(0, [diverted(news, "n2"), diverted(orders, "o3")])
+                trouble = engine.report().destinations[orders].trouble
+                assert trouble is not None and trouble.startswith("busy" if kind == "throttle" else "unreachable")
+                # the connection that they shared may have gone with orders': news waits for a lock's time, at most
+                await asyncio.sleep(1.1)
+                pair.expire_locks()
+                await until(lambda: engine.report().destinations[news].moved >= 2, 20.0)
+                assert len(await pair.dead(0)) == 0
+                assert await pair.left(0) >= 3
+        assert set(await pair.ids(news)) == {"n1", "n2"}
+
+    async def test_p40_one_that_is_always_busy_slows_nobody(self, pair: Pair) -> None:
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        with pair.fault("throttle", entity=orders, rate=0.0):
+            for number in range(5):
+                await pair.divert(0, numbered(orders, 20, f"o{number}") + numbered(news, 500, f"n{number}"))
+            async with pair.running(queues) as engine:
+                await until(lambda: engine.progress.moved_count == 2500)
+                assert engine.rate.limit(engine.loop.time()) == float("inf")
+
+    async def test_p40_moves_on_when_the_destination_is_back(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        async with pair.running(queues) as engine:
+            with pair.fault("no-send", entity=orders):
+                await pair.divert(0, numbered(orders, 20))
+                await until(lambda: engine.underway.left == 20)
+            await asyncio.sleep(1.0)  # the first pause
+            pair.expire_locks()
+            await until(lambda: engine.progress.moved_count == 20)
+        assert await pair.ids(orders) == names(20)
+
+    async def test_p40_more_left_than_one_link_may_hold(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Destinations behind a long row of messages for one that is away are reached all the same."""
+        monkeypatch.setattr(sources, "LEFT_ON_LINK_MAX", 500)
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        with pair.fault("no-send", entity=orders):
+            await pair.divert(0, numbered(orders, 7000))
+            await pair.divert(0, numbered(news, 5))
+            async with pair.running(queues) as engine:
+                await until(lambda: engine.progress.moved_count == 5, 30.0)
+                assert engine.underway.left == 7000
+        assert await pair.ids(news) == names(5)
+
+    async def test_p40_what_is_away_is_not_locked_without_need(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Others behind it are looked for without locking, also those that come later."""
+        monkeypatch.setattr(sources, "SCOUT_S", 0.2)
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        with pair.fault("throttle", entity=orders, rate=0.0):
+            await pair.divert(0, numbered(orders, 3000))
+            async with pair.running(queues) as engine:
+                await until(lambda: engine.underway.left > 0)
+                await asyncio.sleep(0.5)
+                assert engine.underway.left < 500
+                await pair.divert(0, numbered(news, 5))
+                await until(lambda: engine.progress.moved_count == 5)
+        assert await pair.ids(news) == names(5)
+
+    async def test_p41_a_drain_ends_where_only_unavailable_destinations_remain(self, pair: Pair) -> None:
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0, 1)
+        with pair.fault("no-send", entity=orders):
+            await pair.divert(0, numbered(orders, 5) + numbered(news, 5))
+            await pair.divert(1, numbered(news, 5, "n"))
+            outcome = await asyncio.wait_for(pair.engine(queues, drain=True).run(), 30.0)
+        ((destination, messages, reason),) = outcome.unavailable
+        assert (destination, messages) == (orders, 5)
+        assert reason.startswith("unreachable: ") and "amqp:internal-error" in reason
+        assert outcome.report.moved == 10
+        receiver = await pair.west_client.receiver(queues[0][0])
+        assert len(await receiver.receive(10, 2.0)) == 5, "they were released at once"
+        await receiver.close()
+
+    async def test_p41_a_drain_goes_on_when_the_destination_comes_back(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        await pair.divert(0, numbered(orders, 50))
+        with pair.fault("no-send", entity=orders):
+            task = asyncio.create_task(pair.engine(queues, drain=True).run())
+            await asyncio.sleep(1.5)
+        outcome = await asyncio.wait_for(task, 30.0)
+        assert (outcome.report.moved, outcome.unavailable) == (50, [])
+        assert await pair.ids(orders) == names(50)
+
+    async def test_p41_a_drain_waits_for_what_another_holds(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        await pair.divert(0, numbered(orders, 10))
+        other = await pair.west_client.receiver(queues[0][0])
+        held = await other.receive(4, 2.0)
+        task = asyncio.create_task(pair.engine(queues, drain=True).run())
+        await asyncio.sleep(1.5)
+        assert not task.done()
+        await other.abandon(held)
+        outcome = await asyncio.wait_for(task, 20.0)
+        assert outcome.report.moved == 10
+
+
+class TestOutages:
+    async def test_p36_nothing_is_received_while_the_primary_is_away(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        with pair.fault("unreachable"):
+            await pair.divert(0, numbered(orders, 20))
+            async with pair.running(queues) as engine:
+                await until(lambda: engine.report().waiting_for is not None)
+                await asyncio.sleep(0.5)
+                assert (engine.underway.in_hand, engine.underway.left, engine.report().polls) == (0, 0, 0)
+                (payload, *_) = await pair.west_client.peek(queues[0][0])
+                assert read_header(payload, split(payload)).delivery_count == 0
+        async with pair.running(queues) as engine:
+            await until(lambda: engine.progress.moved_count == 20)
+        assert await pair.ids(orders) == names(20)
+
+    async def test_p39_the_primary_goes_and_comes_back(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, 1)
+        async with pair.running(queues) as engine:
+            await pair.divert(0, numbered(orders, 10, "a"))
+            await until(lambda: engine.progress.moved_count == 10)
+            with pair.fault("unreachable"):
+                await pair.divert(0, numbered(orders, 10, "b"))
+                await until(lambda: engine.report().waiting_for is not None)
+                await pair.divert(1, numbered(orders, 10, "c"))
+                await asyncio.sleep(0.3)
+            await until(lambda: engine.report().waiting_for is None, 20.0)
+            await asyncio.sleep(1.1)  # until orders may be tried again
+            pair.expire_locks()
+            await until(lambda: engine.progress.moved_count == 30, 30.0)
+        assert sorted(await pair.ids(orders)) == [*names(10, "a"), *names(10, "b"), *names(10, "c")]
+
+    async def test_p39_the_secondary_goes_and_comes_back(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        with pair.fault("latency", entity=orders, delay=0.5):
+            async with pair.running(queues) as engine:
+                await pair.divert(0, numbered(orders, 10))
+                await until(lambda: engine.underway.in_hand == 10)
+                with pair.fault("unreachable", "west"):
+                    await until(lambda: engine.progress.moved_count == 10)
+                    await asyncio.sleep(0.2)
+                # their completions were lost with the link; by token they are done all the same
+                await until(lambda: engine.underway.in_hand == 0, 20.0)
+        assert await pair.left(0) == 0
+        assert await pair.ids(orders) == names(10), "and nothing came twice"
+
+    async def test_p41_in_a_drain_a_failed_connection_is_an_error(self, pair: Pair) -> None:
+        queues = await pair.backlog(0)
+        for namespace in ("east", "west"):
+            with pair.fault("unreachable", namespace), pytest.raises(SyphonFailed) as raised:
+                await asyncio.wait_for(pair.engine(queues, drain=True).run(), 20.0)
+            assert isinstance(raised.value.error, Unreachable)
+            assert str(raised.value).startswith(f"the {raised.value.which} {namespace} can't be reached: ")
+
+    async def test_p43_access_that_is_refused_is_told(self, pair: Pair) -> None:
+        queues = await pair.backlog(0)
+        wrong = Endpoint.from_connection_string(
+            pair.west.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x"), name="west"
+        )
+        told: list[tuple[str, Any]] = []
+        engine = SyphonEngine(
+            pair.primary, wrong, queues, wall=pair.clock, on_access=lambda which, error: told.append((which, error))
+        )
+        task = asyncio.create_task(engine.run())
+        await until(lambda: told)
+        assert told[0][0] == "secondary" and isinstance(told[0][1], Unauthorized)
+        engine.stop()
+        await task
+        with pytest.raises(SyphonFailed, match=r"the secondary west refuses access: .* needs the Listen right"):
+            await SyphonEngine(pair.primary, wrong, queues, wall=pair.clock, drain=True).run()
+
+    async def test_a_backlog_queue_that_does_not_exist(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        await pair.divert(0, numbered(orders, 5))
+        outcome = await pair.engine([*queues, (path(pair.name, 7), 7)], drain=True).run()
+        assert outcome.report.moved == 5
+
+
+class TestLocks:
+    async def test_locks_of_slow_sends_are_renewed(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, lock_duration="PT5S")
+        await pair.divert(0, numbered(orders, 20))
+        with pair.fault("latency", entity=orders, delay=8.0):
+            async with pair.running(queues) as engine:
+                await until(lambda: engine.progress.moved_count == 20, 15.0)
+                await until(lambda: engine.underway.in_hand == 0)
+        assert await pair.left(0) == 0
+        assert await pair.ids(orders) == names(20), "and nothing came twice"
+
+
+class TestStopping:
+    async def test_p44_what_is_locked_goes_back_within_seconds(self, pair: Pair) -> None:
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        loop = asyncio.get_running_loop()
+        with pair.fault("no-send", entity=orders), pair.fault("latency", entity=news, delay=30.0):
+            async with pair.running(queues) as engine:
+                await pair.divert(0, numbered(orders, 10) + numbered(news, 10))
+                await until(lambda: engine.underway.left == 10 and engine.underway.in_hand == 10)
+                began = loop.time()
+            assert loop.time() - began < 6.0
+        receiver = await pair.west_client.receiver(queues[0][0])
+        held = await receiver.receive(100, 2.0)
+        assert len(held) == 20
+        await receiver.abandon(held)
+        await receiver.close()
+
+    async def test_stopping_before_and_after(self, pair: Pair) -> None:
+        queues = await pair.backlog(0)
+        engine = pair.engine(queues)
+        engine.stop()
+        outcome = await engine.run()
+        engine.stop()
+        assert outcome.report.moved == 0
+        assert repr(engine) == "<SyphonEngine west to east: 1 queues>"
+
+    async def test_no_queue_at_all(self, pair: Pair) -> None:
+        with pytest.raises(ValueError, match="no backlog queue"):
+            pair.engine([])
+
+
+class TestLedger:
+    async def test_p51_moves_dead_letters_and_polls(self, pair: Pair, tmp_path: Path) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(3)
+        await pair.divert(3, [diverted(orders, "m1", b"x" * 100), diverted(None, "bad")])
+        ledger = LedgerWriter(tmp_path, "syphon")
+        await pair.engine(queues, drain=True, ledger=ledger).run()
+        ledger.close()
+        events = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()[1:-1]]
+        (move,) = [event for event in events if event["kind"] == "move"]
+        assert (move["ns"], move["entity"], move["mid"], move["queue"]) == ("east", orders, "m1", 3)
+        assert (move["outcome"], move["cause"], move["units"], move["seq"]) == ("ok", "syphon", 1, 1)
+        assert move["bytes"] > 100 and move["ms"] > 0
+        (dead,) = [event for event in events if event["kind"] == "dead-letter"]
+        assert (dead["ns"], dead["entity"], dead["mid"], dead["queue"]) == ("west", queues[0][0], "bad", 3)
+        polls = [event for event in events if event["kind"] == "poll"]
+        assert polls
+        assert {(poll["ns"], poll["entity"], poll["cause"]) for poll in polls} == {("west", queues[0][0], "syphon")}
+
+    async def test_p51_what_was_refused_and_what_was_not_even_tried(self, pair: Pair, tmp_path: Path) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        ledger = LedgerWriter(tmp_path, "syphon")
+        with pair.fault("throttle", entity=orders, rate=0.0):
+            async with pair.running(queues, ledger=ledger) as engine:
+                await pair.divert(0, [diverted(orders, "m1")])
+                await until(lambda: engine.underway.left == 1)
+                await pair.divert(0, [diverted(orders, "m2")])
+                await until(lambda: engine.underway.left == 2)
+        ledger.close()
+        events = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()[1:-1]]
+        told = [(event["kind"], event.get("mid"), event["outcome"]) for event in events if event["kind"] != "poll"]
+        busy = "com.microsoft:server-busy"
+        assert set(told) <= {("move", "m1", busy), ("receive", "m1", busy), ("receive", "m2", busy)}
+        assert ("receive", "m2", busy) in told
+
+    async def test_p24_busy_is_told_and_a_halt_of_others_is_kept(self, pair: Pair) -> None:
+        orders, news = await pair.destination("orders"), await pair.destination("news")
+        queues = await pair.backlog(0)
+        told: list[str] = []
+        halts = {news: asyncio.get_running_loop().time() + 3600}
+        with pair.fault("throttle", entity=orders, rate=0.0):
+            async with pair.running(
+                queues, on_busy=told.append, halted_until=lambda path: halts.get(path, 0.0)
+            ) as engine:
+                await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
+                await until(lambda: engine.underway.left == 2)
+        assert told == [orders]
+        assert await pair.ids(news) == []

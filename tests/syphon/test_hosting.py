@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pairbus.pairing.errors import ClientFaultedError, PairingError
+from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
+from pairbus.syphon import hosting, partnership
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.hosting import HostedSyphon, check_engine, endpoint, fault_client, hosted
+
+from .pair import Pair, diverted, until
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.faults: list[tuple[str, ClientFaultedError]] = []
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def host(pair: Pair, told: Told, indexes: Sequence[int], **options: Any) -> HostedSyphon:
+    made = HostedSyphon(
+        options.pop("primary", pair.primary),
+        options.pop("secondary", pair.secondary),
+        primary_name=pair.name,
+        indexes=indexes,
+        announce=told.events.append,
+        fault=lambda which, error: told.faults.append((which, error)),
+        wall=pair.clock,
+        **options,
+    )
+    await made.start()
+    return made
+
+
+def wrong_key(text: str, name: str) -> Endpoint:
+    return Endpoint.from_connection_string(text.replace("SharedAccessKey=", "SharedAccessKey=x"), name=name)
+
+
+async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
+    orders = await pair.destination("orders")
+    await pair.backlog(0, 1)
+    told = Told()
+    syphon = await host(pair, told, (0, 1))
+    await pair.divert(1, [diverted(orders, "m1")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await syphon.stop()
+    await syphon.stop()
+    assert told.events == [SyphonStarted()]
+    assert repr(syphon) == "<HostedSyphon stopped>"
+    assert await pair.ids(orders) == ["m1"]
+    syphon.client_closed("secondary")
+
+
+async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    await pair.backlog(0)
+    told = Told()
+    syphon = await host(pair, told, (0,))
+    syphon.client_closed("secondary")
+    await until(lambda: told.of(SyphonStopped))
+    ((which, error),) = told.faults
+    assert which == "primary"
+    assert "east" in str(error) and "west" in str(error)
+    (event,) = told.of(ClientFaulted)
+    assert (event.namespace, event.error) == ("east", error)
+    await syphon.stop()
+
+
+async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(partnership, "REFUSED_S", 0.3)
+    await pair.backlog(0)
+    told = Told()
+    syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"))
+    await until(lambda: told.faults)
+    assert told.faults[0][0] == "primary"
+    assert "the syphon's access to it has been refused" in str(told.faults[0][1])
+    await syphon.stop()
+
+
+async def test_p43_without_fault_partner_it_tells_and_tries_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partnership, "GRACE_S", 0.2)
+    monkeypatch.setattr(partnership, "REFUSED_S", 0.2)
+    monkeypatch.setattr(partnership, "RETRY_S", 0.3)
+    await pair.backlog(0)
+    told = Told()
+    syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"), fault_partner=False)
+    await until(lambda: len(told.of(SyphonStarted)) >= 2 and told.of(SyphonStopped))
+    assert told.faults == []
+    assert isinstance(told.of(SyphonStopped)[0].error, PairingError)
+    await syphon.stop()
+
+
+async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
+    orders = await pair.destination("orders")
+    await pair.backlog(0)
+    told = Told()
+    broken = [True]
+    run = hosting.SyphonEngine.run
+
+    async def breaking(self: Any) -> Any:
+        if broken:
+            broken.pop()
+            raise RuntimeError("nobody foresaw this")
+        return await run(self)
+
+    monkeypatch.setattr(hosting.SyphonEngine, "run", breaking)
+    syphon = await host(pair, told, (0,))
+    await pair.divert(0, [diverted(orders, "m1")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await syphon.stop()
+    assert [type(event) for event in told.events] == [SyphonStarted, SyphonStopped, SyphonStarted]
+
+
+async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:
+    orders, news = await pair.destination("orders"), await pair.destination("news")
+    await pair.backlog(0)
+
+    class Halts:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def busy(self, entity: str) -> None:
+            self.told.append(entity)
+
+        def halted_until(self, entity: str) -> float:
+            return asyncio.get_running_loop().time() + 60 if entity == news else 0.0
+
+    told, halts = Told(), Halts()
+    syphon = await host(pair, told, (0,), halts=halts)
+    with pair.fault("throttle", entity=orders, rate=0.0):
+        await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
+        await until(lambda: syphon._engine is not None and syphon._engine.underway.left == 2)
+    await syphon.stop()
+    assert halts.told == [orders]
+    assert await pair.ids(news) == []
+
+
+class TestEngines:
+    def test_p38_without_the_extra_it_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hosting, "SPARK", "pairbus.nowhere.hosting")
+        with pytest.raises(PairingError, match=r"pairbus\[spark\].*syphon_engine=\"in-process\""):
+            check_engine(True, "spark")
+        with pytest.raises(PairingError):
+            hosted("spark")
+        check_engine(False, "spark")
+        check_engine(True, "in-process")
+
+    def test_p38_with_the_extra_its_host_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark = types.SimpleNamespace(HostedSyphon=FakeSpark)
+        monkeypatch.setitem(sys.modules, "pairbus.fake_spark", spark)  # type: ignore[arg-type]
+        monkeypatch.setattr(hosting, "SPARK", "pairbus.fake_spark")
+        monkeypatch.setattr(hosting, "_is_installed", lambda name: True)
+        made = hosted("spark", 1, two=2)
+        assert isinstance(made, FakeSpark)
+        assert (made.arguments, made.options) == ((1,), {"two": 2})
+
+
+class FakeSpark:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+
+
+class TestFaulting:
+    def test_p43_one_of_ours_checks_for_itself(self) -> None:
+        class Ours:
+            _fault: BaseException | None = None
+
+        client, error = Ours(), ClientFaultedError("why")
+        fault_client(client, error)
+        assert client._fault is error
+
+    def test_p43_one_of_the_sdk_s_makes_nothing_more(self) -> None:
+        class Theirs:
+            def get_queue_sender(self, name: str) -> str:
+                return name
+
+            def close(self) -> str:
+                return "closed"
+
+        client, error = Theirs(), ClientFaultedError("why")
+        assert client.get_queue_sender("orders") == "orders"
+        fault_client(client, error)
+        with pytest.raises(ClientFaultedError):
+            client.get_queue_sender("orders")
+        assert client.close() == "closed"
+
+
+def test_endpoints_of_clients() -> None:
+    made = endpoint(
+        {"host": "h", "port": 5, "tls": False, "credential": None, "ca_file": None, "ssl_context": None}, "n"
+    )
+    assert made == Endpoint("h", 5, False, name="n")

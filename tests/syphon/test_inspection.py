@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pairbus.syphon.inspection import measure, scan
+
+from .pair import Pair, diverted
+
+
+async def test_what_lies_there(pair: Pair) -> None:
+    ((queue, _),) = await pair.backlog(0)
+    await pair.divert(
+        0, [diverted("orders", "m1"), diverted("news", "m2"), diverted(None, "m3"), diverted("orders", "m4")]
+    )
+    depth = await measure(pair.west_client, queue)
+    assert (depth.messages, depth.exists, depth.is_complete) == (4, True, True)
+    assert depth.destinations == {"orders": 2, "news": 1, "": 1}
+    assert (depth.oldest_number, depth.oldest_deliveries) == (1, 0)
+    assert depth.oldest is not None and abs(depth.oldest - pair.clock()) < 30
+    assert await pair.left(0) == 4, "nothing was taken"
+
+
+async def test_some_of_many(pair: Pair) -> None:
+    ((queue, _),) = await pair.backlog(0)
+    await pair.divert(0, [diverted("orders", f"m{number}", b"x" * 3000) for number in range(600)])
+    assert (await measure(pair.west_client, queue)).messages == 600
+    depth = await measure(pair.west_client, queue, 500)
+    assert (depth.messages, depth.is_complete) == (500, False)
+
+
+async def test_somebody_has_tried(pair: Pair) -> None:
+    ((queue, _),) = await pair.backlog(0)
+    await pair.divert(0, [diverted("orders", "m1")])
+    receiver = await pair.west_client.receiver(queue)
+    await receiver.abandon(await receiver.receive(1, 2.0))
+    assert (await measure(pair.west_client, queue)).oldest_deliveries == 1
+
+
+async def test_deferred_ones_are_nobody_s(pair: Pair) -> None:
+    ((queue, _),) = await pair.backlog(0)
+    await pair.divert(0, [diverted("orders", "m1"), diverted("orders", "m2")])
+    receiver = await pair.west_client.receiver(queue)
+    await receiver.defer(await receiver.receive(1, 2.0))
+    found = [seen.key[1] async for seen, _ in scan(pair.west_client, queue, queue)]
+    assert found == [2]
+
+
+async def test_a_queue_that_does_not_exist(pair: Pair) -> None:
+    depth = await measure(pair.west_client, f"{pair.name}/x-servicebus-transfer/9")
+    assert (depth.exists, depth.messages) == (False, 0)

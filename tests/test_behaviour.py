@@ -1,0 +1,82 @@
+"""docs/behaviour.md is true: its modules and tests exist, and every requirement that is built has a test."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NUMBERS = range(1, 59)
+#: What this release must have; the others may say "not yet".
+REQUIRED = [*range(1, 38), *range(39, 47), *range(54, 59)]
+NOT_YET = "not yet"
+
+
+class Row(NamedTuple):
+    number: int
+    sentence: str
+    modules: list[str]
+    tests: list[str]
+
+
+def _rows() -> Iterator[Row]:
+    for line in (ROOT / "docs" / "behaviour.md").read_text().splitlines():
+        if match := re.fullmatch(r"\| P(\d+) \| (.*) \| (.*) \| (.*) \|", line):
+            number, sentence, modules, tests = match.groups()
+            yield Row(int(number), sentence, re.findall(r"`([^`]+)`", modules), re.findall(r"`([^`]+)`", tests))
+
+
+ROWS = list(_rows())
+
+
+@cache
+def written_tests() -> dict[str, set[str]]:
+    """File → names of its test functions, those in classes too."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found[path.relative_to(ROOT / "tests").as_posix()].add(node.name)
+    return found
+
+
+def carries(name: str, number: int) -> bool:
+    return re.search(rf"(^|_)p{number}(_|$)", name) is not None
+
+
+def test_every_number_has_its_row_in_order() -> None:
+    assert [row.number for row in ROWS] == list(NUMBERS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"P{row.number}")
+def test_a_row_is_true(row: Row) -> None:
+    assert len(row.sentence) > 20
+    for module in row.modules:
+        assert (ROOT / "src" / "pairbus" / f"{module}.py").is_file(), module
+    for test in row.tests:
+        file, _, name = test.partition("::")
+        assert name in written_tests().get(file, set()), f"there is no {test}"
+        assert carries(name, row.number), f"{test} does not carry p{row.number}"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.number in REQUIRED], ids=lambda row: f"P{row.number}")
+def test_what_is_built_has_modules_and_a_test(row: Row) -> None:
+    assert row.modules and row.tests
+    assert NOT_YET not in row.sentence
+
+
+def test_numbers_in_test_names_are_requirements() -> None:
+    named = {
+        int(number)
+        for names in written_tests().values()
+        for name in names
+        for number in re.findall(r"(?:^|_)p(\d+)(?=_|$)", name)
+    }
+    assert named - set(NUMBERS) <= {50, 99}, "p50 and p99 may be percentiles"
