@@ -4,7 +4,6 @@ import importlib
 import pkgutil
 
 import pairbus
-from pairbus import errors
 from pairbus.errors import PairbusError
 
 
@@ -16,7 +15,8 @@ def test_the_drawing_shows_every_error() -> None:
     for module in pkgutil.walk_packages(pairbus.__path__, "pairbus."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    drawn = (errors.__doc__ or "") + (importlib.import_module("pairbus.wire.errors").__doc__ or "")
+    drawings = ("pairbus.errors", "pairbus.wire.errors", "pairbus.pairing.errors")
+    drawn = " ".join(importlib.import_module(name).__doc__ or "" for name in drawings)
     kinds = {each for each in subclasses(PairbusError) if each.__module__.startswith("pairbus")}
     assert len(kinds) > 10
     assert {each.__name__ for each in kinds if f" {each.__name__} " not in drawn.replace("\n", " ")} == set()

@@ -33,7 +33,7 @@ DECISIONS = {
     "pairing/ping", "pairing/provision", "pairing/rotation", "pairing/sending", "pairing/sizes", "pairing/states",
     "pairing/terms", "pairing/verdicts",
     "spark/allowance", "spark/entities", "spark/options", "spark/schema",
-    "syphon/arrival", "syphon/destinations", "syphon/draining", "syphon/meter", "syphon/parcels",
+    "syphon/arrival", "syphon/books", "syphon/destinations", "syphon/draining", "syphon/meter", "syphon/parcels",
     "syphon/partnership", "syphon/progress", "syphon/rate", "syphon/underway",
     "wire/backoff", "wire/batches", "wire/confirms", "wire/connection_string", "wire/credentials", "wire/errors",
     "wire/received", "wire/requests",

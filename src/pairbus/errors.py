@@ -11,6 +11,13 @@
     ├── ControlError            the control socket of a data folder cannot be used
     ├── LedgerError             a ledger folder cannot be written
     ├── CommandError            a command that cannot be carried out              (cli.py)
+    ├── PairingError            what pairing raises, drawn there                  (pairing/errors.py)
+    ├── TelemetryMissing        OpenTelemetry is asked for and not installed      (telemetry.py)
+    ├── SyphonFailed            the syphon cannot go on                           (syphon/engine.py)
+    ├── ListingFailed           a namespace's queues cannot be listed             (syphon/listing.py)
+    ├── InvalidOption           an option or column that Spark's source refuses   (spark/options.py)
+    ├── NotSent                 rows that no broker confirmed                     (spark/writer.py)
+    ├── JavaNotFound            Spark has no Java to run on                       (spark/java.py)
     ├── ConnectionStringError   a connection string that cannot be used           (wire/errors.py)
     └── WireError               what the wire client meets, drawn there           (wire/errors.py)
 

@@ -170,7 +170,7 @@ async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(world: World) 
             begun = time.monotonic()
             for each in senders:
                 await pair.refuse(queue, world.message(), sender=each, error=ServiceBusServerBusyError)
-            assert time.monotonic() - begun < 2, "at once, and the others without asking the broker"
+            assert time.monotonic() - begun < 4, "at once, and the others without asking the broker"
             assert pair.state(queue) == "HEALTHY"
             await pair.deliver(other, world.message())
         # the halt holds although the broker would take it now
@@ -218,6 +218,6 @@ async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world
             while not (await pair.send(queue, world.message())).is_sent:
                 assert time.monotonic() - begun < 14
                 await asyncio.sleep(0.1)
-            assert pair.state(queue) == "FAILED_OVER"
+            await pair.until_state(queue, "FAILED_OVER")
             assert [event.cause for event in pair.named("StateChanged")] == ["busy for too long"]
     await world.bring_home()

@@ -82,8 +82,9 @@ async def consume(world: World, place: str, arrived: Counter[str], done: asyncio
                 receiver = await client.receiver(place)
                 while not done.is_set():
                     got = await receiver.receive(100, 0.5)
+                    # noted first: a completion may be done although its answer is lost
+                    arrived.update(str(_message_id(message)) for message in got)
                     await receiver.complete(got)
-                    arrived.update(str(found) for found in (_message_id(message) for message in got))
             except WireError:
                 await asyncio.sleep(0.1)
 

@@ -177,7 +177,12 @@ class Pair:
         return str(self.client.target.state(entity).name)
 
     async def until_state(self, entity: str, state: str, within: float = PATIENCE_S) -> float:
-        return await until(lambda: self.state(entity) == state, within, lambda: f"{entity} is {self.state(entity)}")
+        """Until it is so, and the events have told it: they follow the state, on whatever thread has the time."""
+
+        def reached() -> bool:
+            return self.state(entity) == state and self.changes(entity)[-1:] in ([], [state])
+
+        return await until(reached, within, lambda: f"{entity} is {self.state(entity)}")
 
     def named(self, *names: str) -> list[Any]:
         """The events of those classes, in order."""
@@ -441,7 +446,7 @@ class World:
         assert not tally.waiting
         return tally
 
-    async def until_drained(self, within: float = 30.0) -> None:
+    async def until_drained(self, within: float = 60.0) -> None:
         """Until somebody's syphon has emptied the backlog, and all that was confirmed is home."""
         begun = time.monotonic()
         while True:

@@ -271,7 +271,7 @@ class TestUnavailable:
             async with pair.running(queues) as engine:
                 await until(lambda: engine.underway.left > 0)
                 await asyncio.sleep(0.5)
-                assert engine.underway.left < 500
+                assert engine.underway.left < 1500  # of 3000: how many is a matter of the machine
                 await pair.divert(0, numbered(news, 5))
                 await until(lambda: engine.progress.moved_count == 5)
         assert await pair.ids(news) == names(5)

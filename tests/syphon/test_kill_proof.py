@@ -71,7 +71,7 @@ async def test_p39_killed_at_any_moment_nothing_is_lost(pair: Pair, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 async def test_p39_killed_again_and_again(pair: Pair, tmp_path: Path, seed: int) -> None:
     await kill_again_and_again(pair, tmp_path, 8, seed=seed)
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.syphon import underway as module
+from pairbus.syphon import books
+from pairbus.syphon.books import CROWD, SLOW_S
 from pairbus.syphon.destinations import Verdict
 from pairbus.syphon.parcels import (
     Command,
@@ -18,10 +19,8 @@ from pairbus.syphon.parcels import (
 )
 from pairbus.syphon.underway import (
     AT_TRIAL_MAX,
-    CROWD,
     PER_DESTINATION_MAX,
     SETTLE_TRIES,
-    SLOW_S,
     TICK_S,
     Underway,
 )
@@ -246,7 +245,7 @@ class TestAway:
         assert take(underway, now=3.0)
 
     def test_left_messages_that_a_stop_could_release_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "LEFT_MAX", 3)
+        monkeypatch.setattr(books, "LEFT_MAX", 3)
         underway = Underway()
         underway.failed(sent(underway, *(parcel(number) for number in range(5))), AWAY, 0.0)
         assert underway.left == 3
@@ -306,7 +305,7 @@ class TestSettling:
         assert underway.in_hand == 0
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "REMEMBERED_MAX", 2)
+        monkeypatch.setattr(books, "REMEMBERED_MAX", 2)
         underway = Underway()
         for number in range(4):
             parcels = sent(underway, parcel(number))

@@ -22,6 +22,7 @@ from pairbus.wire.errors import LockLost, Unauthorized, WireError
 
 from . import draining, inspection, sources
 from .arrival import message_id_of
+from .books import LEFT_MAX
 from .destinations import Destinations, Verdict, verdict_of
 from .endpoint import Endpoint
 from .lanes import OPEN_S, Lane
@@ -30,7 +31,7 @@ from .partnership import Which
 from .progress import Progress, Report
 from .rate import Rate
 from .sources import Source
-from .underway import LEFT_MAX, Underway
+from .underway import Underway
 
 #: Messages and bytes in hand beyond which nothing more is asked for.
 ROOM: Final = 100_000

@@ -6,25 +6,23 @@ and stands in nobody's way. Only locks of sends under way are renewed. A message
 whose completion was lost is known when it comes again, and is completed without being sent twice.
 
 `now` is any clock of seconds. It neither sends nor settles: methods report facts and return commands, and the shell
-carries them out. The states of a message and their changes are `parcels.TABLE`; only `_move` makes them.
+carries them out. Where each message lies is kept in `books`, what can become of it stands in `parcels.TABLE`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pairbus.wire.errors import WireError
 
+from .books import Books
 from .destinations import Destinations, Trouble, Verdict, verdict_of
 from .parcels import (
-    TABLE,
     Command,
     Complete,
     DeadLetter,
     Input,
-    Key,
     Leave,
     Parcel,
     Rejection,
@@ -40,73 +38,23 @@ SPARE_S: Final = 10.0
 TICK_S: Final = 1.0
 #: Between two attempts to renew the same lock.
 RENEWAL_S: Final = 5.0
-#: A destination that has more than this waiting, and takes it, is worth waiting for before more is received …
-CROWD: Final = 4_000
-#: … and one that leaves messages waiting for longer than this is slow: more than this in hand is left, so that it does
-#: not take all the room.
-SLOW_S: Final = 2.0
+#: A slow destination may have so many in hand; the others are left, so that it does not take all the room.
 PER_DESTINATION_MAX: Final = 10_000
 #: Messages that may wait for the answer to a trial; the others are left.
 AT_TRIAL_MAX: Final = 200
-#: Left messages that a stop can release; beyond, the oldest wait for their locks to end, as on any day.
-LEFT_MAX: Final = 100_000
-#: Confirmed messages whose completion was lost, to be known again.
-REMEMBERED_MAX: Final = 100_000
 #: Attempts at a settlement while the lock lasts.
 SETTLE_TRIES: Final = 5
 
 
-class Underway:
+class Underway(Books):
     """`buries`: False where dead-lettering is no way out, since the messages come from a dead-letter queue."""
 
     def __init__(self, destinations: Destinations | None = None, *, buries: bool = True) -> None:
+        super().__init__()
         self.destinations = Destinations() if destinations is None else destinations
         self._buries = buries
-        #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
-        self._parcels: dict[Key, Parcel] = {}
-        self._in_hand: dict[str, int] = {}
-        self._in_hand_bytes = 0
-        self._waiting: dict[str, deque[Parcel]] = {}
-        self._left: dict[Key, Parcel] = {}
-        self._remembered: dict[Key, None] = {}
         self._ticked_at = float("-inf")
         self._stopping = False
-
-    def __repr__(self) -> str:
-        waiting = sum(map(len, self._waiting.values()))
-        return (
-            f"<Underway {len(self._parcels)} in hand, {waiting} of them waiting, {len(self._left)} left, "
-            f"{len(self._remembered)} remembered>"
-        )
-
-    # -- asked
-
-    @property
-    def in_hand(self) -> int:
-        """Locked and not given up: what counts against the engine's room."""
-        return len(self._parcels)
-
-    @property
-    def in_hand_bytes(self) -> int:
-        return self._in_hand_bytes
-
-    @property
-    def left(self) -> int:
-        return len(self._left)
-
-    def left_paths(self) -> set[str]:
-        return {parcel.path for parcel in self._left.values()}
-
-    def waiting(self, path: str) -> int:
-        return len(self._waiting.get(path, ()))
-
-    def is_crowded(self, now: float) -> bool:
-        """Whether a destination has plenty to take, and takes it: then more can wait in the backlog."""
-        return any(len(waiting) > CROWD and not self._is_slow(path, now) for path, waiting in self._waiting.items())
-
-    def _is_slow(self, path: str, now: float) -> bool:
-        waiting = self._waiting.get(path)
-        return bool(waiting) and now - waiting[0].since > SLOW_S  # type: ignore[index]
 
     @property
     def deadline(self) -> float | None:
@@ -362,54 +310,6 @@ class Underway:
             self._move(parcel, Input.GIVEN_UP)
         return [*commands, *(Release(queue, parcels) for queue, parcels in _by_queue(released))]
 
-    # -- the books
-
-    def _move(self, parcel: Parcel, what: Input) -> bool:
-        before = parcel.state
-        after = TABLE.get((before, what))
-        if after is None:
-            return False
-        parcel.state = after
-        if after is State.LEFT:
-            self._forget(parcel)
-            self._left[parcel.key] = parcel
-            if len(self._left) > LEFT_MAX:
-                del self._left[next(iter(self._left))]
-        elif after is State.DONE:
-            self._forget(parcel)
-            if self._left.get(parcel.key) is parcel:
-                del self._left[parcel.key]
-        return True
-
-    def _keep(self, parcel: Parcel) -> None:
-        self._parcels[parcel.key] = parcel
-        self._in_hand[parcel.path] = self._in_hand.get(parcel.path, 0) + 1
-        self._in_hand_bytes += parcel.size
-
-    def _forget(self, parcel: Parcel) -> None:
-        parcel.payload = b""
-        if self._parcels.get(parcel.key) is not parcel:
-            return
-        del self._parcels[parcel.key]
-        self._in_hand_bytes -= parcel.size
-        count = self._in_hand.pop(parcel.path) - 1
-        if count:
-            self._in_hand[parcel.path] = count
-
-    def _queue_up(self, parcel: Parcel, *, first: bool = False) -> None:
-        waiting = self._waiting.setdefault(parcel.path, deque())
-        if first:
-            waiting.appendleft(parcel)
-        else:
-            waiting.append(parcel)
-
-    def _unqueue(self, parcel: Parcel) -> None:
-        waiting = self._waiting.get(parcel.path)
-        if waiting is not None and parcel in waiting:
-            waiting.remove(parcel)
-            if not waiting:
-                del self._waiting[parcel.path]
-
     def _reject(self, parcel: Parcel, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
             if self._move(parcel, Input.AWAY):
@@ -423,12 +323,6 @@ class Underway:
                 last.parcels.append(parcel)
             else:
                 commands.append(DeadLetter(parcel.queue, [parcel], reason, description))
-
-    def _remember(self, parcel: Parcel) -> None:
-        if parcel.key[1] is not None:
-            self._remembered[parcel.key] = None
-            if len(self._remembered) > REMEMBERED_MAX:
-                del self._remembered[next(iter(self._remembered))]
 
 
 def _words(path: str, trouble: Trouble) -> tuple[str, str]:
