@@ -41,7 +41,7 @@ lint: setup
 # More workers than the two cores of the machine that it must pass on: many tests wait for time-outs. A file stays on one
 # of them, with its broker.
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not soak" -n 5 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not soak" -n 4 --dist loadfile $(PYTEST_ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

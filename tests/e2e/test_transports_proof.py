@@ -11,28 +11,34 @@ from .account import ids
 from .scenarios import in_both_apis
 from .world import SHORT, Pair, World
 
-TRANSPORTS = {"tls": (TransportType.Amqp,), "websocket": (TransportType.AmqpOverWebsocket,)}
+#: The transport, and whether the namespace has a name, as behind a private link, or only its address.
+TRANSPORTS = {
+    "tls": (TransportType.Amqp, False),
+    "tls, by name": (TransportType.Amqp, True),
+    "websocket, by name": (TransportType.AmqpOverWebsocket, True),
+}
 
 
-def secured(namespace: Any, transport: TransportType) -> tuple[str, dict[str, Any]]:
-    """A connection string that is not the emulator's, and what the SDK needs to find our port and believe our CA: as
-    behind a private link, the namespace has a name and an address."""
+def secured(namespace: Any, transport: TransportType, named: bool) -> tuple[str, dict[str, Any]]:
+    """A connection string that is not the emulator's, and what the SDK needs to find our port and believe our CA."""
     address = f"sb://{namespace.host}:{namespace.port}"
-    text = namespace.connection_string.replace("UseDevelopmentEmulator=true;", "").replace(
-        address, f"sb://{namespace.name}/"
-    )
+    text = namespace.connection_string.replace("UseDevelopmentEmulator=true;", "")
+    if named:
+        text = text.replace(address, f"sb://{namespace.name}/")
     options = {"custom_endpoint_address": address, "connection_verify": namespace.ca_file, "transport_type": transport}
     return text, options
 
 
 @in_both_apis(each=TRANSPORTS)
-async def test_p19_over_tls_and_websocket_no_caller_hangs_or_sees_it(world: World, transport: TransportType) -> None:
+async def test_p19_over_tls_and_websocket_no_caller_hangs_or_sees_it(
+    world: World, transport: TransportType, named: bool
+) -> None:
     known, new = await world.queue(), await world.queue()
     async with contextlib.AsyncExitStack() as stack:
-        text, options = secured(world.primary, transport)
+        text, options = secured(world.primary, transport, named)
         client = await stack.enter_async_context(world.client(text, **options))
         admin = await stack.enter_async_context(world.face(world.admin()))
-        text, options = secured(world.secondary, transport)
+        text, options = secured(world.secondary, transport, named)
         secondary = world.ours.ServiceBusClient.from_connection_string(text, **options)
         await client.pair_namespace(world.options(admin.target, secondary, **SHORT))
         pair = Pair(world, client, SHORT["send_timeout"])
