@@ -63,7 +63,7 @@ QUICK: dict[str, Any] = {
     "backlog_retry_interval": 1,
 }
 #: Where half of the time is lost in a black hole, or in the SDK's retries.
-SHORT: dict[str, Any] = {"send_timeout": 10}
+SHORT: dict[str, Any] = {"send_timeout": 8}  # less than a halt (P24)
 #: Without the SDK's retries, where those are not the point.
 AT_ONCE = {"retry_total": 0}
 
