@@ -81,7 +81,7 @@ async def test_p16_a_success_stops_the_timer(world: World) -> None:
 
 @in_both_apis()
 async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_backlog(world: World) -> None:
-    """The first hangs to its half (2 s), raises, and starts the timer (1 s); the second, begun then, hangs past it."""
+    """The first hangs to its half, raises, and starts the timer (1 s); the second, begun then, hangs past it."""
     queue = await world.queue()
     async with world.pair(failover_interval=1, **SHORT) as pair:
         await pair.deliver(queue, world.message())

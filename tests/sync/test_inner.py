@@ -15,6 +15,7 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusServerBusyError,
@@ -167,6 +168,19 @@ def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:
         sender.send(hello(), -1.0)
     assert sender._guarded is guarded, "the link is as good as before"
     assert rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 2.0, 2.1, 3.0])
+def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig: Rig, timeout_s: float) -> None:
+    """The SDK tries again after 1.6 s: with 2 s the second attempt has no time to be refused, too."""
+    sender = rig.sender()
+    client = sender._make.__closure__  # the rig's client is kept as it is; only its key changes
+    assert client is not None
+    given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
+    given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(ServiceBusAuthenticationError):
+        sender.send(hello(), timeout_s)
+    assert sender._guarded is None or not sender._guarded.is_open()
 
 
 def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:

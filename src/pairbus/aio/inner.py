@@ -148,6 +148,7 @@ class InnerSender:
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(_CLOSED)
             guarded = self._guarded = _Guarded(self._make())
+        guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         task = loop.create_task(guarded.call(operation, argument, deadline, lost))
         self._opening = task
         try:
@@ -164,7 +165,7 @@ class InnerSender:
         if not task.done():
             self._guarded = None
             guarded.abandon(task)
-            raise OperationTimeoutError(
+            raise guarded.refusal or OperationTimeoutError(
                 message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
             )
         try:
@@ -172,7 +173,11 @@ class InnerSender:
         except BaseException as error:
             if sdk.spoils(error):
                 self._discard(guarded)
+            if guarded.refusal is not None and isinstance(error, OperationTimeoutError):
+                raise guarded.refusal from error
             raise
+        finally:
+            guarded.refusal = None  # it holds the frames, and those hold it
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
         return answer
 
@@ -239,11 +244,13 @@ class _Alarm:
 class _Guarded:
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
-    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "sender")
+    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal", "sender")
 
     def __init__(self, sender: ServiceBusSender) -> None:
         self.sender: Any = sender
         self._in_place = False
+        #: What an earlier attempt of the call under way was refused with, if it was.
+        self.refusal: ServiceBusError | None = None
         untyped: Any = sender
         self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
         untyped._handle_exception = self._judge
@@ -352,6 +359,8 @@ class _Guarded:
         error = await self._handle(exception)
         if isinstance(error, ServiceBusServerBusyError):
             raise error
+        if isinstance(error, sdk.REFUSALS):
+            self.refusal = error
         return error
 
 

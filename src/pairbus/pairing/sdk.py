@@ -26,7 +26,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import certifi
@@ -37,7 +37,13 @@ from azure.servicebus._pyamqp import _transport, cbs, client
 from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import _base_handler_async as async_handlers
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
 from pairbus.wire.credentials import SharedKey, SharedSignature
@@ -91,6 +97,10 @@ def translated(sender: Any, exception: BaseException) -> ServiceBusError:
         _SDK_LOG, exception, custom_endpoint_address=sender._config.custom_endpoint_address
     )
     return error
+
+
+#: What the SDK retries although it is no outage. A retry that then runs out of time must not pass for one (P18).
+REFUSALS: Final = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
 def judged(sender: Any, exception: BaseException) -> ServiceBusError:

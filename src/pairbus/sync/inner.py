@@ -136,6 +136,8 @@ class InnerSender:
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(_CLOSED)
             guarded = self._guarded = _Guarded(self._make())
+        guard = guarded.guard
+        guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         errand = _Errand(guarded, operation, argument, deadline, lost)
         try:
             errand.start()
@@ -146,16 +148,18 @@ class InnerSender:
             raise
         if not done and not errand.abandon():
             self._guarded = None
-            raise OperationTimeoutError(
+            raise guard.refusal or OperationTimeoutError(
                 message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
             )
         if errand.spoilt:
             self._guarded = None
         if errand.error is not None:
             try:
+                if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
+                    raise guard.refusal from errand.error
                 raise errand.error
             finally:
-                errand.error = None  # it holds the frames, and they hold the errand
+                errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
         return errand.answer  # type: ignore[no-any-return]
 

@@ -33,9 +33,9 @@ import time
 import weakref
 from typing import Any
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
-from pairbus.pairing.sdk import judged, tls_context
+from pairbus.pairing.sdk import REFUSALS, judged, tls_context
 
 NEVER = math.inf
 # A guard that has fired fires again until its call is over: a retry may have opened another socket meanwhile.
@@ -98,6 +98,7 @@ class Guard:
 
     __slots__ = (
         "__weakref__", "_create", "_handle", "_handler", "_lock", "_sender", "_sock", "deadline", "fired", "in_place",
+        "refusal",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
@@ -105,6 +106,8 @@ class Guard:
         self.deadline = NEVER
         self.fired = False
         self.in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
+        #: What an earlier attempt of the call under way was refused with, if it was.
+        self.refusal: ServiceBusError | None = None
         self._lock = threading.Lock()
         self._sender = sender
         self._handler: Any = None
@@ -200,6 +203,8 @@ class Guard:
         error = self._handle(exception)
         if isinstance(error, ServiceBusServerBusyError):
             raise error
+        if isinstance(error, REFUSALS):
+            self.refusal = error
         return error
 
 
