@@ -5,16 +5,18 @@ BIN := .venv/bin
 SOAK_MINUTES ?= 10
 PYTEST_ARGS ?=
 SUITE_ARGS ?=
+DRILL_ARGS ?=
 
-.PHONY: help setup demo test lint format test-slow soak bench sdk-suite requirements clean
+.PHONY: help setup demo test lint format test-slow soak bench sdk-suite spark-matrix requirements clean
 
 help:
-	@echo "make demo       the smallest true story: send, kill -9, restart, receive"
+	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
 	@echo "make test       lint, types, the test suite"
 	@echo "make test-slow  the slower proofs that CI runs too"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
 	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
 	@echo "make sdk-suite  the official SDK's own tests against the broker, SUITE_ARGS=\"--only test_topic\" for some"
+	@echo "make spark-matrix  the connector on the oldest and the newest supported Spark"
 	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
 	@echo "make format     rewrites the code in the house's format"
 
@@ -31,7 +33,7 @@ setup: .venv/.ready
 	@touch $@
 
 demo: setup
-	@$(BIN)/python examples/first_story.py
+	@$(BIN)/pairbus drill $(DRILL_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,12 +41,12 @@ lint: setup
 	$(BIN)/mypy
 
 # More workers than the two cores of the machine that it must pass on: many tests wait for time-outs. A file stays on one
-# of them, with its broker.
+# of them, with its broker (tests/conftest.py).
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not soak" -n 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not soak" -n 4 --dist loadgroup $(PYTEST_ARGS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 soak: setup
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
@@ -54,6 +56,9 @@ bench: setup
 
 sdk-suite: setup
 	@$(BIN)/python -m tests.sdk_suite $(SUITE_ARGS)
+
+spark-matrix: setup
+	@$(BIN)/python -m tests.spark_matrix
 
 format: setup
 	$(BIN)/ruff check --fix-only --quiet .

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, fanout, growth, machine, modes, outage, pairing, sdk, syphon
+from benchmarks import brokers, fanout, growth, machine, modes, outage, pairing, scale, sdk, spark, syphon
 from benchmarks.figures import ROUNDS_MIN, Table, span
 from benchmarks.settings import Settings
 
@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
-TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon)
+TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon, spark, scale)
 AGAINST_TABLES = (brokers, sdk)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 

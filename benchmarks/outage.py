@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from azure.servicebus import ServiceBusClient as SyncSdkClient
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncSdkClient
 
 import pairbus
 import pairbus.aio
@@ -33,7 +35,11 @@ from pairbus.testing import fault
 NAME = "outage"
 FAULTS = {"refused": "unreachable", "black hole": "black-hole"}
 APIS = ("sync", "async")
-FIRST, AFTER, RETURN = "first diverted send", "those after it", "after a good ping"
+RAISED, FIRST, AFTER, RETURN = "sends in an outage", "first diverted send", "those after it", "after a good ping"
+KINDS = BARE, PAIRED = "bare SDK", "paired"
+#: The sync SDK hangs on a black hole for as long as it lasts: nothing to count there.
+COMPARED = (("refused", "sync"), ("refused", "async"), ("black hole", "async"))
+COMPARED_SENDS = 3
 SEND_TIMEOUT_S = 4.0
 PATIENCE_S = 60.0
 RETURN_GOAL_MS = 50.0
@@ -83,6 +89,10 @@ class Pair:
             **_options(**options),
         )
 
+    async def open_bare(self, primary: PairbusServer) -> None:
+        kind: Any = SyncSdkClient if self._api == "sync" else AsyncSdkClient
+        self.client = kind.from_connection_string(primary.connection_string)
+
     async def close(self) -> None:
         await self.call(self.client.close)
         if self._pool is not None:
@@ -131,6 +141,41 @@ def _outage_step(
         return {(FIRST, who): diverted(first, len(firsts)), (AFTER, who): diverted(rest, len(others))}
 
     return Step(f"{name} · {api}", run)
+
+
+def _bare_step(
+    name: str, api: str, primary: PairbusServer, secondary: PairbusServer, entities: list[str], count: int
+) -> Step:
+    """The same senders without pairing, and with it, in an outage of the same length: who raises."""
+    payload = body()
+
+    async def run() -> Mapping[Key, Metrics]:
+        found: dict[Key, Metrics] = {}
+        for kind in KINDS:
+            pair = Pair(api, threads=len(entities))
+            if kind == BARE:
+                await pair.open_bare(primary)
+            else:
+                await pair.open(primary, secondary)
+            raised: list[BaseException] = []
+            try:
+                senders = [pair.client.get_queue_sender(entity) for entity in entities]
+
+                def send(sender: Any, pair: Pair = pair) -> Call:
+                    message = ServiceBusMessage(payload)
+                    return partial(pair.call, sender.send_messages, message, timeout=SEND_TIMEOUT_S)
+
+                await asyncio.gather(*(send(sender)() for sender in senders))
+                took: list[float] = []
+                async with fault(primary.folder / "data", FAULTS[name], namespace="bench"):
+                    for _ in range(count):
+                        took += await asyncio.gather(*(_timed(send(sender), raised) for sender in senders))
+            finally:
+                await pair.close()
+            found[(RAISED, f"{kind}, {name}, {api}")] = diverted(took, len(raised))
+        return found
+
+    return Step(f"bare and paired · {name} · {api}", run)
 
 
 class Returning(Observer):
@@ -212,6 +257,11 @@ def _return_step(api: str, primary: PairbusServer, secondary: PairbusServer, cou
 
 def rows_from(outcome: Outcome, returning: int) -> list[Row]:
     rows = []
+    for name, api in COMPARED:
+        for kind in KINDS:
+            if metrics := outcome.series.get((RAISED, f"{kind}, {name}, {api}")):
+                goal = Goal("confirmed", at_least=1.0) if kind == PAIRED else None
+                rows.append(Row(RAISED, f"{kind}, {name}, {api}", dict(metrics), goal))
     for case in (FIRST, AFTER):
         for name in FAULTS:
             for api in APIS:
@@ -239,6 +289,8 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 for name in FAULTS
                 for api in APIS
             ]
+        if settings.wants(NAME, "bare"):
+            steps += [_bare_step(name, api, primary, secondary, entities, COMPARED_SENDS) for name, api in COMPARED]
         if settings.wants(NAME, "return"):
             steps += [_return_step(api, primary, secondary, settings.returning) for api in APIS]
         outcome = await run_rounds(steps, settings.rounds, Progress(NAME), warm_up=False)
@@ -247,6 +299,9 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         f"send_timeout {SEND_TIMEOUT_S:g} s, of which the primary gets half: that, and opening a link to the backlog, "
         f"is the first diverted send. {len(entities)} entities at once, each with a sender of its own; then "
         f"{settings.outage_sends} more sends of each. With so few first sends in a round, p99 is the slowest.",
+        f"Sends in an outage: {COMPARED_SENDS} of each entity, one after the other, time-out {SEND_TIMEOUT_S:g} s, "
+        "bare and paired; what is not confirmed was raised. The sync SDK is not compared on a black hole, "
+        "it hangs there until the fault ends, whatever its time-out.",
         "After a good ping: from its answer to the moment when the last sender stopped beginning sends to the backlog; "
         "then each sender opens its link to the primary anew, all at once on one CPU, which is what the first "
         "confirmed send takes.",

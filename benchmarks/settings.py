@@ -38,6 +38,10 @@ class Settings:
     outage_sends: int = 20  # of each entity, after its first diverted one
     returning: int = 100  # senders
     syphoned: int = 8_000
+    spark_messages: int = 50_000
+    spark_looped: int = 10_000
+    spark_depths: tuple[int, ...] = (10_000, 100_000, 500_000)
+    spark_clusters: tuple[str, ...] = ("local-cluster[1,1,1024]", "local-cluster[2,1,1024]")
 
     @classmethod
     def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, against: Path | None = None) -> Settings:
@@ -65,6 +69,10 @@ class Settings:
             outage_sends=2,
             returning=3,
             syphoned=800,
+            spark_messages=2_000,
+            spark_looped=1_000,
+            spark_depths=(1_000, 2_000),
+            spark_clusters=(),
         )
 
     def wants(self, table: str, case: str | None = None) -> bool:

@@ -9,10 +9,11 @@ is no longer exact), and nobody stops it from losing order or doubling what it w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
@@ -55,11 +56,11 @@ async def _fill(secondary: PairbusServer, payload: bytes, each: int) -> None:
                 await sender.send_batch(encoded)
 
 
-async def _syphon(primary: PairbusServer, secondary: PairbusServer) -> None:
+async def by_engine(primary: PairbusServer, secondary: PairbusServer, paths: Sequence[str]) -> None:
     engine = SyphonEngine(
         Endpoint.from_connection_string(primary.connection_string),
         Endpoint.from_connection_string(secondary.connection_string),
-        [(path, index) for index, path in enumerate(PATHS)],
+        [(path, index) for index, path in enumerate(paths)],
         drain=True,
     )
     outcome = await engine.run()
@@ -67,7 +68,8 @@ async def _syphon(primary: PairbusServer, secondary: PairbusServer) -> None:
         raise RuntimeError(f"left behind: {outcome.unavailable}")
 
 
-async def _loop(primary: PairbusServer, secondary: PairbusServer, each: int) -> None:
+async def by_loop(primary: PairbusServer, secondary: PairbusServer, paths: Sequence[str], each: int) -> None:
+    """Each message goes where it says, as pairbus wrote it: what one reads from `x-ms-path`."""
     async with (
         ServiceBusClient.from_connection_string(primary.connection_string) as to,
         ServiceBusClient.from_connection_string(secondary.connection_string) as source,
@@ -75,26 +77,33 @@ async def _loop(primary: PairbusServer, secondary: PairbusServer, each: int) -> 
 
         async def move(path: str) -> None:
             left = each
-            async with source.get_queue_receiver(path) as receiver, to.get_queue_sender(DESTINATION) as sender:
+            senders: dict[str, ServiceBusSender] = {}
+            async with source.get_queue_receiver(path) as receiver, contextlib.AsyncExitStack() as opened:
                 while left:
                     received = await receiver.receive_messages(max_message_count=BATCH, max_wait_time=20)
                     if not received:
                         raise RuntimeError(f"{left} messages did not come")
-                    await sender.send_messages(
-                        [
-                            ServiceBusMessage(
-                                b"".join(message.body),
-                                message_id=message.message_id,
-                                application_properties=message.application_properties,
-                            )
-                            for message in received
-                        ]
-                    )
+                    for destination, messages in by_destination(received).items():
+                        if destination not in senders:
+                            sender = to.get_queue_sender(destination)
+                            senders[destination] = await opened.enter_async_context(sender)
+                        await senders[destination].send_messages(messages)
                     for message in received:
                         await receiver.complete_message(message)
                     left -= len(received)
 
-        await asyncio.gather(*map(move, PATHS))
+        await asyncio.gather(*map(move, paths))
+
+
+def by_destination(received: Sequence[ServiceBusReceivedMessage]) -> dict[str, list[ServiceBusMessage]]:
+    found: dict[str, list[ServiceBusMessage]] = {}
+    for message in received:
+        properties = message.application_properties or {}
+        path = properties[b"x-ms-path"]
+        found.setdefault(path.decode() if isinstance(path, bytes) else path, []).append(
+            ServiceBusMessage(b"".join(message.body), message_id=message.message_id, application_properties=properties)
+        )
+    return found
 
 
 def _steps(primary: PairbusServer, secondary: PairbusServer, home: AmqpDriver, settings: Settings) -> list[Step]:
@@ -107,9 +116,9 @@ def _steps(primary: PairbusServer, secondary: PairbusServer, home: AmqpDriver, s
             await _fill(secondary, payload, each)
             with Meter(None) as meter:
                 if who == SYPHON:
-                    await _syphon(primary, secondary)
+                    await by_engine(primary, secondary, PATHS)
                 else:
-                    await _loop(primary, secondary, each)
+                    await by_loop(primary, secondary, PATHS, each)
             await home.receive(total, WINDOW)  # all of it is there, and gone for the next
             return {(CASE, who): meter.per_message(total)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,19 @@ settings.register_profile("house", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("house")
 
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
+
+
+#: Tests in these places start Spark. They go to one worker, one after the other: a session costs half a gigabyte and
+#: many seconds, and a process can have one only. Any other file stays on one worker, with its broker.
+SPARK = ("spark/", "drill/", "test_docs.py", "test_benchmarks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        file = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else item.path.name
+        is_spark = item.get_closest_marker("slow") is not None and file.startswith(SPARK)
+        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else file))
 
 
 def _fail_if_skipped(report: Any) -> None:

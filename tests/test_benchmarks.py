@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from benchmarks import outage, pairing, syphon
+from benchmarks import outage, pairing, scale, spark, syphon
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures
 from benchmarks.brokers import ONE, OTHER, PAIRBUS
 from benchmarks.brokers import rows_from as broker_rows
@@ -389,6 +389,57 @@ def test_the_syphon_is_compared_with_the_plain_loop() -> None:
     assert syphon.rows_from(Outcome()) == []
 
 
+def test_bare_and_paired_sends_stand_side_by_side_and_only_ours_have_a_goal() -> None:
+    def row(confirmed: float) -> dict[str, Series]:
+        return {"confirmed": Series((confirmed,))}
+
+    outcome = Outcome(
+        {(outage.RAISED, "bare SDK, refused, sync"): row(0.0), (outage.RAISED, "paired, refused, sync"): row(0.99)}
+    )
+    bare, paired = outage.rows_from(outcome, 100)
+    assert bare.goal is None
+    assert paired.goal is not None and paired.goal.verdict(paired.metrics["confirmed"]) == "not met"
+
+
+def rate(*values: float) -> dict[str, Series]:
+    return {"rate": Series(values)}
+
+
+def test_spark_is_held_against_the_loop_and_beside_the_engine() -> None:
+    outcome = Outcome(
+        {
+            (spark.HOME, spark.SPARK): rate(900.0, 800.0),
+            (spark.HOME, spark.ENGINE): rate(1800.0, 800.0),
+            (spark.HOME, spark.LOOP): rate(300.0, 200.0),
+            (spark.READ, "all columns"): rate(20_000.0, 20_000.0),
+            (spark.WRITE, "append"): rate(14_999.0, 14_999.0),
+        }
+    )
+    rows = spark.rows_from(outcome)
+    found = {(row.case, row.who): row for row in rows}
+    assert found[spark.HOME, spark.LOOP].metrics["ratio"].values == (3.0, 4.0)
+    assert found[spark.HOME, spark.LOOP].goal == Goal("ratio", at_least=3.0)
+    assert found[spark.HOME, spark.ENGINE].metrics["ratio"].values == (0.5, 1.0)
+    assert found[spark.HOME, spark.ENGINE].goal is None
+    table = Table("spark", "", spark.COLUMNS, rows)
+    assert [verdict for _, verdict in table.goals()] == ["met", "met", "not met"]
+
+
+def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
+    depths = ["10 messages", "20 messages"]
+    outcome = Outcome(
+        {
+            (scale.DEPTH, depths[0]): rate(100.0),
+            (scale.DEPTH, depths[1]): rate(90.0),
+            (scale.EXECUTORS, "local-cluster[2,1,1024]"): rate(50.0),
+        }
+    )
+    first, second, cluster, start = scale.rows_from(outcome, depths, {"local[2,4]": 9.0})
+    assert "flat" not in first.metrics
+    assert second.metrics["flat"].values == (0.9,)
+    assert (cluster.case, start.metrics["seconds"].median) == (scale.EXECUTORS, 9.0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
@@ -402,5 +453,16 @@ def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     tables = json.loads(out.read_text())["tables"]
-    assert set(tables) == {"brokers", "sdk", "growth", "fanout", "modes", "pairing", "outage", "syphon"}
+    assert set(tables) == {
+        "brokers",
+        "sdk",
+        "growth",
+        "fanout",
+        "modes",
+        "pairing",
+        "outage",
+        "syphon",
+        "spark",
+        "scale",
+    }
     assert all(table["rows"] for table in tables.values())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -13,13 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from pairbus import __version__
 from pairbus.broker.commands import Commands
 from pairbus.broker.control import ControlServer
 from pairbus.broker.faults import Fault, Faults
-from pairbus.cli import main
+from pairbus.cli import cli, main
+from tests.typed_commands import calls, check
 
 NOW = 1_700_000_000.0
 
@@ -85,6 +88,50 @@ def test_help_is_a_result(run: Any, arguments: list[str]) -> None:
     assert result.code == 0
     assert "Usage: pairbus" in result.out
     assert result.err == ""
+
+
+def every_command(command: click.Command = cli, path: str = "pairbus") -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, f"{path} {name}")
+
+
+COMMANDS = list(every_command())
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+def test_every_help_has_examples_that_could_be_typed(path: str, command: click.Command) -> None:
+    text = inspect.cleandoc(command.help or "")
+    _, found, examples = text.rpartition("\n\b\nExamples:\n")
+    assert found, f"{path}: the docstring ends with a paragraph of examples"
+    typed = [words for words in calls(examples) if "COMMAND" not in words]
+    assert [words for words in typed if path == "pairbus" or words[: path.count(" ")] == path.split()[1:]], path
+    for words in typed:
+        check(words)
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+def test_every_option_says_what_it_does(path: str, command: click.Command) -> None:
+    silent = [each.name for each in command.params if isinstance(each, click.Option) and not each.help]
+    assert silent == []
+    assert path == "pairbus" or "--debug" in [name for each in command.params for name in each.opts]
+
+
+def test_what_a_script_may_read_is_there_as_json() -> None:
+    without = {
+        path for path, command in COMMANDS if "--json" not in [name for each in command.params for name in each.opts]
+    }
+    groups = {path for path, command in COMMANDS if isinstance(command, click.Group)}
+    assert without - groups == {"pairbus broker", "pairbus completion"}, "the broker prints nothing else"
+
+
+@pytest.mark.parametrize(
+    "text", ["pairbus brokr", "pairbus peek @x orders --colour", "seq 3 | pairbus send @x orders - --colour | cat"]
+)
+def test_examples_that_could_not_be_typed_are_found(text: str) -> None:
+    (words,) = calls(text)
+    with pytest.raises(click.UsageError):
+        check(words)
 
 
 class TestFault:

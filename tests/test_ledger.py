@@ -175,6 +175,23 @@ def test_a_full_disk_drops_events_never_raises_and_writes_the_gap_down(
     assert events[1] == {"t": 9.0, "kind": "gap", "events": 2}
 
 
+def test_a_gap_is_written_before_the_end_although_nothing_came_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path, "broker", clock=lambda: 9.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", disk_full)
+        writer.event("send", T, "n", "q", seq=1)
+        writer.flush()
+    writer.skip(5)  # for want of time
+    assert writer.dropped_total == 6
+    writer.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    assert read(file)[1:] == [
+        {"t": 9.0, "kind": "gap", "events": 6}, {"t": 9.0, "kind": "end", "reason": "closed", "events": 0},
+    ]  # fmt: skip
+
+
 def test_a_write_that_stops_half_way_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = LedgerWriter(tmp_path, "broker")
     real_write = os.write

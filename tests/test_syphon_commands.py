@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pairbus import syphon_commands
+from pairbus.amqp.message import read_header, split
 from pairbus.broker import Broker
 from pairbus.broker.control import request
 from pairbus.cli import main
@@ -241,6 +242,19 @@ class TestSyphon:
         assert sum(line.get("kind") == "move" for line in lines) == 10
         assert lines[-1]["reason"] == "closed"
 
+    def test_p28_the_time_in_the_backlog_counts_if_asked_for(self, pair: Any, run: Run) -> None:
+        orders = pair.destination("orders")
+        pair.backlog(0)
+        left: list[int] = []
+        for option in ([], ["--count-backlog-time"]):
+            pair.divert(0, [diverted(orders, "m1", **{"x-ms-timetolive": 3_600_000})])
+            time.sleep(0.05)
+            assert run(*DRAIN, *option).code == 0
+            (payload,) = pair.arrived(orders)
+            left.append(read_header(payload, split(payload)).ttl)
+        assert left[0] == 3_600_000
+        assert 3_500_000 < left[1] < 3_600_000
+
     def test_p41_exit_code_3_and_a_list(self, pair: Any, run: Run) -> None:
         orders = pair.destination("orders")
         pair.backlog(0)
@@ -271,9 +285,9 @@ class TestSyphon:
         pair.backlog(0, 7)
         pair.divert(0, [diverted(orders, "m0")])
         pair.divert(7, [diverted(orders, "m7")])
-        assert run(*DRAIN, "--count", "5").out.startswith("1 messages moved")
+        assert run(*DRAIN, "--count", "5").out.startswith("1 message moved")
         assert pair.left(7) == 1
-        assert run(*DRAIN, "--count", "5", "--orphans").out.startswith("1 messages moved")
+        assert run(*DRAIN, "--count", "5", "--orphans").out.startswith("1 message moved")
         result = run(*DRAIN, "--orphans", ca=False)
         assert result.code == 1
         assert "--orphans finds the queues by listing" in result.err
@@ -283,7 +297,7 @@ class TestSyphon:
         pair.divert(0, [diverted(f"later-{pair.name}", "m1")])
         assert "1 dead-lettered" in run(*DRAIN).out
         pair.destination("later")
-        assert run(*DRAIN, "--dead-letters").out.startswith("1 messages moved")
+        assert run(*DRAIN, "--dead-letters").out.startswith("1 message moved")
 
     def test_p41_a_connection_that_fails(self, pair: Any, run: Run) -> None:
         pair.backlog(0)
@@ -346,8 +360,8 @@ class TestSyphon:
 
         asyncio.run(show())
         shown = capsys.readouterr().err
-        assert shown.startswith("\r0 moved, 10 to go, 0/s\r")
-        assert shown.endswith("\r10 moved, 0 to go, 10/s\n") or "\r10 moved, 0 to go" in shown
+        assert shown.startswith("\r[                    ]   0% 0 moved, 10 to go, 0/s\r")
+        assert "\r[####################] 100% 10 moved, 0 to go" in shown
         assert shown.count("\n") == 1
 
 

@@ -6,24 +6,29 @@ traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import click
 
 from pairbus import __version__
-from pairbus.broker.commands import FOR_S_MAX
-from pairbus.broker.control import request
 from pairbus.broker.faults import KINDS, Fault
+from pairbus.completion_command import completion
+from pairbus.cost_commands import cost
+from pairbus.drill_commands import drill
+from pairbus.entity_commands import peek, purge, send
 from pairbus.errors import PairbusError
+from pairbus.move_commands import archive, move, restore
+from pairbus.report_commands import audit, availability
 from pairbus.syphon_commands import backlog, provision, syphon
+
+if TYPE_CHECKING:
+    import asyncio
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 Durability = Literal["strict", "default", "none"]
@@ -47,11 +52,20 @@ _debug = click.option(
 @click.version_option(__version__, prog_name="pairbus")
 @_debug
 def cli() -> None:
-    """Paired namespaces for Azure Service Bus, and the embedded broker they are proved on."""
+    """Paired namespaces for Azure Service Bus, and the embedded broker they are proved on.
+
+    Results go to stdout, progress to stderr. The exit code is 0 for success, 1 for a failure, 2 for a wrong call.
+
+    \b
+    Examples:
+      pairbus drill
+      pairbus broker --namespace contoso --data ./data
+      pairbus COMMAND --help
+    """
 
 
 def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
-    # Here and below, since `pairbus fault` must not pay for the broker's imports.
+    # Here and below: what one command needs, the others and `--help` do not pay for (tests/test_packaging.py).
     from pairbus.broker.plan import parse_namespace
 
     try:
@@ -108,7 +122,16 @@ def broker(
     """Run one or more namespaces until SIGTERM or Ctrl-C.
 
     When ready, prints one JSON line per namespace: namespace, host, port, connection_string, ca_file.
+
+    \b
+    Examples:
+      pairbus broker --namespace contoso --data ./data
+      pairbus broker --namespace contoso:5671 --namespace backup --data ./data --ledger
+      pairbus broker --config broker.toml --data ./data
     """
+    import asyncio
+    import signal
+
     from pairbus.broker.server import serve
 
     if not namespaces and config is None:
@@ -142,6 +165,10 @@ def broker(
         runner.run(run())
 
 
+def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(typed)]
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
@@ -152,7 +179,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @cli.command()
 @click.argument("namespace")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=_kinds)
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
@@ -189,7 +216,16 @@ def fault(
       latency      every answer is --delay seconds late
       lost-answer  sends are stored, and in place of the answer the connection is cut
       hang         sends are neither stored nor answered; cut when the fault ends
+
+    \b
+    Examples:
+      pairbus fault --data ./data contoso unreachable --for 60
+      pairbus fault --data ./data contoso throttle --rate 5 --entity orders
+      pairbus fault --data ./data contoso
+      pairbus fault --data ./data contoso --clear
     """
+    from pairbus.broker.commands import FOR_S_MAX
+
     if kind is not None and kind not in KINDS:
         raise click.UsageError(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
     given = {"entity": entity, "rate": rate, "delay": delay, "for": seconds}
@@ -218,6 +254,8 @@ def _allow_only(chosen: dict[str, Any], allowed: set[str], what: str) -> None:
 
 
 def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
+    from pairbus.broker.control import request
+
     answer = request(data, message)
     if not answer.get("ok"):
         raise CommandError(str(answer.get("error", "the broker gave no reason")))
@@ -242,8 +280,25 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{namespace}: no faults")
 
 
-for command in (backlog, provision, syphon):
+for command in (
+    archive,
+    audit,
+    availability,
+    backlog,
+    completion,
+    cost,
+    drill,
+    move,
+    peek,
+    provision,
+    purge,
+    restore,
+    send,
+    syphon,
+):
     cli.add_command(_debug(command))
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _debug(inner)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -17,7 +17,13 @@
     ├── ListingFailed           a namespace's queues cannot be listed             (syphon/listing.py)
     ├── InvalidOption           an option or column that Spark's source refuses   (spark/options.py)
     ├── NotSent                 rows that no broker confirmed                     (spark/writer.py)
+    ├── TransferFailed          a move, archive or restore that cannot go on      (spark/choosing.py)
+    ├── BadLedger               something given as a ledger that is none          (spark/ledgers.py)
     ├── JavaNotFound            Spark has no Java to run on                       (spark/java.py)
+    ├── PriceError              a price book that cannot be used                  (cost/prices.py)
+    ├── InvalidScenario         a cost that cannot be estimated as asked for      (cost/estimate.py)
+    ├── InvalidDrill            a drill that cannot be held as asked for          (drill/plan.py)
+    ├── DrillFailed             a part of a drill's own failed                    (drill/processes.py)
     ├── ConnectionStringError   a connection string that cannot be used           (wire/errors.py)
     └── WireError               what the wire client meets, drawn there           (wire/errors.py)
 

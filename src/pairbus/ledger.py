@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from pairbus import __version__
+from pairbus.billing import UNIT_BYTES
 from pairbus.errors import LedgerError
 
 SCHEMA: Final = 1
-UNIT_BYTES: Final = 64 * 1024
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 # Reached only when the owner's timer is late; the write then happens inside `event`.
 PENDING_LINES_MAX: Final = 20_000
@@ -138,6 +138,12 @@ class LedgerWriter:
         with self._lock:
             self._flush()
 
+    def skip(self, count: int) -> None:
+        """So many events will not be written, for want of time: the file says that they are missing."""
+        with self._lock:
+            self._dropped += count
+            self.dropped_total += count
+
     def close(self) -> None:
         with self._lock:
             self._flush()
@@ -154,7 +160,7 @@ class LedgerWriter:
     def _flush(self) -> None:
         # Other threads append to this very list meanwhile: take a count, never swap the list under them.
         count = len(self._lines)
-        if not count:
+        if not count and not self._dropped:
             return
         lines = self._lines[:count]
         del self._lines[:count]

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from pairbus.wire.connection_string import ConnectionString
-from pairbus.wire.errors import ConnectionStringError
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES = "A connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential)."
+_WANTED = f"{SOURCES[0].lower()}{SOURCES[1:-1]} is wanted"
+#: What stands in for an option. An argument, and the options of other commands, have no such thing.
+VARIABLES = {"--primary": "PAIRBUS_PRIMARY", "--secondary": "PAIRBUS_SECONDARY"}
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 
 
@@ -55,17 +55,24 @@ class NamespaceArgument(NamedTuple):
 
 
 def _default_credential() -> Any:
+    import logging
+
     try:
         from azure.identity import DefaultAzureCredential
     except ImportError:
         raise click.ClickException(
             "a host name is reached with DefaultAzureCredential: install pairbus[identity], or give a connection string"
         ) from None
+    # What it tried and found missing goes to the log, of which nobody asked to hear: the error says it in a line.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
     return DefaultAzureCredential()
 
 
 def parse(text: str, option: str, *, from_command_line: bool = True) -> NamespaceArgument:
     """Raises click.UsageError, which shows nothing of what may be a secret."""
+    from pairbus.wire.connection_string import ConnectionString
+    from pairbus.wire.errors import ConnectionStringError
+
     text = text.strip()
     if text == "-":
         text, source = _from_stdin(option), "stdin"
@@ -74,7 +81,7 @@ def parse(text: str, option: str, *, from_command_line: bool = True) -> Namespac
     else:
         source = "the command line" if from_command_line else "the environment"
     if not text:
-        raise click.UsageError(f"{option}: {source} is empty; {SOURCES.rstrip('.')} is wanted")
+        raise click.UsageError(f"{option}: {source} is empty; {_WANTED}")
     if "=" not in text and ";" not in text:
         return _host(text, option)
     try:
@@ -84,14 +91,14 @@ def parse(text: str, option: str, *, from_command_line: bool = True) -> Namespac
     if source == "the command line":
         click.echo(
             f"pairbus: {option} holds a secret, which others on this machine can see in the list of processes; "
-            f"@FILE, - or {_variable(option)} keep it to yourself",
+            f"{_safer(option)} to yourself",
             err=True,
         )
     return NamespaceArgument(parsed.host, text)
 
 
-def _variable(option: str) -> str:
-    return f"PAIRBUS_{option.strip('-').upper()}"
+def _safer(option: str) -> str:
+    return f"@FILE, - or {VARIABLES[option]} keep it" if option in VARIABLES else "@FILE and - keep it"
 
 
 def _from_stdin(option: str) -> str:
@@ -117,9 +124,7 @@ def _from_file(name: str, option: str) -> str:
 def _host(text: str, option: str) -> NamespaceArgument:
     host = text.removeprefix("sb://").removeprefix("https://").rstrip("/")
     if not _HOST.fullmatch(host):
-        raise click.UsageError(
-            f"{option} is neither a connection string nor a host name; {SOURCES.rstrip('.')} is wanted"
-        )
+        raise click.UsageError(f"{option} is neither a connection string nor a host name; {_WANTED}")
     if "." not in host:
         raise click.UsageError(f"{option} {host}: give the whole host name, such as {host}.servicebus.windows.net")
     return NamespaceArgument(host)
@@ -130,17 +135,27 @@ def _callback(context: click.Context, parameter: click.Parameter, value: str | N
         return None
     assert parameter.name is not None
     typed = context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    return parse(value, f"--{parameter.name}", from_command_line=typed)
+    return parse(value, parameter.opts[0], from_command_line=typed)
 
 
-def namespace_option(which: str, help_text: str, *, required: bool = True) -> Callable[[F], F]:
+def namespace_option(which: str, help_text: str, *, required: bool = True, name: str | None = None) -> Callable[[F], F]:
     """`--primary` or `--secondary`."""
     return click.option(
         f"--{which}",
+        name or which,
         metavar="NAMESPACE",
-        envvar=f"PAIRBUS_{which.upper()}",
+        envvar=VARIABLES.get(f"--{which}"),
         show_envvar=True,
         required=required,
         callback=_callback,
         help=f"{help_text} {SOURCES}",
     )
+
+
+def _argument_callback(_context: click.Context, _parameter: click.Parameter, value: str) -> NamespaceArgument:
+    return parse(value, "NS")
+
+
+def namespace_argument() -> Callable[[F], F]:
+    """The argument NS of the commands that work on one entity."""
+    return click.argument("namespace", metavar="NS", callback=_argument_callback)

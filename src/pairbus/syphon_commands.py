@@ -7,7 +7,6 @@ raised into one line.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import signal
@@ -21,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_
 
 import click
 
+from pairbus import status_line
 from pairbus.namespace_argument import NamespaceArgument, namespace_option
+from pairbus.progress_bar import bar
 
 if TYPE_CHECKING:
     from pairbus.syphon.engine import Outcome
@@ -49,8 +50,24 @@ _ca_file = click.option(
     help="Trust this CA: the ca_file that an embedded broker prints.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
+
+
+def _check_name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    from pairbus.pairing.options import primary_label
+
+    try:
+        return None if value is None else primary_label(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} can't name backlog queues; right are letters, digits, and . - _ between them, such as contoso"
+        ) from None
+
+
 _primary_name = click.option(
-    "--primary-name", metavar="NAME", help="What the backlog queues are named after; by default the primary's host."
+    "--primary-name",
+    metavar="NAME",
+    callback=_check_name,
+    help="What the backlog queues are named after; by default the primary's host.",
 )
 
 
@@ -90,6 +107,9 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
 @click.option("--orphans", is_flag=True, help="Read every backlog queue of the primary, those past --count too.")
 @click.option("--dead-letters", is_flag=True, help="Send the backlog's dead letters again, after repair.")
 @click.option(
+    "--count-backlog-time", is_flag=True, help="A message's time to live ran on in the backlog; else it starts anew."
+)
+@click.option(
     "--engine",
     type=click.Choice(get_args(Engine)),
     default="spark",
@@ -112,6 +132,7 @@ def syphon(
     max_rate: float | None,
     orphans: bool,
     dead_letters: bool,
+    count_backlog_time: bool,
     engine: Engine,
     master: str | None,
     checkpoint: Path | None,
@@ -124,6 +145,12 @@ def syphon(
 
     With --drain the exit code is 0 when the backlog is empty, and 3 when only messages for destinations that are
     unavailable remain; these are listed.
+
+    \b
+    Examples:
+      pairbus syphon --primary @primary --secondary @secondary
+      pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
+      pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
     """
     for value, option in ((master, "--master"), (checkpoint, "--checkpoint")):
         if value is not None and engine != "spark":
@@ -134,7 +161,7 @@ def syphon(
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
 
-        queues = await _queues(secondary, ca_file, name, count, orphans)
+        queues = await _queues(secondary, ca_file, name, count, orphans, partial(click.echo, err=True))
         if not queues:
             if drain:
                 click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
@@ -144,11 +171,12 @@ def syphon(
         try:
             made = make_engine(
                 primary.endpoint(name, ca_file),
-                secondary.endpoint(_label(secondary), ca_file),
+                secondary.endpoint(label_of(secondary), ca_file),
                 [(each.path, each.number) for each in queues],
                 drain=drain,
                 max_rate=max_rate,
                 dead_letters=dead_letters,
+                count_backlog_time=count_backlog_time,
                 ledger=writer,
             )
             counts = [each.dead_letters if dead_letters else each.messages for each in queues]
@@ -158,7 +186,7 @@ def syphon(
             if writer is not None:
                 writer.close()
 
-    code = _on_a_loop(run)
+    code = on_a_loop(run)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -177,15 +205,12 @@ def _spark_engine(master: str | None, checkpoint: Path | None, as_json: bool) ->
             "the Spark engine is not installed: install pairbus[spark], or run it with --engine in-process"
         ) from None
 
-    def starting(seconds: float) -> None:
-        if not as_json:
-            line = f"starting Spark, {seconds:.0f} s"
-            click.echo(f"\r{line}" if sys.stderr.isatty() else line, nl=not sys.stderr.isatty(), err=True)
-
-    return partial(SparkEngine, master=master, checkpoint=checkpoint, on_start=starting)
+    return partial(
+        SparkEngine, master=master, checkpoint=checkpoint, on_start=None if as_json else status_line.starting
+    )
 
 
-def _label(namespace: NamespaceArgument) -> str:
+def label_of(namespace: NamespaceArgument) -> str:
     return namespace.host.split(".")[0] if namespace.host.endswith(".servicebus.windows.net") else namespace.host
 
 
@@ -193,22 +218,26 @@ class _LogLine(logging.Handler):
     """What the engine logs, as a line of the command's."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        start = "\r" if sys.stderr.isatty() else ""
-        click.echo(f"{start}pairbus: {record.getMessage()}", err=True)
+        status_line.end()
+        click.echo(f"pairbus: {record.getMessage()}", err=True)
 
 
-def _on_a_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def on_a_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """The process is ours: the fastest loop that there is."""
     log = logging.getLogger("pairbus")
     handler = _LogLine(logging.WARNING)
     log.addHandler(handler)
+    log.propagate = False  # py4j gives the root logger a handler by the way, and every line would come twice
     try:
         return _run(main)
     finally:
+        log.propagate = True
         log.removeHandler(handler)
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    import asyncio
+
     try:
         import uvloop
     except ImportError:
@@ -229,7 +258,12 @@ class Queue(NamedTuple):
 
 
 async def _queues(
-    secondary: NamespaceArgument, ca_file: Path | None, name: str, count: int | None, orphans: bool
+    secondary: NamespaceArgument,
+    ca_file: Path | None,
+    name: str,
+    count: int | None,
+    orphans: bool,
+    tell: Callable[[str], None],
 ) -> list[Queue]:
     """The queues to read or look at."""
     from pairbus.pairing import backlog
@@ -243,9 +277,7 @@ async def _queues(
                 f"--orphans finds the queues by listing those of {secondary.host}, and that failed: {error}"
             ) from None
         known = count or COUNT
-        click.echo(
-            f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}", err=True
-        )
+        tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
         return [Queue(backlog.path(name, index), index) for index in range(known)]
     return [
         Queue(*each)
@@ -255,7 +287,32 @@ async def _queues(
 
 
 async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:
+    outcome, interrupted = await watch_engine(engine, depth, as_json)
+    if as_json:
+        click.echo(json.dumps({"kind": "result", **_result(outcome, interrupted)}))
+    else:
+        report = outcome.report
+        parts = [moved_line(report)]
+        if report.dead_lettered:
+            parts.append(f"{report.dead_lettered:,} dead-lettered in the backlog")
+        click.echo("; ".join(parts))
+        for each in outcome.unavailable:
+            click.echo(f"{each.path or '(no destination)'}: {each.messages:,} messages remain: {each.reason}")
+    if outcome.unavailable:
+        return UNAVAILABLE
+    return INTERRUPTED if drain and interrupted else 0
+
+
+def moved_line(report: Report, done: str = "moved") -> str:
     from pairbus.syphon.progress import duration
+
+    noun = "message" if report.moved == 1 else "messages"
+    return f"{report.moved:,} {noun} {done} ({_size(report.moved_bytes)}) in {duration(report.elapsed_s)}"
+
+
+async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[Outcome, bool]:
+    """Runs it and shows its progress; SIGTERM and Ctrl-C stop it cleanly, and the second value says so."""
+    import asyncio
 
     loop = asyncio.get_running_loop()
     signals: list[int] = []
@@ -277,19 +334,7 @@ async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool
         shown.cancel()
         with suppress(asyncio.CancelledError):
             await shown
-    if as_json:
-        click.echo(json.dumps({"kind": "result", **_result(outcome, bool(signals))}))
-    else:
-        report = outcome.report
-        parts = [f"{report.moved:,} messages moved ({_size(report.moved_bytes)}) in {duration(report.elapsed_s)}"]
-        if report.dead_lettered:
-            parts.append(f"{report.dead_lettered:,} dead-lettered in the backlog")
-        click.echo("; ".join(parts))
-        for each in outcome.unavailable:
-            click.echo(f"{each.path or '(no destination)'}: {each.messages:,} messages remain: {each.reason}")
-    if outcome.unavailable:
-        return UNAVAILABLE
-    return INTERRUPTED if drain and signals else 0
+    return outcome, bool(signals)
 
 
 def _result(outcome: Outcome, interrupted: bool) -> dict[str, Any]:
@@ -300,25 +345,26 @@ def _result(outcome: Outcome, interrupted: bool) -> dict[str, Any]:
 
 async def _show(report: Callable[[], Report], as_json: bool) -> None:
     """One refreshing line on a terminal; a line now and then elsewhere; JSON lines on stdout."""
+    import asyncio
+
     how = "json" if as_json else "terminal" if sys.stderr.isatty() else "log"
     last = ""
-    width = 0
     try:
         while True:
             await asyncio.sleep(SHOW_S[how])
             if as_json:
                 click.echo(json.dumps({"kind": "progress", **report().as_json()}))
                 continue
-            line = report().line()
+            now = report()
+            line = now.line()
             if how == "terminal":
-                click.echo("\r" + line.ljust(width), nl=False, err=True)
-                width = len(line)
-            elif line != last:
-                click.echo(line, err=True)
+                through = now.moved + now.dead_lettered
+                line = bar(through, None if now.remaining is None else through + now.remaining) + line
+            if how == "terminal" or line != last:
+                status_line.say(line)
             last = line
     finally:
-        if width:
-            click.echo("", err=True)
+        status_line.end()
 
 
 def _size(count: float) -> str:
@@ -362,28 +408,40 @@ def backlog(
 
     Without the Manage right it peeks. Warns when messages wait and nothing drains them. The exit code is 2 past
     --fail-depth or --fail-age, for alerting.
+
+    \b
+    Examples:
+      pairbus backlog --primary contoso.servicebus.windows.net --secondary @secondary
+      pairbus backlog --primary-name contoso --secondary @secondary --fail-depth 1000 --fail-age 600
     """
     from pairbus.wire.errors import Unauthorized, WireError
 
     name = _name(primary, primary_name)
 
     async def run() -> int:
-        queues = await _queues(secondary, ca_file, name, count, orphans=False)
+        notices: list[str] = []  # not said where the next step fails too, and says why
+        queues = await _queues(secondary, ca_file, name, count, orphans=False, tell=notices.append)
         try:
-            depths, warnings = await _measure(secondary.endpoint(_label(secondary), ca_file), queues)
+            depths, warnings = await _measure(secondary.endpoint(label_of(secondary), ca_file), queues)
         except Unauthorized as error:
             raise click.ClickException(f"{secondary.host} refuses access: {error}; peeking needs Listen") from None
         except WireError as error:
-            raise click.ClickException(f"the backlog in {secondary.host} can't be looked at: {error}") from None
+            raise click.ClickException(
+                f"the backlog in {secondary.host} can't be looked at: {error}; check host and port, and that it is up"
+            ) from None
+        for notice in notices:
+            click.echo(notice, err=True)
         _print_backlog(name, secondary, depths, warnings, as_json)
         return _past(depths, fail_depth, fail_age)
 
-    code = _on_a_loop(run)
+    code = on_a_loop(run)
     if code:
         raise click.exceptions.Exit(code)
 
 
 async def _measure(endpoint: Any, queues: Sequence[Queue]) -> tuple[list[Depth], list[str]]:
+    import asyncio
+
     from pairbus.syphon.inspection import measure
 
     async with endpoint.client() as client:
@@ -501,7 +559,13 @@ def _past(depths: Sequence[Depth], fail_depth: int | None, fail_age: float | Non
 
 
 @click.command()
-@click.option("--primary-name", metavar="NAME", required=True, help="What the backlog queues are named after.")
+@click.option(
+    "--primary-name",
+    metavar="NAME",
+    required=True,
+    callback=_check_name,
+    help="What the backlog queues are named after.",
+)
 @namespace_option("secondary", "Where the queues are made; not needed with --print.", required=False)
 @_count(COUNT, "How many.")
 @_ca_file
@@ -517,7 +581,13 @@ def provision(
     language: str | None,
     as_json: bool,
 ) -> None:
-    """Make the backlog queues of a primary in its secondary namespace. A queue that exists stays as it is."""
+    """Make the backlog queues of a primary in its secondary namespace. A queue that exists stays as it is.
+
+    \b
+    Examples:
+      pairbus provision --primary-name contoso --secondary @secondary
+      pairbus provision --primary-name contoso --count 20 --print bicep > backlog.bicep
+    """
     from pairbus.pairing import backlog as queues
 
     if language is not None:

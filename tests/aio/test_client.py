@@ -419,10 +419,13 @@ async def test_paired_with_host_names_and_a_credential(pair: Pair) -> None:
 async def test_the_ledger_tells_what_happened(pair: Pair, tmp_path: Path) -> None:
     async with await pair.client(ledger=tmp_path) as client, client.get_queue_sender("orders") as sender:
         await sender.send_messages(ServiceBusMessage("x"))
+        async with client.get_queue_receiver("orders") as receiver:
+            (message,) = await receiver.receive_messages(max_wait_time=10)
+            await receiver.complete_message(message)
         client.force_failover("orders", hold=True)
         await sender.send_messages(ServiceBusMessage("x"))
     text = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
-    for kind in ("send", "divert", "state"):
+    for kind in ("send", "receive", "settle", "divert", "state"):
         assert f'"{kind}"' in text
     await received(pair, pair.primary, "orders")
     for index in range(2):

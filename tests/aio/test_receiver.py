@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from pairbus.aio.inner import InnerSender
 from pairbus.aio.receiver import PairedReceiver, paired_receiver
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import ForkedClientError
+from pairbus.pairing.observers import LedgerObserver, Observer
 from pairbus.testing import fault
 
+from ..pairing.ledger_lines import told
 from ..pairing.sdk_rig import sdk_client, takes
 
 PING = "a ping to these tests"  # the embedded broker never delivers a true one
@@ -36,6 +39,7 @@ class Rig:
         self.halt_s = 1.0
         self.until = 0.0
         self.busy = 0
+        self.watchers: tuple[Observer, ...] = ()
         self._senders: dict[str, InnerSender] = {}
 
     def on_busy(self) -> None:
@@ -44,7 +48,13 @@ class Rig:
 
     def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
         made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
-        receiver = paired_receiver(made, queue or self.queue, on_busy=self.on_busy, halted_until=lambda: self.until)
+        receiver = paired_receiver(
+            made,
+            queue or self.queue,
+            on_busy=self.on_busy,
+            halted_until=lambda: self.until,
+            watchers=lambda: self.watchers,
+        )
         self._stack.push_async_callback(receiver.close)
         return receiver
 
@@ -326,3 +336,72 @@ async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.M
         for call in (receiver.receive_messages, receiver.peek_messages):
             with pytest.raises(ForkedClientError, match="Make the client in the child"):
                 await call(1)
+
+
+async def test_p51_what_is_received_and_settled_is_in_the_ledger(rig: Rig, tmp_path: Path) -> None:
+    ledger = LedgerObserver(tmp_path, "contoso", "contoso2")
+    rig.watchers = (ledger,)
+    await rig.send("complete", "abandon", "defer", "bury")
+    receiver = rig.receiver()
+    got: list[Any] = []
+    while len(got) < 4:
+        got += await receiver.receive_messages(4 - len(got), max_wait_time=5)
+    first, second, third, fourth = got
+    await receiver.complete_message(first)
+    await receiver.defer_message(third)
+    await receiver.dead_letter_message(fourth)
+    (again,) = await receiver.receive_deferred_messages([third.sequence_number])
+    await receiver.complete_message(again)
+    with pytest.raises(ValueError):
+        await receiver.complete_message(again)
+    await receiver.abandon_message(second)
+    taking = rig.receiver(receive_mode="receiveanddelete")
+    (taken,) = await taking.receive_messages(max_wait_time=5)
+    assert await taking.receive_messages(max_wait_time=0.1) == []
+    burial = rig.receiver(sub_queue="deadletter")
+    async for buried in burial:
+        await burial.complete_message(buried)
+        break
+    ledger.close()
+    dead = f"{rig.queue}/$DeadLetterQueue"
+    found = told(tmp_path)
+    seen = [(each["kind"], each["entity"], each.get("mid"), each.get("seq"), each["outcome"]) for each in found]
+    kinds = {
+        mid: [(kind, entity, outcome) for kind, entity, each, _, outcome in seen if each == mid]
+        for mid in (first.message_id, second.message_id, third.message_id, fourth.message_id, None)
+    }
+    plain, settle = ("receive", rig.queue, "ok"), ("settle", rig.queue, "ok")
+    assert kinds[first.message_id] == [plain, settle]
+    assert kinds[second.message_id] == [plain, settle, plain, settle], "abandoned, then taken for good"
+    assert kinds[third.message_id] == [plain, settle, plain, settle, ("settle", rig.queue, "MessageAlreadySettled")]
+    assert kinds[fourth.message_id] == [
+        plain, ("dead-letter", rig.queue, "ok"), ("receive", dead, "ok"), ("settle", dead, "ok"),
+    ]  # fmt: skip
+    assert kinds[None] == [("poll", rig.queue, "ok")]
+    assert taken.message_id == second.message_id
+    assert {seq for _, _, mid, seq, _ in seen if mid == third.message_id} == {third.sequence_number}
+    for each in found:
+        assert (each["ns"], each["cause"]) == ("contoso", "app")
+        if each["kind"] == "receive":
+            assert 100 < each["bytes"] < 1500 and each["units"] == 1
+        elif each["kind"] == "poll":
+            assert (each["bytes"], each["units"]) == (0, 1)
+
+
+async def test_p14_nobody_who_watches_is_told_nothing_and_one_who_fails_stops_nothing(rig: Rig) -> None:
+    class Failing(Observer):
+        wants_receives = True
+
+        def received(self, entity: str, messages: Any, removed: bool) -> None:
+            raise RuntimeError("watching")
+
+        def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
+            raise RuntimeError("watching")
+
+    await rig.send("a", "b")
+    receiver = rig.receiver()
+    for watchers in ((), (Failing(),)):
+        rig.watchers = watchers
+        (message,) = await receiver.receive_messages(max_wait_time=5)
+        await receiver.complete_message(message)
+    assert await rig.left() == []

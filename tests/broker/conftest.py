@@ -10,6 +10,7 @@ import pytest
 
 from pairbus.broker import Broker, serve_sync
 
+from .books import booked, counted
 from .sdk import Sdk
 
 
@@ -36,6 +37,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[B
     data: Path = tmp_path_factory.mktemp("broker")
     with serve_sync("contoso", data=data, ledger=True, clock=clock) as broker:
         yield broker
+    # over all that this run did to it
+    assert booked(data, "contoso") == counted(broker, "contoso")
 
 
 @pytest.fixture(autouse=True)

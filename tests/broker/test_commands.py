@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.commands import Commands, Granted, RuleWanted
+from pairbus.broker.commands import Commands, Granted, Listed, RuleWanted
 from pairbus.broker.description import AuthorizationRule, InvalidDescription
 from pairbus.broker.faults import Fault, Faults
 from pairbus.broker.refusal import Refusal
@@ -62,7 +62,7 @@ def test_list_and_status(commands: Commands, faults: dict[str, Faults]) -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({}, "there is no command None; the commands are fault, clear, list, status, rule"),
+        ({}, "there is no command None; the commands are fault, clear, list, status, rule, left"),
         ({"command": "stop"}, "the commands are"),
         ({"command": ["fault"]}, "the commands are"),
         ({"command": "fault", "namespace": "contoso"}, "there is no fault ''; the kinds are"),
@@ -148,9 +148,41 @@ def test_a_rule_that_is_wrongly_asked_for(faults: dict[str, Faults], message: di
     assert answer["ok"] is False and says in answer["error"]
 
 
+@pytest.mark.parametrize(
+    ("found", "answer"), [(7, {"ok": True, "left": 7}), ("no ledger", {"ok": False, "error": "no ledger"})]
+)
+def test_left_is_answered_when_it_is_written(
+    faults: dict[str, Faults], found: int | str, answer: dict[str, Any]
+) -> None:
+    asked: list[str] = []
+
+    def left(name: str, done: Listed) -> None:
+        asked.append(name)
+        done(found)
+
+    assert told(Commands(faults, left=left), {"command": "left", "namespace": "contoso"}) == answer
+    assert asked == ["contoso"]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({}, "no namespace '' is served here"),
+        ({"namespace": "nowhere"}, "no namespace 'nowhere' is served here"),
+        ({"namespace": "contoso", "entity": "q"}, "left knows no entity; it takes namespace"),
+    ],
+)
+def test_left_wrongly_asked_for(faults: dict[str, Faults], message: dict[str, Any], says: str) -> None:
+    def never(name: str, done: Listed) -> None:
+        raise AssertionError("asked")
+
+    assert says in told(Commands(faults, left=never), {"command": "left"} | message)["error"]
+
+
 def test_without_a_broker_there_is_nobody_to_make_a_rule(commands: Commands) -> None:
     message = {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Send"]}
     assert "rule" in told(commands, message)["error"]
+    assert "left is not for here" in told(commands, {"command": "left", "namespace": "contoso"})["error"]
 
 
 anything = st.recursive(
@@ -162,7 +194,7 @@ names = st.sampled_from(
     ["command", "namespace", "kind", "entity", "rate", "delay", "for", "exact", "name", "rights", "x"]
 )
 likely = st.sampled_from(
-    ["fault", "rule", "clear", "list", "status", "contoso", "no-send", "throttle", "latency", 1, 0.5]
+    ["fault", "rule", "left", "clear", "list", "status", "contoso", "no-send", "throttle", "latency", 1, 0.5]
 )
 
 

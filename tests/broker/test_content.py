@@ -33,6 +33,7 @@ from pairbus.broker.content import (
     SCHEDULED_TIME,
     Traits,
     delivery,
+    message_id_in,
     pack_changes,
     take_in,
     with_changes,
@@ -399,3 +400,36 @@ def test_the_state_is_told_where_it_is_not_active(state: int) -> None:
     told = delivery(NO_HEADER, 0, 1, 0.0, None, 0, 0, encode_message(body=b""), state)
     value = read_message_annotations(told, split(told)).get("x-opt-message-state")
     assert (value, type(value)) == ((state, Int) if state else (None, type(None)))
+
+
+@pytest.mark.parametrize("header", [None, Header(durable=True, ttl=UInt(5000))])
+@pytest.mark.parametrize("annotations", [None, {Symbol("x-opt-a"): 1}, {Symbol("x-opt-a"): "x" * 300}])
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("an id", "an id"),
+        ("", ""),
+        ("Bären", "Bären"),
+        ("x" * 128, "x" * 128),
+        (b"\xff id", "\ufffd id"),
+        (uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (12, "12"),
+    ],
+)
+def test_the_message_id_in_what_was_sent_and_in_what_is_kept(
+    header: Header | None, annotations: dict[Any, Any] | None, given: Any, wanted: str
+) -> None:
+    properties = Properties(message_id=given, subject="s" * 200)
+    for extra in (properties, Properties(message_id=given)):
+        payload = encode_message(header=header, message_annotations=annotations, properties=extra, body=b"b")
+        assert message_id_in(payload) == wanted
+        kept = take_in(payload, lambda: "none")
+        assert kept is not None
+        assert message_id_in(kept[3], kept[2]) == wanted
+
+
+def test_a_message_without_an_id_gets_one_and_none_is_found_in_what_was_sent() -> None:
+    payload = encode_message(body=b"b")
+    kept = take_in(payload, lambda: "given")
+    assert kept is not None
+    assert (message_id_in(payload), message_id_in(kept[3], kept[2])) == (None, "given")

@@ -41,6 +41,20 @@ def test_counts_show_up_under_their_labels() -> None:
         'pairbus_settlements_total{namespace="contoso",entity="orders",outcome="complete"} 3',
         'pairbus_settlements_total{namespace="contoso",entity="orders",outcome="dead-letter"} 1',
     ]
+    namespace.meter.count("orders", "send", "syphon", 70_000)
+    namespace.meter.count("orders", "poll", "app", 0)
+    labels = 'namespace="contoso",entity="orders",operation'
+    assert lines(metrics, "operations_total") == [
+        f'pairbus_operations_total{{{labels}="poll",cause="app"}} 1',
+        f'pairbus_operations_total{{{labels}="send",cause="syphon"}} 1',
+    ]
+    assert lines(metrics, "operation_units_total")[1] == (
+        f'pairbus_operation_units_total{{{labels}="send",cause="syphon"}} 2'
+    )
+    assert lines(metrics, "operation_bytes_total") == [
+        f'pairbus_operation_bytes_total{{{labels}="poll",cause="app",direction="out"}} 0',
+        f'pairbus_operation_bytes_total{{{labels}="send",cause="syphon",direction="in"}} 70000',
+    ]
     assert lines(metrics, "refusals") == [
         'pairbus_refusals_total{namespace="contoso",entity="",condition="amqp:not-found"} 1',
         'pairbus_refusals_total{namespace="contoso",entity="orders",condition="com.microsoft:server-busy"} 1',

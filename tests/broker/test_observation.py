@@ -132,7 +132,10 @@ async def test_p51_ten_idle_long_polls_of_a_quarter_of_an_hour_are_forty_an_hour
         assert [round((event["t"] - began) / QUARTER_S, 1) for event in seen] == [1.0, 2.0, 3.0, 4.0]
         for event in seen:
             del event["t"]
-            assert event == {"kind": "poll", "ns": "contoso", "entity": queue, "outcome": "ok", "cause": "app"}
+            assert event == {
+                "kind": "poll", "ns": "contoso", "entity": queue,
+                "bytes": 0, "units": 1, "outcome": "ok", "cause": "app",
+            }  # fmt: skip
 
 
 async def send(broker: Broker, queue: str) -> None:

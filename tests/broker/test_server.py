@@ -192,12 +192,13 @@ async def test_the_ledger_tells_what_happened_to_each_message(tmp_path: Path) ->
     (path,) = (tmp_path / "contoso" / "ledger").glob("*.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     seen = [(line["kind"], line.get("mid"), line.get("seq"), line["outcome"]) for line in lines if "entity" in line]
-    assert ("send", "a", None, "ok") in seen
-    assert ("send", "b", None, "ok") in seen
+    assert ("send", "a", 1, "ok") in seen
+    assert ("send", "b", 2, "ok") in seen
     assert ("receive", "a", 1, "ok") in seen
-    assert ("dead-letter", None, 1, "ok") in seen
+    assert ("dead-letter", "a", 1, "ok") in seen
     assert ("receive", "b", 2, "ok") in seen
-    assert ("settle", None, 2, "ok") in seen
+    assert ("settle", "b", 2, "ok") in seen
+    assert ("left", "a", 1, "ok") in seen
     assert all(line["ns"] == "contoso" for line in lines if "entity" in line)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -27,6 +27,16 @@ class Pair(NamedTuple):
     @property
     def secondary_address(self) -> Address:
         return Address(self.secondary.connection_string)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one session of the test process: a JVM takes seconds to start, and a process has only one."""
+    from pairbus.spark import session
+
+    made = session("local[2,4]")
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")

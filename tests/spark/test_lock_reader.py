@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.lock_reader import MOVES, POLLS, LockStream, Share
+from pairbus.spark.lock_reader import MOVES, POLLS, LockStream, Share, take
 from pairbus.spark.noticeboard import STOP, Noticeboard
 from pairbus.spark.options import parse
+from pairbus.spark.schema import read
+from pairbus.spark.selection import Selection
 
 from .conftest import Pair, peeked, wire
 
@@ -73,7 +75,7 @@ def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[...
     end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["a"]
     found = rows(reading, start, end)
-    assert [row["message_id"] for row in found] == ["a0", "a1", "a2"]
+    assert [read(row["amqp"])["message_id"] for row in found] == ["a0", "a1", "a2"]
     assert {row["entity"] for row in found} == {"a"}
     with wire(pair.secondary) as client:
         client.settle_by_token("a", [_uuid(row["lock_token"]) for row in found], "completed")
@@ -97,7 +99,7 @@ def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callabl
         assert end["epoch"] > at["epoch"]
         batch = rows(reading, at, end)
         assert 0 < len(batch) <= 4
-        seen += [row["message_id"] for row in batch]
+        seen += [read(row["amqp"])["message_id"] for row in batch]
         at = end
     assert sorted(seen) == sorted(f"a{n}" for n in range(10))
 
@@ -119,6 +121,11 @@ def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockSt
     Noticeboard(tmp_path).raise_flag(STOP)
     wait_for(lambda: reading._watching().ready())
     assert reading.latestOffset(start) == start
+    assert reading._watcher is None
+    assert Noticeboard(tmp_path).news(POLLS)[-1] == {"stopped": True}
+    assert reading.latestOffset(start) == start
+    with wire(pair.secondary) as client:  # the watcher holds nothing
+        assert len(client.receiver("a").receive(1, max_wait=2)) == 1
 
 
 def test_p24_server_busy_at_a_destination_slows_the_source(
@@ -149,3 +156,59 @@ def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
     send(pair, "a", 1)
     second = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e["epoch"] > first["epoch"] and e)
     assert second["epoch"] > first["epoch"]
+
+
+def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    class Found:
+        may_change = True
+        names = ("a",)
+
+        def __call__(self) -> list[str]:
+            return list(self.names)
+
+    now = 0.0
+    found = Found()
+    make_queue(pair.secondary, "a", "late")
+    reading = LockStream(parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {}), found)
+    reading._roster._clock = lambda: now
+    try:
+        start = reading.initialOffset()
+        send(pair, "late", 1)
+        assert reading.latestOffset(start) == start
+        found.names = ("a", "late")
+        assert reading.latestOffset(start) == start
+        assert repr(reading._watcher) == "<Watcher 0 of 1 queues have messages>"
+        now = 31.0
+        end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+        assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 1
+    finally:
+        reading.stop()
+
+
+def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    make_queue(pair.secondary, "a")
+    send(pair, "a", 1200)
+    chosen = Selection.of([2, 3, 5, 1100])
+    got = [m.sequence_number for some in take(pair.secondary_address, Share("a", 10, chosen)) for m in some]
+    assert got == [2, 3, 5, 1100]
+    with wire(pair.secondary) as client:
+        receiver = client.receiver("a")
+        free: dict[int | None, int] = {}
+        while some := receiver.receive(500, max_wait=1):
+            free |= {each.sequence_number: each.delivery_count for each in some}
+    assert free.keys() == set(range(1, 1201)) - set(got) and set(free.values()) == {0}
+
+
+def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.secondary, "a")
+    send(pair, "a", 50)
+    got = [m.sequence_number for some in take(pair.secondary_address, Share("a", 2, Selection([(3, 9)]))) for m in some]
+    assert got == [3, 4]
+    begun = time.monotonic()
+    assert list(take(pair.secondary_address, Share("a", 2, Selection([(60, 70)])))) == []
+    assert list(take(pair.secondary_address, Share("a", 0, Selection([(5, 9)])))) == []
+    assert time.monotonic() - begun < 5

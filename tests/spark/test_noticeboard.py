@@ -34,4 +34,7 @@ def test_flags_are_seen_by_all_and_files_are_the_owners(tmp_path: Path) -> None:
     board.raise_flag("stop")
     board.append("moves", {})
     assert Noticeboard(tmp_path).is_raised("stop")
+    board.lower_flag("stop")
+    board.lower_flag("stop")
+    assert not Noticeboard(tmp_path).is_raised("stop")
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())

@@ -46,6 +46,15 @@ def test_what_spark_adds_is_passed_over() -> None:
     parse({"connectionString": CS, "path": "x", "checkpointLocation": "c", "spark.x": "y"}, {})
 
 
+def test_the_cause_p51() -> None:
+    assert parse({"connectionString": CS}, {}).address.cause == "spark"
+    parsed = parse({"connectionString": CS, "settleConnectionString": CS, "cause": "Move"}, {})
+    assert parsed.settle is not None
+    assert (parsed.address.cause, parsed.settle.cause) == ("move", "move")
+    with pytest.raises(InvalidOption, match="cause 'rain' is not known; right are app, ping, syphon"):
+        parse({"connectionString": CS, "cause": "rain"}, {})
+
+
 def test_no_repr_holds_the_key() -> None:
     parsed = parse({"connectionString": CS, "settleConnectionString": CS}, {})
     assert "c2VjcmV0" not in repr(parsed)

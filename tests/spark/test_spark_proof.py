@@ -3,12 +3,14 @@ executors. A JVM for the module, and one for each program that needs its own."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,6 @@ from .conftest import Pair, admin_of, peeked, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pairbus.spark import session
-
-    made = session("local[2,4]")
-    yield made
-    made.stop()
 
 
 def send(pair: Pair, entity: str, *payloads: bytes, secondary: bool = False) -> None:
@@ -242,6 +235,54 @@ def test_p36_p39_the_syphon_on_two_executors_brings_all_home(
     assert_all_home(pair, backlog)
 
 
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """The URL of a master with two workers, each a process of its own."""
+    import pyspark
+
+    from pairbus.spark.java import java_home
+    from tests.broker.broker_process import quiet_port
+
+    home = Path(pyspark.__file__).parent
+    environ = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(java_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+    }
+    port = quiet_port()
+    url = f"spark://127.0.0.1:{port}"
+    at = ["--host", "127.0.0.1", "--webui-port", "0"]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(tmp_path / "cluster.log", "wb"))
+
+        def start(name: str, *words: str) -> None:
+            command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *at, *words]
+            process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=log, stderr=log)
+            stack.callback(process.wait, 30)
+            stack.callback(process.kill)
+
+        start("master.Master", "--port", str(port))
+        end = time.monotonic() + 60
+        while b"I have been elected leader" not in (tmp_path / "cluster.log").read_bytes():
+            assert time.monotonic() < end, (tmp_path / "cluster.log").read_text()
+            time.sleep(0.1)
+        for number in range(2):
+            start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"w{number}"), url)
+        yield url
+
+
+def test_p36_p39_the_syphon_on_a_standalone_master_with_two_workers_brings_all_home(
+    pair: Pair, backlog: dict[str, bytes], standalone: str, tmp_path: Path
+) -> None:
+    report, left = run_program(pair, standalone, tmp_path)
+    assert left == [] and report["moved"] >= len(backlog)
+    assert_all_home(pair, backlog)
+    executors = [folder for number in range(2) for folder in (tmp_path / f"w{number}").glob("app-*/*")]
+    assert len(executors) == 2
+
+
 def test_p41_the_command_drains_on_spark(pair: Pair, backlog: dict[str, bytes], tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pairbus", "syphon", "--primary-name", "contoso", "--count", "3", "--drain", "--json",
@@ -273,8 +314,6 @@ if __name__ == "__main__":
 def test_p38_an_application_that_hosts_the_syphon_runs_it_on_spark(
     pair: Pair, backlog: dict[str, bytes], tmp_path: Path
 ) -> None:
-    import time
-
     (tmp_path / "host.py").write_text(HOST)
     with subprocess.Popen(
         [sys.executable, "host.py", pair.primary.connection_string, pair.secondary.connection_string],

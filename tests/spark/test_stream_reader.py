@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.spark.stream_reader import admit
+from pairbus.spark.listing import Entities
+from pairbus.spark.options import Address, parse
+from pairbus.spark.stream_reader import PeekStream, admit
 
+from .conftest import Pair, admin_of, wire
 from .test_batch_reader import SEQUENCES, Asked
 
 QUEUES = st.dictionaries(st.sampled_from(["a", "b", "c"]), SEQUENCES, min_size=1)
@@ -38,3 +44,41 @@ def test_what_comes_after_the_goal_waits_for_the_next_run() -> None:
 def test_a_small_limit_is_shared_among_many() -> None:
     end = admit(dict.fromkeys("abc", 1), 2, lambda entity, number: number)
     assert sum(end.values()) - 3 == 2
+
+
+def test_before_spark_4_2_without_a_start_all_is_read_at_any_rate_and_the_end_never_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = [1, 2, 3]
+    stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "1"}, {}), lambda: ["a"])
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(there)(number))
+    assert stream.latestOffset() == stream.latestOffset() == {"a": 4}
+    there.clear()  # somebody took them away
+    assert stream.latestOffset() == {"a": 4}
+    there.append(4)
+    assert stream.latestOffset() == {"a": 5}
+
+
+def test_an_entity_that_is_made_while_a_stream_runs_is_found(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    address = Address(pair.primary.connection_string, ca_file=str(pair.primary.ca_file))
+    options = parse({"connectionString": pair.primary.connection_string, "entity": "late-*"}, {})
+    make_queue(pair.primary, "late-1")
+    stream = PeekStream(options, Entities(address, ["late-*"]))
+    monkeypatch.setattr(stream._roster, "_clock", lambda: now)
+    start = stream.initialOffset()
+    assert start == {"late-1": 1}
+    with admin_of(pair.primary) as admin:
+        admin.create_queue("late-2")
+        with wire(pair.primary) as client:
+            client.sender("late-2").send(b"\x00Su\xa0\x01x")
+        assert stream.latestOffset(start) == start
+        now = 31.0
+        end = stream.latestOffset(start)
+        assert end == {"late-1": 1, "late-2": 2}
+        (partition,) = stream.partitions(start, end)
+        assert [batch.num_rows for batch in stream.read(partition)] == [1]
+        admin.delete_queue("late-2")
+    assert stream.latestOffset(end) == end, "gone again: the others go on"

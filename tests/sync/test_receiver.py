@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessag
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing.observers import LedgerObserver, Observer
 from pairbus.sync import receiver as receiver_module
 from pairbus.sync.inner import InnerSender
 from pairbus.sync.receiver import PairedReceiver, paired_receiver
 from pairbus.testing import fault
 
+from ..pairing.ledger_lines import told
 from ..pairing.sdk_rig import sdk_client, takes
 
 PING = "a ping to these tests"  # the embedded broker never delivers a true one
@@ -32,6 +35,7 @@ class Rig:
         self.halt_s = 1.0
         self.until = 0.0
         self.busy = 0
+        self.watchers: tuple[Observer, ...] = ()
         self._senders: dict[str, InnerSender] = {}
 
     def on_busy(self) -> None:
@@ -40,7 +44,13 @@ class Rig:
 
     def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
         made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
-        receiver = paired_receiver(made, queue or self.queue, on_busy=self.on_busy, halted_until=lambda: self.until)
+        receiver = paired_receiver(
+            made,
+            queue or self.queue,
+            on_busy=self.on_busy,
+            halted_until=lambda: self.until,
+            watchers=lambda: self.watchers,
+        )
         self._stack.callback(receiver.close)
         return receiver
 
@@ -300,3 +310,72 @@ def test_p54_during_an_outage_it_behaves_as_the_sdks(rig: Rig) -> None:
                 outcomes.append(type(error).__name__)
     assert outcomes[0] == outcomes[1]
     assert rig.busy == 0
+
+
+def test_p51_what_is_received_and_settled_is_in_the_ledger(rig: Rig, tmp_path: Path) -> None:
+    ledger = LedgerObserver(tmp_path, "contoso", "contoso2")
+    rig.watchers = (ledger,)
+    rig.send("complete", "abandon", "defer", "bury")
+    receiver = rig.receiver()
+    got: list[Any] = []
+    while len(got) < 4:
+        got += receiver.receive_messages(4 - len(got), max_wait_time=5)
+    first, second, third, fourth = got
+    receiver.complete_message(first)
+    receiver.defer_message(third)
+    receiver.dead_letter_message(fourth)
+    (again,) = receiver.receive_deferred_messages([third.sequence_number])
+    receiver.complete_message(again)
+    with pytest.raises(ValueError):
+        receiver.complete_message(again)
+    receiver.abandon_message(second)
+    taking = rig.receiver(receive_mode="receiveanddelete")
+    (taken,) = taking.receive_messages(max_wait_time=5)
+    assert taking.receive_messages(max_wait_time=0.1) == []
+    burial = rig.receiver(sub_queue="deadletter")
+    for buried in burial:
+        burial.complete_message(buried)
+        break
+    ledger.close()
+    dead = f"{rig.queue}/$DeadLetterQueue"
+    found = told(tmp_path)
+    seen = [(each["kind"], each["entity"], each.get("mid"), each.get("seq"), each["outcome"]) for each in found]
+    kinds = {
+        mid: [(kind, entity, outcome) for kind, entity, each, _, outcome in seen if each == mid]
+        for mid in (first.message_id, second.message_id, third.message_id, fourth.message_id, None)
+    }
+    plain, settle = ("receive", rig.queue, "ok"), ("settle", rig.queue, "ok")
+    assert kinds[first.message_id] == [plain, settle]
+    assert kinds[second.message_id] == [plain, settle, plain, settle], "abandoned, then taken for good"
+    assert kinds[third.message_id] == [plain, settle, plain, settle, ("settle", rig.queue, "MessageAlreadySettled")]
+    assert kinds[fourth.message_id] == [
+        plain, ("dead-letter", rig.queue, "ok"), ("receive", dead, "ok"), ("settle", dead, "ok"),
+    ]  # fmt: skip
+    assert kinds[None] == [("poll", rig.queue, "ok")]
+    assert taken.message_id == second.message_id
+    assert {seq for _, _, mid, seq, _ in seen if mid == third.message_id} == {third.sequence_number}
+    for each in found:
+        assert (each["ns"], each["cause"]) == ("contoso", "app")
+        if each["kind"] == "receive":
+            assert 100 < each["bytes"] < 1500 and each["units"] == 1
+        elif each["kind"] == "poll":
+            assert (each["bytes"], each["units"]) == (0, 1)
+
+
+def test_p14_nobody_who_watches_is_told_nothing_and_one_who_fails_stops_nothing(rig: Rig) -> None:
+    class Failing(Observer):
+        wants_receives = True
+
+        def received(self, entity: str, messages: Any, removed: bool) -> None:
+            raise RuntimeError("watching")
+
+        def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
+            raise RuntimeError("watching")
+
+    rig.send("a", "b")
+    receiver = rig.receiver()
+    for watchers in ((), (Failing(),)):
+        rig.watchers = watchers
+        (message,) = receiver.receive_messages(max_wait_time=5)
+        receiver.complete_message(message)
+    assert rig.left() == []

@@ -7,8 +7,8 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
 from pairbus.amqp.types import Int, Symbol, Timestamp
-from pairbus.pairing.aliases import bring_home
-from pairbus.syphon.arrival import LOCK_S_MAX, LOCK_S_UNKNOWN, arrive, key_of, message_id_of, path_of
+from pairbus.pairing.aliases import bring_home, sent_anew
+from pairbus.syphon.arrival import LOCK_S_MAX, LOCK_S_UNKNOWN, arrive, bound_for, key_of, message_id_of, path_of
 from pairbus.syphon.parcels import Parcel, Rejection
 
 from .rig import QUEUE
@@ -114,3 +114,31 @@ def test_for_the_ledger() -> None:
     assert message_id_of(delivery()) == "m1"
     assert message_id_of(encode_message(body=b"")) is None
     assert path_of(delivery()) == "orders"
+
+
+def test_a_message_that_goes_on_as_it_is() -> None:
+    payload = delivery({"DeadLetterReason": "my own", "colour": "red"})
+    parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, handle="h")
+    assert isinstance(parcel, Parcel)
+    assert (parcel.path, parcel.key, parcel.lock_s, parcel.handle) == (
+        "copies",
+        (QUEUE, 42, 1_699_999_000_000),
+        60.0,
+        "h",
+    )
+    assert parcel.payload == sent_anew(payload, is_dead_letter=False) and b"DeadLetterReason" in parcel.payload
+    assert not parcel.alone
+    dead = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, is_dead_letter=True)
+    assert isinstance(dead, Parcel) and b"DeadLetterReason" not in dead.payload and b"colour" in dead.payload
+
+
+def test_what_names_a_session_or_a_partition_goes_on_alone() -> None:
+    session = encode_message(None, None, Properties(message_id="m", group_id="s"), body=b"x")
+    for payload in (session, delivery(x_opt_partition_key="p")):
+        parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX)
+        assert isinstance(parcel, Parcel) and parcel.alone
+
+
+def test_what_can_t_be_read_does_not_go_on() -> None:
+    found = bound_for("copies", QUEUE, b"\x00\x53\x70", TOKEN, now=5.0, now_unix=NOW_UNIX)
+    assert isinstance(found, Rejection) and found.reason == "MessageNotReadable" and found.parcel.path == "copies"

@@ -28,3 +28,9 @@ async def test_a_client_of_it() -> None:
     client = Endpoint.from_connection_string(TEXT).client(timeout=3.0)
     assert (client.host, client.port, client.timeout) == ("contoso.servicebus.windows.net", 5671, 3.0)
     await client.close()
+
+
+async def test_its_clients_say_for_whose_sake_they_work_p51() -> None:
+    endpoint = Endpoint.from_connection_string(TEXT)
+    moving = endpoint._replace(cause="move").client()
+    assert (endpoint.client().cause, endpoint.client(cause="syphon").cause, moving.cause) == ("app", "syphon", "move")

@@ -4,7 +4,7 @@ import pytest
 
 from pairbus.syphon import books
 from pairbus.syphon.books import CROWD, SLOW_S
-from pairbus.syphon.destinations import Verdict
+from pairbus.syphon.destinations import Destinations, Verdict
 from pairbus.syphon.parcels import (
     Command,
     Complete,
@@ -455,6 +455,36 @@ class TestEnding:
         assert underway.retry("news", 1) == []
         (release,) = underway.retry("orders", 10)
         assert isinstance(release, Release) and len(release.parcels) == 2
+
+    def test_p40_what_was_left_comes_back_with_its_destination(self) -> None:
+        """One message tries it when its time has come; the others follow when it is back, not when their locks end."""
+        underway = Underway()
+        underway.failed(sent(underway, parcel(1), parcel(2), parcel(3)), AWAY, 0.0)
+        assert underway.revive(0.5) == [], "it was tried just now"
+        (release,) = underway.revive(1.0)
+        assert isinstance(release, Release) and len(release.parcels) == 1
+        (trial,) = sent(underway, parcel(1, now=1.0), now=1.0)
+        assert underway.revive(2.0) == [], "the trial is under way"
+        underway.confirmed([trial])
+        (release,) = underway.revive(2.0)
+        assert isinstance(release, Release) and len(release.parcels) == 2
+        assert (underway.left, underway.revive(3.0)) == (0, [])
+
+    def test_p40_what_stays_away_is_tried_with_one_message_and_ever_longer_pauses(self) -> None:
+        underway = Underway()
+        underway.failed(sent(underway, parcel(1), parcel(2)), AWAY, 0.0)
+        for now, pause in ((1.0, 2.0), (3.0, 4.0), (7.0, 8.0)):
+            (release,) = underway.revive(now)
+            assert isinstance(release, Release) and len(release.parcels) == 1
+            underway.failed(sent(underway, parcel(1, now=now), now=now), AWAY, now)
+            assert underway.revive(now + pause - 0.1) == []
+
+    def test_p24_a_halt_keeps_what_was_left(self) -> None:
+        underway = Underway(Destinations(lambda path: 30.0))
+        received(underway, parcel(1))
+        assert underway.left == 1
+        assert underway.revive(29.0) == []
+        assert len(underway.revive(30.0)) == 1
 
     def test_nothing_is_reported_for_nothing(self) -> None:
         underway = Underway()

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pairbus.amqp.message import read_application_properties, split
+from pairbus.amqp.errors import SESSION_CANNOT_BE_LOCKED
+from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_body, split
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.testing import fault
 from pairbus.wire import Busy, LockLost, NotFound, Refused, TimedOut, TooLarge, Unauthorized, Unreachable, WireClient
@@ -64,6 +65,24 @@ async def test_each_settlement(client: WireClient, pairbus_queue: Make) -> None:
     fields = read_application_properties(buried.payload, split(buried.payload))
     assert fields == {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
     await dead.complete(buried)
+
+
+async def test_one_session(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue(requires_session=True)
+    sender = await client.sender(queue)
+    for number in range(4):
+        await sender.send(encode_message(properties=Properties(group_id=f"s{number % 2}"), body=str(number).encode()))
+    with pytest.raises(Refused, match="session"):
+        await client.receiver(queue)
+    receiver = await client.receiver(queue, session_id="s1")
+    messages = await receiver.receive(4, 5.0)
+    assert [read_body(each.payload, each.sections) for each in messages] == [[("data", b"1")], [("data", b"3")]]
+    await receiver.complete(messages)
+    with pytest.raises(Refused) as held:
+        await client.receiver(queue, session_id="s1")
+    assert held.value.condition == SESSION_CANNOT_BE_LOCKED
+    await receiver.close()
+    assert len(await client.peek(queue)) == 2
 
 
 async def test_settling_by_token_from_another_client(

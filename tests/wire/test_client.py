@@ -14,6 +14,7 @@ import uvloop
 
 from pairbus.amqp.connection import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
 from pairbus.amqp.performatives import Error
+from pairbus.billing import cause_in
 from pairbus.broker.certificates import Certificates, ensure
 from pairbus.wire import (
     ClientClosed,
@@ -351,3 +352,18 @@ def test_on_uvloop(certificates: Certificates) -> None:
                 await receiver.complete(messages)
 
     uvloop.run(talk())
+
+
+async def test_it_says_for_whose_sake_it_works_p51(peer: Peer) -> None:
+    async with WireClient("127.0.0.1", peer.port, tls=False) as app:
+        await app.connect()
+        async with WireClient("127.0.0.1", peer.port, tls=False, cause="syphon") as syphon:
+            await syphon.connect()
+            opened = [each.connection.remote_open for each in peer.sessions]
+            said = [cause_in(each.properties) for each in opened if each is not None]
+    assert sorted(said) == ["app", "syphon"]
+
+
+def test_a_cause_that_is_none() -> None:
+    with pytest.raises(ValueError, match="'weather' is not a cause; right are app, ping, syphon, move, spark, manage"):
+        WireClient("127.0.0.1", cause="weather")

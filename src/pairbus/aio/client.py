@@ -226,13 +226,14 @@ class ServiceBusClient(SdkClient):
     def _receiver(self, made: ServiceBusReceiver, entity: str) -> ServiceBusReceiver:
         if self._pairing is None:
             return made
-        halts = self._pairing.halts
+        halts, heart = self._pairing.halts, self._pairing.heart
         return paired_receiver(
             made,
             entity,
             on_busy=lambda: halts.busy(entity),
             halted_until=lambda: halts.halted_until(entity),
             check_client=self._check_usable,
+            watchers=lambda: heart.receive_observers,
         )
 
     def _unlisted(self, sender: ServiceBusSender) -> ServiceBusSender:

@@ -80,6 +80,7 @@ class Heart:
         self.observers = observers
         #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
         self.send_observers = _wanting_sends(observers)
+        self.receive_observers = _wanting_receives(observers)
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -133,6 +134,7 @@ class Heart:
     def _set_observers(self, observers: tuple[Observer, ...]) -> None:
         self.observers = observers
         self.send_observers = _wanting_sends(observers)
+        self.receive_observers = _wanting_receives(observers)
 
     def announce(self, *events: Event) -> None:
         """Tells what a shell, not the coordinator, has seen."""
@@ -264,6 +266,10 @@ class Heart:
 
 def _wanting_sends(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     return tuple(observer for observer in observers if observer.wants_sends)
+
+
+def _wanting_receives(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+    return tuple(observer for observer in observers if observer.wants_receives)
 
 
 def guarded(callback: Callable[..., object], *arguments: object) -> object:

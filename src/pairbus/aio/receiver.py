@@ -11,6 +11,7 @@ Private parts of the SDK's receiver that it overrides or reads:
     _mgmt_request_response       one management call: peek, renew, deferred messages, session state, settle by token
     _inner_anext                  one step of an iteration
     _settle_message, _open       attempts that do not wait for a halt
+    _settle_message_with_retry   one settlement, whatever it is
     _max_wait_time, _receive_mode, _config.retry_total, _shutdown (an asyncio.Event), _check_live
 """
 
@@ -24,10 +25,12 @@ from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
-from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS
+from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, MESSAGE_DEAD_LETTER
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
+from pairbus.aio.heart import guarded
+from pairbus.pairing.observers import Observer, booked_as, outcome_of
 from pairbus.pairing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted, forked
 
@@ -42,6 +45,8 @@ class PairedReceiver(ServiceBusReceiver):
     _on_busy: Callable[[], object]
     _halted_until: Callable[[], float]
     _check_client: Callable[[], None]
+    _watchers: Callable[[], tuple[Observer, ...]]
+    _booked_as: str
 
     async def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
@@ -50,6 +55,7 @@ class PairedReceiver(ServiceBusReceiver):
         deadline = time.monotonic() + (DEFAULT_RECEIVE_WAIT_TIME_SECS if granted is None else granted)
         while True:
             messages = await super().receive_messages(max_message_count, max_wait_time)
+            self._tell_received(messages)
             kept = await self._without_pings(messages)
             # Only pings: they are as good as nothing, so the call goes on for what is left of its time.
             max_wait_time = deadline - time.monotonic()
@@ -59,9 +65,10 @@ class PairedReceiver(ServiceBusReceiver):
     async def receive_deferred_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
     ) -> list[ServiceBusReceivedMessage]:
-        return await self._without_pings(
-            await super().receive_deferred_messages(sequence_numbers, timeout=timeout, **kwargs)
-        )
+        messages = await super().receive_deferred_messages(sequence_numbers, timeout=timeout, **kwargs)
+        if messages:
+            self._tell_received(messages)
+        return await self._without_pings(messages)
 
     async def peek_messages(
         self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None, **kwargs: Any
@@ -82,6 +89,7 @@ class PairedReceiver(ServiceBusReceiver):
     async def _inner_anext(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
         while True:
             message = await super()._inner_anext(wait_time)
+            self._tell_received([message])
             if await self._without_pings([message]):
                 return message
 
@@ -97,6 +105,36 @@ class PairedReceiver(ServiceBusReceiver):
                     # Nobody waits for it, and its second is over: the broker drops it by itself.
                     _log.debug("A ping from %s could not be completed: %r", self._halting_entity, error)
         return [message for message in messages if message not in pings]
+
+    # Books (P51)
+
+    async def _settle_message_with_retry(
+        self,
+        message: Any,
+        settle_operation: str,
+        dead_letter_reason: str | None = None,
+        dead_letter_error_description: str | None = None,
+    ) -> None:
+        arguments = (message, settle_operation, dead_letter_reason, dead_letter_error_description)
+        if not self._watchers():
+            await super()._settle_message_with_retry(*arguments)  # type: ignore[no-untyped-call]
+            return
+        began = time.monotonic()
+        failure: BaseException | None = None
+        try:
+            await super()._settle_message_with_retry(*arguments)  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            is_dead_letter = settle_operation == MESSAGE_DEAD_LETTER
+            ms = (time.monotonic() - began) * 1000.0
+            for each in self._watchers():
+                guarded(each.settled, self._booked_as, message, is_dead_letter, outcome_of(failure), ms)
+
+    def _tell_received(self, messages: list[ServiceBusReceivedMessage]) -> None:
+        for each in self._watchers():
+            guarded(each.received, self._booked_as, messages, self._receive_mode != ServiceBusReceiveMode.PEEK_LOCK)
 
     # Halts
 
@@ -179,11 +217,13 @@ def paired_receiver(
     on_busy: Callable[[], object],
     halted_until: Callable[[], float],
     check_client: Callable[[], None] = lambda: None,
+    watchers: Callable[[], tuple[Observer, ...]] = tuple,
 ) -> PairedReceiver:
     """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
 
     `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
-    entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43).
+    entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43); `watchers`
+    gives those who want to hear of receives.
     """
     receiver.__class__ = PairedReceiver
     assert isinstance(receiver, PairedReceiver)
@@ -191,5 +231,7 @@ def paired_receiver(
     receiver._on_busy = on_busy
     receiver._halted_until = halted_until
     receiver._check_client = check_client
+    receiver._watchers = watchers
+    receiver._booked_as = booked_as(entity, receiver.entity_path)
     receiver._process = os.getpid()
     return receiver

@@ -126,14 +126,14 @@ class AdminApi:
         metrics: Callable[[], str] | None = None,
         metrics_beyond_loopback: bool = False,
         trouble: Callable[[], str | None] | None = None,
-        answered: Callable[[str, str, int, float], None] | None = None,
+        answered: Callable[[str, str, int, int, float], None] | None = None,
         created_at: float = 0.0,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         new_key: Callable[[], str] = random_key,
     ) -> None:
         """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
         call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
-        `answered(method, entity path, status, seconds)` is told of every call."""
+        `answered(method, entity path, status, bytes, seconds)` is told of every call."""
         self._namespace = namespace
         self._authorize = authorize
         self._clock = clock
@@ -160,7 +160,7 @@ class AdminApi:
         except _Answer as answer:
             response = self._error(answer, path, now)
         if self._answered is not None:
-            self._answered(request.method, path, response.status, self._clock() - now)
+            self._answered(request.method, path, response.status, len(response.body), self._clock() - now)
         return response
 
     async def _route(self, call: _Call) -> Response:

@@ -26,6 +26,7 @@ from pairbus.amqp.events import (
     Event,
     LinkAttached,
     LinkDetached,
+    Opened,
     SaslInitiated,
     SessionEnded,
 )
@@ -33,6 +34,7 @@ from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
+from pairbus.billing import APP, cause_in
 
 from .authorization import Authorization
 from .links import Egress, Ingress, ResponseNode, rejected
@@ -71,6 +73,8 @@ class AmqpConnection(asyncio.Protocol):
         self.host = host
         self.loop = host.loop
         self.authorization = Authorization()
+        #: For whose sake it works, as it said when it opened (P51).
+        self.cause = APP
         self.can_write = True
         self.is_silent = False
         #: Entities to which sends came that a fault has swallowed.
@@ -116,6 +120,7 @@ class AmqpConnection(asyncio.Protocol):
             SessionEnded: self._on_session_ended,
             DeliveryTooLarge: self._on_too_large,
             SaslInitiated: self._on_sasl,
+            Opened: self._on_opened,
             Closed: self._on_closed,
         }
 
@@ -457,6 +462,9 @@ class AmqpConnection(asyncio.Protocol):
         if event.username is not None:
             self.authorization.put(self.host.claims_of_key(event.username))
             self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
+
+    def _on_opened(self, event: Opened) -> None:
+        self.cause = cause_in(event.open.properties)
 
     def _on_delivered(self, event: Delivered) -> None:
         context = event.link.context

@@ -1,4 +1,4 @@
-"""What a line on the control socket means: the answer to `fault`, `clear`, `list`, `status` and `rule`.
+"""What a line on the control socket means: the answer to `fault`, `clear`, `list`, `status`, `rule` and `left`.
 
 Decides on parsed JSON objects and returns JSON objects; control.py owns the socket. An answer has `ok`; when that is
 false, `error` says in one line what was wrong and what is allowed.
@@ -11,6 +11,7 @@ false, `error` says in one line what was wrong and what is allowed.
     {"command": "rule", "namespace": N, "name": K, "rights": ["Send", …], "entity"?}
         gives the namespace, or one queue or topic, a key of that name, or the key that is there those rights
         -> {"ok": true, "name", "rights", "primary_key", "secondary_key"}
+    {"command": "left", "namespace": N}     writes what is still there into the ledger -> {"ok": true, "left": how many}
 
 Keys leave this file in that one answer alone: never in an error, never in a log line.
 """
@@ -36,6 +37,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "list": frozenset({"namespace"}),
     "status": frozenset(),
     "rule": frozenset({"namespace", "name", "rights", "entity"}),
+    "left": frozenset({"namespace"}),
 }
 
 
@@ -48,27 +50,36 @@ class RuleWanted:
 
 
 Granted: TypeAlias = Callable[[AuthorizationRule | Refusal | Exception], None]
+#: Hears how many messages are left, or why nobody can say.
+Listed: TypeAlias = Callable[[int | str], None]
 
 
 class Commands:
     """`faults` is looked into at every command, so that namespaces may come and go; `status` adds to its answer;
-    `grant` makes a rule and gives it, or what was wrong, to its last argument."""
+    `grant` makes a rule and gives it, or what was wrong, to its last argument; `left` writes down what a namespace
+    holds and tells its last argument how much that was."""
 
-    __slots__ = ("_faults", "_grant", "_status")
+    __slots__ = ("_faults", "_grant", "_left", "_status")
 
     def __init__(
         self,
         faults: Mapping[str, Faults],
         status: Callable[[], dict[str, Any]] = dict,
         grant: Callable[[RuleWanted, float, Granted], None] | None = None,
+        left: Callable[[str, Listed], None] | None = None,
     ) -> None:
         self._faults = faults
         self._status = status
         self._grant = grant
+        self._left = left
 
     def begin(self, message: dict[str, Any], now: float, respond: Callable[[dict[str, Any]], None]) -> None:
-        """Any command. All but `rule`, which is written to disk first, are answered before this returns."""
-        if message.get("command") != "rule" or self._grant is None:
+        """Any command. All but `rule` and `left`, which are written to disk first, are answered before this returns."""
+        command = message.get("command")
+        if command == "left" and self._left is not None:
+            self._begin_left(message, self._left, respond)
+            return
+        if command != "rule" or self._grant is None:
             respond(self.answer(message, now))
             return
         try:
@@ -77,6 +88,24 @@ class Commands:
             respond({"ok": False, "error": str(error)})
             return
         self._grant(wanted, now, lambda result: respond(_granted(result)))
+
+    def _begin_left(
+        self,
+        message: dict[str, Any],
+        left: Callable[[str, Listed], None],
+        respond: Callable[[dict[str, Any]], None],
+    ) -> None:
+        try:
+            _checked(message)
+            self._of(message)
+        except InvalidFault as error:
+            respond({"ok": False, "error": str(error)})
+            return
+
+        def listed(found: int | str) -> None:
+            respond({"ok": False, "error": found} if isinstance(found, str) else {"ok": True, "left": found})
+
+        left(message["namespace"], listed)
 
     def answer(self, message: dict[str, Any], now: float) -> dict[str, Any]:
         try:
@@ -87,8 +116,8 @@ class Commands:
     def _answer(self, message: dict[str, Any], now: float) -> dict[str, Any]:
         command = _checked(message)
         match command:
-            case "rule":
-                raise InvalidFault("rule is not for here: it needs a broker that writes to disk")
+            case "rule" | "left":
+                raise InvalidFault(f"{command} is not for here: it needs a broker that writes to disk")
             case "fault":
                 return self._fault(message, now)
             case "clear":

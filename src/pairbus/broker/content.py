@@ -128,6 +128,30 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
     return header, count, pairs_bytes, bare, None
 
 
+def message_id_in(content: bytes, start: int = 0) -> str | None:
+    """As text, of a message that was taken in, or of what is kept of one, whose annotation pairs end at `start`."""
+    at = start
+    while content[at : at + 2] == b"\x00\x53":
+        section, code = content[at + 2], content[at + 3]
+        if section == 0x73:
+            if code == 0xC0 and content[at + 6] == 0xA1:
+                # what nearly everybody sends: the first field of a small list is a short string
+                return content[at + 8 : at + 8 + content[at + 7]].decode("utf-8", "replace")
+            break
+        # small sections before it: header, annotations
+        if section not in (0x70, 0x71, 0x72) or code not in (0xC0, 0xC1):
+            break
+        at += 5 + content[at + 4]
+    bare = content[start:] if start else content
+    try:
+        mid = read_properties(bare, split(bare)).message_id
+    except AmqpError:
+        return None
+    if isinstance(mid, bytes):
+        return mid.decode("utf-8", "replace")
+    return None if mid is None else str(mid)
+
+
 def _hop_of(payload: bytes, s: Sections) -> bytes:
     """The sender's delivery annotations. They are for one hop only (AMQP 3.2.2), but the service passes them on."""
     assert s.delivery_annotations is not None

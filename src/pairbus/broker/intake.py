@@ -20,6 +20,7 @@ from . import records
 from .content import Content, Traits, take_in, with_ttl
 from .duplicates import Sighting, key_of
 from .entity import QueueEntity
+from .fates import DUPLICATE, PINGED
 from .message import SCHEDULED, Message
 from .queue import MessageQueue
 from .refusal import Refusal
@@ -44,9 +45,9 @@ class Intake:
         payloads: Sequence[bytes],
         now: float,
         done: Done,
-        numbers: list[int] | None = None,
+        fates: list[int] | None = None,
     ) -> None:
-        """All of them or none. `numbers` is filled with what each one gets."""
+        """All of them or none. `fates` is filled with each one's sequence number, or what became of it instead."""
         entity = queue.entity
         if entity.deleting or queue.dead_letter is None or entity.refuses_sends is not None:
             done(_refuses_sends(queue))
@@ -65,8 +66,8 @@ class Intake:
             if kept is None:
                 pings.append(payload)
                 size += len(payload)
-                if numbers is not None:
-                    numbers.append(0)
+                if fates is not None:
+                    fates.append(PINGED)
                 continue
             header, pairs_count, pairs_bytes, content, traits = kept
             length = len(content)
@@ -87,8 +88,8 @@ class Intake:
                     done(refusal)
                     return
                 if duplicates is not None and duplicates.has(traits):
-                    if numbers is not None:
-                        numbers.append(0)
+                    if fates is not None:
+                        fates.append(DUPLICATE)
                     continue
                 number += 1
                 message = _special(entity, number, now, header, pairs_count, pairs_bytes, content, traits)
@@ -102,8 +103,8 @@ class Intake:
             parts.append(head)
             parts.append(content)
             messages.append(message)
-            if numbers is not None:
-                numbers.append(number)
+            if fates is not None:
+                fates.append(number)
         held = entity.active.size_bytes + entity.dead_letter.size_bytes + entity.pending_bytes
         if held + size > entity.max_bytes:
             done(_full(entity, held, size))

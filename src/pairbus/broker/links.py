@@ -29,6 +29,7 @@ from pairbus.amqp.performatives import (
 from pairbus.journal import JournalError
 
 from .namespace import refusal_of
+from .observation import Booked
 from .outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from .queue import Message, MessageQueue
 from .refusal import Refusal
@@ -96,18 +97,19 @@ class Ingress:
             limit = self.target.message_bytes_max
             if len(event.payload) > limit + _ENVELOPE_BYTES:
                 text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
-                self._stored(event, 1, now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
+                self._stored(event, None, [], now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
                 return
             try:
                 payloads = split_batch(event.payload)
             except AmqpError as error:
-                self._stored(event, 1, now, Refusal(error.condition, error.description))
+                self._stored(event, None, [], now, Refusal(error.condition, error.description))
                 return
         else:
             text = f"message format {event.message_format:#x} is not known"
-            self._stored(event, 1, now, Refusal(conditions.NOT_IMPLEMENTED, text))
+            self._stored(event, None, [], now, Refusal(conditions.NOT_IMPLEMENTED, text))
             return
-        done = partial(self._stored, event, len(payloads), now)
+        fates: list[int] = []
+        done = partial(self._stored, event, payloads, fates, now)
         if host.faults:
             refusal = host.faults.refusal("send", self.path, now, len(payloads))
             if refusal is not None:
@@ -117,9 +119,17 @@ class Ingress:
                 self.connection.release(len(event.payload))
                 self.connection.hang(self.path)
                 return
-        host.namespace.send(self.target, payloads, now, done)
+        host.namespace.send(self.target, payloads, now, done, fates)
 
-    def _stored(self, event: Delivered, count: int, since: float, refusal: Refusal | None) -> None:
+    def _stored(
+        self,
+        event: Delivered,
+        payloads: list[bytes] | None,
+        fates: list[int],
+        since: float,
+        refusal: Refusal | None,
+    ) -> None:
+        """`payloads` is None of what can't be taken apart."""
         connection = self.connection
         connection.release(len(event.payload))
         if not event.settled and not self.link.detached:
@@ -128,7 +138,12 @@ class Ingress:
             elif not connection.loses_answer(self.path):
                 connection.confirm(self.link, event.delivery_id)
         host = connection.host
-        host.observation.sent(self.path, event, count, since, host.clock(), refusal)
+        observation, now = host.observation, host.clock()
+        if payloads is None:
+            assert refusal is not None
+            observation.not_sent(self.path, len(event.payload), connection.cause, since, now, refusal)
+        else:
+            observation.sent(self.path, payloads, fates, connection.cause, since, now, refusal)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         limit = self.target.message_bytes_max
@@ -137,7 +152,9 @@ class Ingress:
         )
         if not event.settled:
             self.connection.reject(self.link, event.delivery_id, rejected(refusal))
-        self.connection.host.observation.refused(self.path, refusal)
+        host = self.connection.host
+        now = host.clock()
+        host.observation.not_sent(self.path, event.size, self.connection.cause, now, now, refusal)
 
     def closed(self) -> None:
         if not self._is_closed:
@@ -180,7 +197,8 @@ class Egress:
         self.session = session
         #: RECEIVE_AND_DELETE: the client asked for settled transfers.
         self.removes = link.snd_settle_mode == 1
-        self.unsettled: dict[int, tuple[bytes, int]] = {}  # delivery id → lock token, sequence number
+        #: Delivery id → lock token, sequence number, message id where a ledger is kept
+        self.unsettled: dict[int, Booked] = {}
         self._reserved = 0
         self._sweep_at = float("-inf")
         self._is_closed = False
@@ -213,7 +231,7 @@ class Egress:
         if self._is_waiting:
             self._is_waiting = False
             host = self.connection.host
-            host.observation.polled(self.path, host.clock())
+            host.observation.polled(self.path, self.connection.cause, host.clock())
 
     def _usual_count(self) -> int:
         """How many messages of the queue's average size are taken at once: they are all in memory then."""
@@ -228,7 +246,7 @@ class Egress:
         little it is tried again later, since nobody tells when."""
         loop = self.connection.loop
         if loop.time() >= self._sweep_at:
-            gone = [i for i, (token, _) in self.unsettled.items() if self.queue.locked_by(token) is None]
+            gone = [i for i, (token, _, _) in self.unsettled.items() if self.queue.locked_by(token) is None]
             for delivery_id in gone:
                 del self.unsettled[delivery_id]
                 self.connection.forget(self.link, delivery_id)
@@ -267,6 +285,7 @@ class Egress:
             namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session)
             return count
         connection = self.connection
+        received, cause = connection.host.observation.received, connection.cause
         link = self.link
         taken = 0
         while taken < count and connection.takes_more:
@@ -286,9 +305,9 @@ class Egress:
                     return taken
                 connection.unflushed_bytes += len(payload)
                 delivery_id = link.send(payload, token)
-                self.unsettled[delivery_id] = (token, message.sequence_number)
+                mid = received(self.path, message, payload, cause, now)
+                self.unsettled[delivery_id] = (token, message.sequence_number, mid)
                 connection.unsettled(link, delivery_id, self)
-                connection.host.observation.received(self.path, message, payload, now)
         return taken
 
     def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
@@ -296,14 +315,14 @@ class Egress:
         if refusal is not None:
             self.cut(refusal)
             return
-        namespace = self.connection.host.namespace
+        namespace, observation = self.connection.host.namespace, self.connection.host.observation
         now = self.connection.host.clock()
         if messages:
             self._is_waiting = False
         for message in messages:
             payload = namespace.delivery(self.queue, message, locked=False)
             self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
-            self.connection.host.observation.received(self.path, message, payload, now)
+            observation.received(self.path, message, payload, self.connection.cause, now, removed=True)
         self.connection.flush_soon()
         self.dispatcher.wake()
 
@@ -328,20 +347,18 @@ class Egress:
         answer = _ANSWERS[type(outcome)]
         host = connection.host
         now = host.clock()
-        tokens = []
-        numbers = []
+        entries = []
         for delivery_id in delivery_ids:
-            token, number = self.unsettled.pop(delivery_id)
-            tokens.append(token)
-            numbers.append(number)
+            entries.append(self.unsettled.pop(delivery_id))
             connection.forget(self.link, delivery_id)
+        tokens = [token for token, _, _ in entries]
         settle = partial(
             host.namespace.settle,
             self.queue,
             tokens,
             outcome,
             now,
-            partial(self._settled, delivery_ids, tokens, numbers, settled, answer, outcome, now),
+            partial(self._settled, delivery_ids, entries, settled, answer, outcome, now),
             session=self.session,
         )
         delay = host.faults.latency(self.path, now) if host.faults else 0.0
@@ -353,19 +370,18 @@ class Egress:
     def _settled(
         self,
         delivery_ids: list[int],
-        tokens: list[bytes],
-        numbers: list[int],
+        entries: list[Booked],
         settled: bool,
         answer: bytes,
         outcome: Outcome,
         since: float,
         refusal: Refusal | None,
     ) -> None:
-        host = self.connection.host
-        host.observation.settled(self.path, outcome, numbers, since, host.clock(), refusal)
+        host, cause = self.connection.host, self.connection.cause
+        host.observation.settled(self.path, outcome, entries, cause, since, host.clock(), refusal)
         if isinstance(refusal, LocksLost):
             lost = set(refusal.tokens)
-            for delivery_id, token in zip(delivery_ids, tokens, strict=True):
+            for delivery_id, (token, _, _) in zip(delivery_ids, entries, strict=True):
                 self._answer(delivery_id, delivery_id, settled, answer, refusal if token in lost else None)
             return
         first = previous = delivery_ids[0]

@@ -114,7 +114,8 @@ class Listener:
                 _close_all(reserved)
                 if error.errno == errno.EADDRINUSE and self.port == 0 and bound:
                     continue
-                raise OSError(error.errno, f"can't listen on {self.host}:{port}: {error.strerror}") from None
+                words = f"can't listen on {self.host}:{port}: {error.strerror}; choose another host or port"
+                raise OSError(error.errno, words) from None
             self.port, self._addresses, self._reserved = port, bound, reserved
             return
         raise OSError(errno.EADDRINUSE, f"found no port that is free on all addresses of {self.host}")

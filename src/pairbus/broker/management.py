@@ -105,10 +105,15 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     host = connection.host
 
     def answer(response: Response) -> None:
-        respond(management_response(request, response))
+        payload = management_response(request, response)
+        respond(payload)
         connection.flush_soon()
+        if is_managing:
+            outcome = "ok" if response.status < 400 else response.condition or str(response.status)
+            host.observation.managed(known, outcome, len(payload), connection.cause, now, host.clock())
 
     now = host.clock()
+    is_managing, known = False, path
     found = _OPERATIONS.get(request.operation.removeprefix(_PREFIX))
     if found is None:
         answer(Response(501, f"operation {request.operation!r} is not supported", conditions.NOT_IMPLEMENTED))
@@ -122,6 +127,8 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     if target is None:
         answer(Response(404, f"The messaging entity '{path}' could not be found.", conditions.NOT_FOUND))
         return
+    # only what is known to be there goes into the books: nobody may fill them with names
+    is_managing, known = operation not in _BOOKED_OTHERWISE, target.path
     if host.faults:
         refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
         if refusal is not None:
@@ -130,7 +137,7 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
-    host.observation.managed(target.path, request.operation, now)
+    host.observation.asked(target.path)
     arguments = Arguments(request.body)
 
     def run() -> None:
@@ -204,11 +211,16 @@ def _settle(call: Call) -> None:
     else:
         raise BadArgument(f"disposition-status {status!r} is not one of completed, abandoned, defered, suspended")
     session = call.session()
-    locked = [queue.locked_by(token) for token in tokens]
-    numbers = [message.sequence_number for message in locked if message is not None]
+    observation = call.host.observation
+    entries = [
+        (token, message.sequence_number, observation.id_at_hand(message))
+        for token in tokens
+        if (message := queue.locked_by(token)) is not None
+    ]
+    cause = call.connection.cause
 
     def done(refusal: Refusal | None) -> None:
-        call.host.observation.settled(queue.path, outcome, numbers, call.now, call.host.clock(), refusal)
+        observation.settled(queue.path, outcome, entries, cause, call.now, call.host.clock(), refusal)
         call.done(refusal)
 
     call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
@@ -218,8 +230,11 @@ def _receive_deferred(call: Call) -> None:
     queue = call.queue
     deletes = call.arguments.whole("receiver-settle-mode") == 0
 
+    observation, cause = call.host.observation, call.connection.cause
+
     def done(messages: list[Message], refusal: Refusal | None) -> None:
         if refusal is not None:
+            observation.not_received(queue.path, cause, call.now, refusal)
             call.refuse(refusal)
             return
         found = []
@@ -229,7 +244,7 @@ def _receive_deferred(call: Call) -> None:
             if message.lock_token is not None:
                 entry["lock-token"] = UUID(bytes_le=message.lock_token)
             found.append(entry)
-            call.host.observation.received(queue.path, message, payload, call.now)
+            observation.received(queue.path, message, payload, cause, call.now, removed=deletes)
         call.ok(messages=found)
 
     numbers = call.arguments.numbers("sequence-numbers")
@@ -265,14 +280,16 @@ def _schedule(call: Call) -> None:
         call.connection.hang(path)
         return
 
+    fates: list[int] = []
+
     def done(numbers: list[int], refusal: Refusal | None) -> None:
         if refusal is not None:
             call.refuse(refusal)
         elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.observation.scheduled(path, payloads, call.now, call.host.clock(), refusal)
+        call.host.observation.sent(path, payloads, fates, call.connection.cause, call.now, call.host.clock(), refusal)
 
-    call.host.namespace.schedule(call.target, payloads, call.now, done)
+    call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
 
 
 def _cancel(call: Call) -> None:
@@ -369,6 +386,10 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
     "remove-rule": (LISTEN, _remove_rule),
     "enumerate-rules": (LISTEN, _enumerate_rules),
 }
+
+
+#: Their messages are in the books one by one, as sends, receives and settlements; the request is not one more.
+_BOOKED_OTHERWISE = frozenset({_settle, _receive_deferred, _schedule})
 
 
 def _timestamp(seconds: float) -> Timestamp:

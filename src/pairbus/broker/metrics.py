@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from .metering import DIRECTIONS, OTHER, Key, Meter
+
 ENTITIES_MAX = 100_000
 CONDITIONS_MAX = 64
-OTHER = "(other)"
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
@@ -55,11 +56,13 @@ class NamespaceCounters:
         "connections_total",
         "entities",
         "http_requests",
+        "meter",
         "refusals",
     )
 
     def __init__(self) -> None:
         self.connections_total = 0
+        self.meter = Meter()
         self.http_requests: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
         self.entities: dict[str, EntityCounters] = {}
@@ -129,6 +132,8 @@ class Metrics:
         lines: list[str] = []
         for attribute, name, help_text in _ENTITY_COUNTERS:
             _family(lines, name, "counter", help_text, self._per_entity(attribute))
+        for name, help_text, samples in self._metered():
+            _family(lines, name, "counter", help_text, samples)
         _family(lines, "settlements_total", "counter", "Settled messages by outcome.", self._settles())
         _family(lines, "refusals_total", "counter", "Refused operations by condition.", self._refusals())
         _family(lines, "http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
@@ -151,6 +156,17 @@ class Metrics:
         for ns, entity, counters in self._entities():
             yield {"namespace": ns, "entity": entity}, getattr(counters, attribute)
 
+    def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
+        """What is billed (P51): docs/reference/metering.md says what counts as an operation."""
+        rows = [(_billed(ns, key), tally) for ns, counters in self._sorted() for key, tally in counters.meter.rows()]
+        help_text = "Billable operations by entity, operation and cause."
+        yield "operations_total", help_text, ((labels, tally.operations) for labels, tally in rows)
+        help_text = "The same in units of 64 KB, at least one an operation."
+        yield "operation_units_total", help_text, ((labels, tally.units) for labels, tally in rows)
+        help_text = "Encoded bytes of the same, in to the broker or out of it."
+        directed = [({**labels, "direction": DIRECTIONS[labels["operation"]]}, tally) for labels, tally in rows]
+        yield "operation_bytes_total", help_text, ((labels, tally.nbytes) for labels, tally in directed)
+
     def _settles(self) -> Iterable[Sample]:
         for ns, entity, counters in self._entities():
             for outcome, count in sorted(counters.settles.items()):
@@ -168,6 +184,10 @@ class Metrics:
         for ns, counters in self._sorted():
             for status, count in sorted(counters.http_requests.items()):
                 yield {"namespace": ns, "status": status}, count
+
+
+def _billed(ns: str, key: Key) -> dict[str, str]:
+    return {"namespace": ns, "entity": key.entity, "operation": key.operation, "cause": key.cause}
 
 
 def _family(lines: list[str], name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:

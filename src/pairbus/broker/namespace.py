@@ -8,7 +8,7 @@ calls are the namespace's own. Here are only the way to an entity, and time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from .registry import ENTITIES_MAX, Registry
 from .replay import rebuild
 from .session_access import SessionAccess
 from .settlement import Settlement
-from .store import Done, Store, refusal_of
+from .store import Done, Store, Witness, refusal_of
 from .tokens import random_tokens
 from .topic import SUBSCRIPTIONS, Topic
 from .topics import Topics
@@ -136,13 +136,16 @@ class Namespace:
         payloads: Sequence[bytes],
         now: float,
         done: Done,
-        numbers: list[int] | None = None,
+        fates: list[int] | None = None,
+        *,
+        numbered: bool = False,
     ) -> None:
-        """All of them or none. `numbers` is filled with what each one gets."""
+        """All of them or none. `fates` is filled with what became of each (fates.py); `numbered`: by its number in any
+        case."""
         if isinstance(target, Topic):
-            self._publishing.publish(target, payloads, now, done, numbers)
+            self._publishing.publish(target, payloads, now, done, fates, numbered)
         else:
-            self._intake.send(target, payloads, now, done, numbers)
+            self._intake.send(target, payloads, now, done, fates)
 
     def schedule(
         self,
@@ -150,18 +153,38 @@ class Namespace:
         payloads: Sequence[bytes],
         now: float,
         done: Callable[[list[int], Refusal | None], None],
+        fates: list[int] | None = None,
     ) -> None:
         """As `send`; tells the numbers by which they can be cancelled. 0 is that of a duplicate, which is dropped."""
-        numbers: list[int] = []
+        became: list[int] = [] if fates is None else fates
 
         def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else numbers, refusal)
+            done([] if refusal is not None else [max(0, fate) for fate in became], refusal)
 
-        self.send(target, payloads, now, finish, numbers)
+        self.send(target, payloads, now, finish, became, numbered=True)
 
     def cancel_scheduled(self, target: MessageQueue | Topic, numbers: Sequence[int], now: float, done: Done) -> None:
         queue = target.active if isinstance(target, Topic) else target
         self._settlement.cancel_scheduled(queue, numbers, now, done)
+
+    # ---- what somebody who keeps books wants to know
+
+    def tell(self, witness: Witness) -> None:
+        """From now on, of messages that go without their receivers' doing: outlived, unwanted, dead-lettered, called
+        off, deleted."""
+        self._store.witness = witness
+
+    @property
+    def message_count(self) -> int:
+        return sum(len(entity.active) + len(entity.dead_letter) for entity in self._store.by_id.values())
+
+    def contents(self) -> Iterator[tuple[str, int, str | None]]:
+        """Path, sequence number and message id of all that is there, in whatever state. What happens between two steps
+        may be in it or not; what is moved to the dead letters meanwhile may be in it twice, and is never left out."""
+        for entity in list(self._store.by_id.values()):
+            for queue in (entity.active, entity.dead_letter):
+                for message in queue.scan(0):
+                    yield queue.path, message.sequence_number, self._store.message_id(message)
 
     # ---- time
 

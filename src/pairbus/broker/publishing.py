@@ -16,9 +16,10 @@ from pairbus.amqp import errors as conditions
 from pairbus.journal import JournalError
 
 from . import records
-from .content import Content, Traits, pack_changes, with_ttl
+from .content import Content, Traits, message_id_in, pack_changes, with_ttl
 from .copies import Copy, Shared, header_of
 from .duplicates import Sighting
+from .fates import DUPLICATE, NO_SUBSCRIPTION, PINGED
 from .intake import Duplicates, contents_of
 from .message import RECOPIED, SCHEDULED, SETTLING, Message
 from .publication import pack_copy, pack_new_copy, pack_publication
@@ -66,13 +67,20 @@ class Publishing:
         return f"<Publishing to {self._store!r}>"
 
     def publish(
-        self, topic: Topic, payloads: Sequence[bytes], now: float, done: Done, numbers: list[int] | None = None
+        self,
+        topic: Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        fates: list[int] | None = None,
+        numbered: bool = False,
     ) -> None:
-        """All of them or none. `numbers` is filled with what each one gets."""
+        """All of them or none. `fates` is filled with what became of each: the number that the topic gave it, if that
+        was asked for (`numbered`) or is needed, or a word of fates.py."""
         if topic.deleting or topic.refuses_sends is not None:
             done(not_found(topic.path) if topic.deleting else topic.refuses_sends)
             return
-        issues: list[Issue | None] = []
+        issues: list[Issue | int] = []
         pings: list[bytes] = []
         size = 0
         contents = contents_of(topic, payloads, self._store.new_token, topic.takes_closely or topic.has_sessions)
@@ -84,11 +92,11 @@ class Publishing:
             if kept is None:
                 pings.append(payload)
                 size += len(payload)
-                issues.append(None)
+                issues.append(PINGED)
                 continue
             traits = kept[4]
             if duplicates is not None and traits is not None and duplicates.has(traits):
-                issues.append(None)
+                issues.append(DUPLICATE)
                 continue
             size += len(kept[3])
             issues.append(_issue(topic, kept, traits, payload, now))
@@ -102,11 +110,13 @@ class Publishing:
                 done(refusal)
                 return
             done = duplicates.joined(done)
+        if self._store.witness is not None:
+            done = self._unwanted(topic, issues, payloads, done)
         press = _Press(topic)
         for issue in issues:
-            number = 0 if issue is None else press.print(issue, now, numbered=numbers is not None)
-            if numbers is not None:
-                numbers.append(number)
+            fate = issue if isinstance(issue, int) else press.print(issue, now, numbered)
+            if fates is not None:
+                fates.append(fate)
         sighting: Sighting | None = None
         parts = press.parts
         if press.printed:
@@ -125,6 +135,24 @@ class Publishing:
         topic.pending_bytes += size
         written = partial(self._published, topic, press.printed, size, len(pings), len(head), now, done, sighting)
         self._store.append(kind, (head, *parts), written)
+
+    def _unwanted(self, topic: Topic, issues: Sequence[Issue | int], payloads: Sequence[bytes], done: Done) -> Done:
+        """`done`, and then the witness hears of those that no subscription takes."""
+        witness = self._store.witness
+        unwanted = [
+            message_id_in(payload)
+            for issue, payload in zip(issues, payloads, strict=True)
+            if isinstance(issue, Issue) and not issue.targets and issue.scheduled_at is None
+        ]
+        if witness is None or not unwanted:
+            return done
+
+        def told(refusal: Refusal | None) -> None:
+            done(refusal)
+            for mid in unwanted if refusal is None else ():
+                witness("expire", topic.path, None, mid, NO_SUBSCRIPTION)
+
+        return told
 
     def _published(
         self,
@@ -190,6 +218,8 @@ class Publishing:
         press = _Press(topic)
         messages: list[Message] = []
         left = list(due)
+        witness = self._store.witness
+        unwanted: list[tuple[int, str | None]] = []
         while left and press.length < _DUE_BYTES_MAX:
             message = left.pop(0)
             try:
@@ -199,9 +229,11 @@ class Publishing:
                 continue
             press.print_due(message, content, now)
             messages.append(message)
+            if witness is not None and not press.printed[-1].copies:
+                unwanted.append((message.sequence_number, message_id_in(content, message.pairs_bytes)))
         if messages:
             head = records.pack_batch_head(topic.id, len(press.printed))
-            written = partial(self._due_published, topic, messages, press.printed)
+            written = partial(self._due_published, topic, messages, press.printed, unwanted)
             self._store.append(records.PUBLISH, (head, *press.parts), written)
         return left
 
@@ -210,6 +242,7 @@ class Publishing:
         topic: Topic,
         messages: list[Message],
         printed: list[Printed],
+        unwanted: list[tuple[int, str | None]],
         error: JournalError | None,
         segment: int,
         offset: int,
@@ -226,6 +259,10 @@ class Publishing:
         for each in printed:
             if not each.copies:
                 self._journal.release(segment, each.nbytes)
+        witness = self._store.witness
+        for number, mid in unwanted:
+            assert witness is not None
+            witness("expire", topic.path, number, mid, NO_SUBSCRIPTION)
         woken = self._hand_out(topic, printed, segment, offset)
         recopied = [message for message in messages if message.state == RECOPIED]
         for message in messages:

@@ -211,7 +211,7 @@ class Registry:
         for queue in (entity.active, entity.dead_letter):
             store.watched.pop(queue, None)
             queue.close()
-            store.upkeep.take_apart(queue, partial(store.forget, queue))
+            store.upkeep.take_apart(queue, partial(store.drop, queue))
             if queue.on_deleted is not None:
                 queue.on_deleted()
 

@@ -31,11 +31,11 @@ from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 
-from . import certificates, websocket
+from . import certificates, stocktaking, websocket
 from .admin_api import AdminApi
 from .amqp_connection import AmqpConnection
 from .authorization import rules_in_force
-from .commands import Commands, Granted, RuleWanted
+from .commands import Commands, Granted, Listed, RuleWanted
 from .construction import construct, hand_out_keys, read_config
 from .control import ControlServer
 from .description import AuthorizationRule, InvalidDescription
@@ -90,6 +90,7 @@ class NamespaceServer:
         self._listener: Listener
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
+        self._takings: set[asyncio.Task[stocktaking.Stock]] = set()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
         self._doors: dict[MessageQueue, SessionDoor] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -146,6 +147,10 @@ class NamespaceServer:
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
         self.observation = Observation(self.name, counters, ledger, self.clock)
+        if ledger is not None:
+            self.namespace.tell(self.observation.witnessed)
+            # after the connections have ended: from then on nothing changes any more
+            self._ends.push_async_callback(self._leave, ledger)
         self._listener = Listener(
             self.host,
             self.port,
@@ -190,7 +195,23 @@ class NamespaceServer:
             if timer is not None:
                 timer.cancel()
         self._timer = self._fault_timer = None
+        for taking in list(self._takings):
+            await _cancelled(taking)
         await self._ends.aclose()
+
+    async def _leave(self, ledger: LedgerWriter) -> None:
+        await stocktaking.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
+
+    def take_stock(self, done: Listed) -> None:
+        """Writes what is still there into the ledger while the broker goes on."""
+        ledger = self.observation.ledger
+        if ledger is None:
+            done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
+            return
+        taking = asyncio.create_task(stocktaking.write_left(self.namespace, ledger, self.clock))
+        self._takings.add(taking)
+        taking.add_done_callback(self._takings.discard)
+        taking.add_done_callback(partial(_told, done))
 
     def _close_connections(self) -> None:
         self._listener.stop_accepting()
@@ -335,7 +356,16 @@ class NamespaceServer:
                     connection.cut(link, refusal)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+def _told(done: Listed, taking: asyncio.Task[stocktaking.Stock]) -> None:
+    if taking.cancelled():
+        done("the broker is shutting down")
+    elif (error := taking.exception()) is not None:
+        done(f"it could not be written: {error}")
+    else:
+        done(taking.result().written)
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -362,6 +392,7 @@ class Broker:
         self.metrics = Metrics()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
+        self._closing_ends = float("inf")
 
     def __repr__(self) -> str:
         return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
@@ -390,12 +421,14 @@ class Broker:
                 try:
                     await server.start()
                 except (JournalError, OSError) as error:
-                    raise BrokerError(f"namespace {plan.name!r} can't be served: {error}") from error
+                    bare = isinstance(error, OSError) and error.filename is None and error.strerror
+                    raise BrokerError(f"namespace {plan.name!r} can't be served: {bare or error}") from error
                 self.namespaces[plan.name] = server
             commands = Commands(
                 {name: server.faults for name, server in self.namespaces.items()},
                 self._status,
                 lambda wanted, now, done: self.namespaces[wanted.namespace].grant(wanted, now, done),
+                lambda name, done: self.namespaces[name].take_stock(done),
             )
 
             async def answer(message: dict[str, Any]) -> dict[str, Any]:
@@ -411,7 +444,13 @@ class Broker:
             await self.stop()
             raise
 
+    @property
+    def closing_s(self) -> float:
+        """What is left of the time that its namespaces may take for a last look at what they hold."""
+        return max(0.0, self._closing_ends - time.monotonic())
+
     async def stop(self) -> None:
+        self._closing_ends = time.monotonic() + stocktaking.CLOSING_S
         if self._control is not None:
             await self._control.stop()
         for server in self.namespaces.values():

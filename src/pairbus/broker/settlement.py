@@ -86,6 +86,8 @@ class Settlement:
                 else:
                     finish(Refusal(error.condition, error.description))
                 return
+            if not isinstance(outcome, DeadLetter):
+                finish = self._buried(queue, changes, finish)
             self._update(queue, changes, finish)
 
     def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
@@ -122,7 +124,7 @@ class Settlement:
         elif not messages:
             done(None)
         else:
-            self.remove(queue, messages, False, done)
+            self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, done))
 
     def delete_messages(
         self,
@@ -146,7 +148,7 @@ class Settlement:
         def finish(refusal: Refusal | None) -> None:
             done(len(messages) if refusal is None else 0, refusal)
 
-        self.remove(queue, messages, False, finish)
+        self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, finish))
 
     # ---- records
 
@@ -287,7 +289,7 @@ class Settlement:
             if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
                 self._move_out(queue, overdue, lambda count: EXPIRED)
             else:
-                self.remove(queue, overdue, True, nobody)
+                self.remove(queue, overdue, True, self._store.witnessed("expire", queue, overdue, nobody))
 
     def _count(self, queue: MessageQueue, messages: list[Message]) -> None:
         """Nobody waits for it, and a count that was not written costs no more than another delivery."""
@@ -318,7 +320,14 @@ class Settlement:
                 # Its earlier changes can't be read, or leave no room: it goes without them rather than round again.
                 change = pack_changes(None, added)
             changes.append((message, count, records.DEAD, change))
-        self._update(queue, changes, nobody)
+        self._update(queue, changes, self._buried(queue, changes, nobody))
+
+    def _buried(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
+        """Of those that go to the dead letters although nobody asked for it."""
+        if self._store.witness is None or queue.dead_letter is None:
+            return finish
+        dead = [message for message, _, place, _ in changes if place == records.DEAD]
+        return self._store.witnessed("dead-letter", queue, dead, finish) if dead else finish
 
 
 def messages_not_found(queue: MessageQueue, numbers: Sequence[int], state: int) -> Refusal:

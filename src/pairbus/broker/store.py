@@ -5,12 +5,13 @@ A shell: it holds no rule of its own but how memory is shared out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, RecordTooLarge
 
+from .content import message_id_in
 from .copies import let_go, load, unload
 from .entity import QueueEntity
 from .message import RECOPIED, SETTLING, Message, Stored
@@ -21,6 +22,8 @@ from .upkeep import Upkeep
 
 Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
+#: The ledger's kind, the path of the queue or topic, sequence number, message id, outcome
+Witness = Callable[[str, str, int | None, str | None, str], None]
 
 _SHARED_MAX: Final = 1024
 
@@ -57,6 +60,7 @@ class Store:
         "survivors",
         "upkeep",
         "watched",
+        "witness",
     )
 
     def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -69,6 +73,8 @@ class Store:
         self.by_id: dict[int, QueueEntity] = {}
         #: Queues for which something may become due.
         self.watched: dict[MessageQueue, None] = {}
+        #: Hears of messages that go without their receivers' doing, where somebody keeps a ledger.
+        self.witness: Witness | None = None
         self.survivors = Survivors(self.by_id, journal.read, journal.release)
         self.upkeep = Upkeep(journal, self.survivors, self.notes)
         # changes that many messages have alike, such as the reason of a dead letter
@@ -112,6 +118,12 @@ class Store:
             entity.stored_anew(message)
         self.journal.release(message.segment, let_go(message))
 
+    def drop(self, queue: MessageQueue, message: Message) -> None:
+        """It goes with its entity, which was deleted."""
+        if self.witness is not None:
+            self.witness("expire", queue.path, message.sequence_number, self.message_id(message), "entity-deleted")
+        self.forget(queue, message)
+
     def content(self, message: Message) -> bytes:
         return self.journal.read(message.segment, message.offset, message.length)
 
@@ -121,6 +133,30 @@ class Store:
             message.content = self.content(message)
             queue.resident_bytes += message.length
             self.resident += load(message)
+
+    def message_id(self, message: Message) -> str | None:
+        """Costs a read of the disk where its content is only there."""
+        try:
+            content = self.content(message) if message.content is None else message.content
+        except JournalError:
+            return None
+        return message_id_in(content, message.pairs_bytes)
+
+    def witnessed(self, kind: str, queue: MessageQueue, messages: Sequence[Message], done: Done) -> Done:
+        """`done`, after the witness has heard that it came to that. Their ids are read now: later the disk may have
+        no trace of them."""
+        witness = self.witness
+        if witness is None:
+            return done
+        known = [(message.sequence_number, self.message_id(message)) for message in messages]
+
+        def told(refusal: Refusal | None) -> None:
+            if refusal is None:
+                for number, mid in known:
+                    witness(kind, queue.path, number, mid, "ok")
+            done(refusal)
+
+        return told
 
     def changes(self, message: Message) -> bytes | None:
         changes = message.changes

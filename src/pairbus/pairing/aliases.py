@@ -93,9 +93,14 @@ def send_away(payload: bytes, path: str, *, diverted_at: float | None = None) ->
     )
 
 
-def sent_anew(payload: bytes) -> bytes:
-    """A delivery as a message to be sent on, anywhere: what its broker laid on top stays behind, and nothing else."""
+def sent_anew(payload: bytes, *, is_dead_letter: bool = True) -> bytes:
+    """A delivery as a message to be sent on, anywhere: what its broker laid on top stays behind, and nothing else.
+
+    `is_dead_letter`: False where it is known to come from no dead-letter queue, so that what looks like the marks of
+    dead-lettering is the application's own.
+    """
     s = split(payload)
+    marks = DEAD_LETTER_PROPERTIES if is_dead_letter else frozenset()
     return b"".join(
         (
             _header(payload, s, read_header(payload, s).ttl),
@@ -104,7 +109,7 @@ def sent_anew(payload: bytes) -> bytes:
             _changed_properties(payload, s, {}),
             _map(
                 0x74,
-                [raw for key, raw in _pairs(payload, s.application_properties) if key not in DEAD_LETTER_PROPERTIES],
+                [raw for key, raw in _pairs(payload, s.application_properties) if key not in marks],
             ),
             payload[_end_of_head(s) : s.bare_end],
         )

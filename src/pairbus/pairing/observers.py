@@ -1,9 +1,9 @@
 """What is seen of a paired client from outside (P23): the log, the ledger, and whatever else wants to be told.
 
-The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, so that a
-client that nobody counts pays nothing for it while healthy (P14). Observers decide nothing. An observer is called on
-the thread or loop of the caller, must not block, and what it raises is the client's to log and swallow: watching must
-never stop a send.
+The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, of receives
+only those with `wants_receives`, so that a client that nobody counts pays nothing for it while healthy (P14). Observers
+decide nothing. An observer is called on the thread or loop of the caller, must not block, and what it raises is the
+client's to log and swallow: watching must never stop a send.
 
 `sent` is called once for every attempt that came to an end, not once a call of the application: a primary attempt that
 failed and the backlog attempt after it are two lines of the ledger, as they are two operations on the bill.
@@ -20,9 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pairbus.billing import APP, PING
 from pairbus.ledger import LedgerWriter
 
 from . import events
+from .ping import is_ping, ping
 from .sizes import bound
 from .states import EntityState
 
@@ -37,11 +39,20 @@ class Observer:
 
     #: Whether `sent` is called at all.
     wants_sends: bool = False
+    #: Whether `received` and `settled` are called at all.
+    wants_receives: bool = False
 
     def sent(
         self, entity: str, route: RouteWord, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
     ) -> None:
         """An attempt ended. `outcome` is `ok` or `outcome_of(error)`; `queue` is the backlog queue's index."""
+
+    def received(self, entity: str, messages: Sequence[Any], removed: bool) -> None:
+        """A receiver got these, pings too; none: a receive that ended with nothing. `removed`: the broker has forgotten
+        them."""
+
+    def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
+        """A receiver completed, abandoned or deferred a message, or dead-lettered it, or failed to."""
 
     def pinged(self, entity: str, outcome: str, ms: float) -> None:
         """A ping ended."""
@@ -139,13 +150,15 @@ def _brief(error: BaseException | None) -> str:
 
 
 class LedgerObserver(Observer):
-    """Writes `send`, `divert`, `ping` and `state` lines (docs/reference/ledger.md).
+    """Writes `send`, `divert`, `receive`, `poll`, `settle`, `dead-letter`, `ping` and `state` lines
+    (docs/reference/ledger.md).
 
     A line costs a few microseconds in the caller's thread; the file is written by a daemon thread of its own, which a
     forked child starts anew at its first line. `primary` and `secondary` are the namespaces' names in the ledger.
     """
 
     wants_sends = True
+    wants_receives = True
 
     def __init__(
         self,
@@ -182,13 +195,37 @@ class LedgerObserver(Observer):
             mid = message_id_of(message)
             event(
                 kind, now, namespace, entity,
-                mid=mid, size=size_of(message), outcome=outcome, ms=ms, cause="app", queue=queue,
+                mid=mid, size=size_of(message), outcome=outcome, ms=ms, cause=APP, queue=queue,
             )  # fmt: skip
         if self._stop is None:
             self._start()
 
+    def received(self, entity: str, messages: Sequence[Any], removed: bool) -> None:
+        now = self._clock()
+        event = self.writer.event
+        for message in messages:
+            mid, number, size = message_id_of(message), message.sequence_number, self._size_of(message)
+            cause = PING if is_ping(message) else APP
+            event("receive", now, self._primary, entity, mid=mid, seq=number, size=size, cause=cause)
+            if removed:
+                event("settle", now, self._primary, entity, mid=mid, seq=number, cause=cause)
+        if not messages:
+            event("poll", now, self._primary, entity, size=0, cause=APP)
+        if self._stop is None:
+            self._start()
+
+    def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
+        self.writer.event(
+            "dead-letter" if is_dead_letter else "settle", self._clock(), self._primary, entity,
+            mid=message_id_of(message), seq=message.sequence_number, outcome=outcome, ms=ms, cause=APP,
+        )  # fmt: skip
+        if self._stop is None:
+            self._start()
+
     def pinged(self, entity: str, outcome: str, ms: float) -> None:
-        self.writer.event("ping", self._clock(), self._primary, entity, outcome=outcome, ms=ms, cause="ping")
+        self.writer.event(
+            "ping", self._clock(), self._primary, entity, size=_PING_BYTES, outcome=outcome, ms=ms, cause=PING
+        )
         if self._stop is None:
             self._start()
 
@@ -245,6 +282,14 @@ def _close(writer: LedgerWriter) -> None:
     writer.close()
 
 
+def booked_as(entity: str, path: str) -> str:
+    """How a receiver's entity is called in the books: as the broker calls it, whatever case the SDK's own path has."""
+    for suffix in ("/$Transfer/$DeadLetterQueue", "/$DeadLetterQueue"):
+        if path.lower().endswith(suffix.lower()):
+            return entity + suffix
+    return entity
+
+
 def message_id_of(message: Any) -> str | None:
     """The id of a ServiceBusMessage, or of an AmqpAnnotatedMessage, as text."""
     try:
@@ -263,3 +308,7 @@ def _size(message: Any) -> int | None:
         return bound(message)
     except AttributeError:  # not a message of the SDK's: nothing is known
         return None
+
+
+#: Of a ping, whose session id is 32 digits.
+_PING_BYTES: Final = bound(ping("0" * 32))

@@ -121,7 +121,8 @@ def _function(value: Any) -> Classifier:
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
-def _label(value: Any) -> str:
+def primary_label(value: Any) -> str:
+    """A `primary_name` (P8). Raises ValueError for what is none."""
     if not isinstance(value, str) or len(value) > PRIMARY_NAME_CHARS_MAX or not _LABEL.fullmatch(value):
         raise ValueError
     return value
@@ -156,7 +157,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "How long a backlog queue that failed stays out of the rotation before one message tries it again.", "P13"),
     Option("primary_name",
            f"letters, digits, and . - _ between them, up to {PRIMARY_NAME_CHARS_MAX} characters, or None",
-           _or_none(_label),
+           _or_none(primary_label),
            "The first part of the backlog queues' names. None: the first label of the primary's host; must be given"
            " where that is an IP address or localhost.", "P8"),
     Option("on_secondary_unavailable", '"raise" or "degrade"', _one_of("raise", "degrade"),

@@ -13,23 +13,30 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.wire.sync import WireClient
 
 from . import connections
 from .options import SEQUENCE_MAX, Address
 from .schema import Rows, read
+
+try:  # Spark 4.1 and later
+    from pyspark.sql.datasource import (
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        LessThan,
+        LessThanOrEqual,
+    )
+except ImportError:  # 4.0 pushes no filter down: it filters by itself
+
+    class Filter:  # type: ignore[no-redef]
+        pass
+
+    EqualTo = GreaterThan = GreaterThanOrEqual = In = LessThan = LessThanOrEqual = Filter  # type: ignore[misc,assignment]
 
 PEEK_COUNT: Final = 250
 ROWS_A_BATCH: Final = 1000

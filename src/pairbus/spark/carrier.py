@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from pairbus.syphon.arrival import arrive, message_id_of
+from pairbus.syphon.arrival import arrive, bound_for, message_id_of
 from pairbus.syphon.destinations import Destinations, Verdict, verdict_of
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.lanes import Lane
@@ -71,7 +71,8 @@ class Tally:
 
 
 class Carrier:
-    """`carry` on one loop, batch after batch."""
+    """`carry` on one loop, batch after batch. `destination`: where all of them go, as they are; without it each goes
+    home, to where its alias says (P27). Only what goes home is dead-lettered where it is refused for good."""
 
     def __init__(
         self,
@@ -81,9 +82,12 @@ class Carrier:
         count_backlog_time: bool = False,
         is_replay: bool = False,
         wants_events: bool = False,
+        destination: str | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.underway = Underway(Destinations(), buries=not is_replay)
+        self._destination = destination
+        self._buries = not is_replay and destination is None
+        self.underway = Underway(Destinations(), buries=self._buries)
         self.primary_client = primary.client()
         self._primary = primary
         self._secondary_client = secondary.client()
@@ -105,19 +109,15 @@ class Carrier:
         tally = self._tally = Tally()
         now, now_unix = self.loop.time(), time.time()
         self.underway.tick(now)  # forgets what was left by earlier batches
-        arrivals: list[Parcel | Rejection] = []
-        for row in rows:
-            arrival = arrive(
-                row.queue.removesuffix("/$DeadLetterQueue"),
-                row.payload,
-                row.token.bytes_le,
-                now=now,
-                now_unix=now_unix,
-                handle=row,
-                count_backlog_time=self._count_backlog_time,
-                is_replay=self._is_replay,
-            )
-            arrivals.append(arrival)
+        if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
+            tally.events += [
+                Event(
+                    "receive", now_unix, row.queue, message_id_of(row.payload), len(row.payload), "ok",
+                    row.queue.removesuffix("/$DeadLetterQueue"),
+                )
+                for row in rows
+            ]  # fmt: skip
+        arrivals = [self._arrival(row, now, now_unix) for row in rows]
         commands, wanted = self.underway.received(arrivals, now)
         self.carry_out(commands)
         for path in wanted:
@@ -137,6 +137,30 @@ class Carrier:
             tally.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return tally
 
+    def _arrival(self, row: Locked, now: float, now_unix: float) -> Parcel | Rejection:
+        token = row.token.bytes_le
+        if self._destination is not None:
+            return bound_for(
+                self._destination,
+                row.queue,
+                row.payload,
+                token,
+                now=now,
+                now_unix=now_unix,
+                handle=row,
+                is_dead_letter=self._is_replay,
+            )
+        return arrive(
+            row.queue.removesuffix("/$DeadLetterQueue"),
+            row.payload,
+            token,
+            now=now,
+            now_unix=now_unix,
+            handle=row,
+            count_backlog_time=self._count_backlog_time,
+            is_replay=self._is_replay,
+        )
+
     def _is_at_work(self) -> bool:
         return bool(self.underway.in_hand or self._tasks)
 
@@ -145,11 +169,11 @@ class Carrier:
         for command in (*self.underway.stop(), *self.underway.give_up()):
             if isinstance(command, Release):
                 self._note_left(command.parcels)
-        self.underway = Underway(self.underway.destinations, buries=not self._is_replay)
+        self.underway = Underway(self.underway.destinations, buries=self._buries)
 
     # -- what a lane asks of its engine
 
-    def carry_out(self, commands: Iterable[Command], attempted: Sequence[Parcel] = ()) -> None:
+    def carry_out(self, commands: Iterable[Command]) -> None:
         self._changed.set()
         for command in commands:
             match command:
@@ -179,7 +203,7 @@ class Carrier:
         if verdict_of(error) is Verdict.BUSY:
             self._tally.busy.add(parcels[0].path)
         self._record("move", parcels[0].path, parcels, error.condition)
-        self.carry_out(self.underway.failed(parcels, error, self.loop.time()), attempted=parcels)
+        self.carry_out(self.underway.failed(parcels, error, self.loop.time()))
 
     def unsendable(self, path: str, error: WireError) -> None:
         if verdict_of(error) is Verdict.BUSY:
@@ -223,10 +247,9 @@ class Carrier:
     async def _settle_some(
         self, queue: str, parcels: list[Parcel], disposition: str, reason: str | None, description: str | None
     ) -> None:
-        path = f"{queue}/$DeadLetterQueue" if self._is_replay else queue
         try:
             await self._secondary_client.settle_by_token(
-                path,
+                parcels[0].handle.queue,
                 [parcel.token for parcel in parcels],
                 disposition,
                 reason=reason,

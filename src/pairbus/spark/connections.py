@@ -67,11 +67,14 @@ def _forget_parents() -> None:
 
 def endpoint(address: Address) -> Endpoint:
     if address.connection_string is not None:
-        return Endpoint.from_connection_string(address.connection_string, ca_file=address.ca_file)
+        found = Endpoint.from_connection_string(address.connection_string, ca_file=address.ca_file)
+        return found._replace(cause=address.cause)
     assert address.host is not None
     host, _, port = address.host.partition(":")
     credential = named_credential(address.credential)
-    return Endpoint(host, int(port) if port else None, credential=credential, ca_file=address.ca_file)
+    return Endpoint(
+        host, int(port) if port else None, credential=credential, ca_file=address.ca_file, cause=address.cause
+    )
 
 
 def named_credential(name: str) -> Any:

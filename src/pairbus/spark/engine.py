@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.errors import PairingError
@@ -26,7 +26,70 @@ from .options import CREDENTIALS, Address
 from .syphon import SparkSyphon
 
 
-class SparkEngine:
+class Runnable(Protocol):
+    """A pipeline that runs on the thread that calls it."""
+
+    progress: Progress
+
+    def report(self) -> Report: ...
+    def run(self) -> list[Unavailable]: ...
+    def stop(self) -> None: ...
+
+
+class OnAThread:
+    """Such a pipeline for who has a loop: `run` is awaited, `stop` ends it cleanly."""
+
+    def __init__(self, inner: Runnable) -> None:
+        self._inner = inner
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._inner!r}>"
+
+    @property
+    def progress(self) -> Progress:
+        return self._inner.progress
+
+    def report(self) -> Report:
+        return self._inner.report()
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+    async def run(self) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[Unavailable]] = self._loop.create_future()
+        threading.Thread(target=self._watch, args=(done,), name="pairbus-spark", daemon=True).start()
+        try:
+            unavailable = await done
+        finally:
+            self._inner.stop()
+        return Outcome(self.report(), unavailable)
+
+    def _watch(self, done: asyncio.Future[list[Unavailable]]) -> None:
+        found: Any = None
+        failure: BaseException | None = None
+        try:
+            found = self._inner.run()
+        except BaseException as error:
+            failure = error
+
+        def tell() -> None:
+            if done.done():
+                return
+            if failure is None:
+                done.set_result(found)
+            else:
+                done.set_exception(failure)
+
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            pass
+
+
+class SparkEngine(OnAThread):
     """Takes what `SyphonEngine` takes, and `master`, `checkpoint`, `on_start` (hears the seconds of its start)."""
 
     def __init__(
@@ -48,8 +111,7 @@ class SparkEngine:
         on_start: Callable[[float], None] | None = None,
     ) -> None:
         self._on_access = on_access
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._syphon = SparkSyphon(
+        inner = SparkSyphon(
             address_of(primary),
             address_of(secondary),
             queues,
@@ -66,51 +128,7 @@ class SparkEngine:
             on_busy=on_busy,
             on_start=on_start,
         )
-
-    def __repr__(self) -> str:
-        return f"<SparkEngine {self._syphon!r}>"
-
-    @property
-    def progress(self) -> Progress:
-        return self._syphon.progress
-
-    def report(self) -> Report:
-        return self._syphon.report()
-
-    def stop(self) -> None:
-        self._syphon.stop()
-
-    async def run(self) -> Outcome:
-        self._loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[Unavailable]] = self._loop.create_future()
-        threading.Thread(target=self._watch, args=(done,), name="pairbus-spark-syphon", daemon=True).start()
-        try:
-            unavailable = await done
-        finally:
-            self._syphon.stop()
-        return Outcome(self.report(), unavailable)
-
-    def _watch(self, done: asyncio.Future[list[Unavailable]]) -> None:
-        found: Any = None
-        failure: BaseException | None = None
-        try:
-            found = self._syphon.run()
-        except BaseException as error:
-            failure = error
-
-        def tell() -> None:
-            if done.done():
-                return
-            if failure is None:
-                done.set_result(found)
-            else:
-                done.set_exception(failure)
-
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(tell)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
+        super().__init__(inner)
 
     def _access(self, which: Which, refusal: str | None) -> None:
         if self._on_access is None or self._loop is None:

@@ -50,10 +50,21 @@ def resolved(patterns: Iterable[str], queues: Iterable[str], subscriptions: Iter
     return list(found)
 
 
+def without_dead_letters(path: str) -> tuple[str, bool]:
+    """The entity, and whether its dead-letter queue was meant."""
+    is_dead = path.lower().endswith("/" + DEAD_LETTERS.lower())
+    return (path[: -len(DEAD_LETTERS) - 1] if is_dead else path), is_dead
+
+
+def subscription_of(path: str) -> tuple[str, str, str]:
+    """Topic, separator, subscription; the last two are "" for a queue or a topic."""
+    found = _SUBSCRIPTIONS.search(path)
+    return (path, "", "") if found is None else (path[: found.start()], found.group(), path[found.end() :])
+
+
 def _matching(pattern: str, queues: list[str], subscriptions: list[str]) -> list[str]:
-    head, dead = pattern, ""
-    if pattern.lower().endswith("/" + DEAD_LETTERS.lower()):
-        head, dead = pattern[: -len(DEAD_LETTERS) - 1], "/" + DEAD_LETTERS
+    head, is_dead = without_dead_letters(pattern)
+    dead = "/" + DEAD_LETTERS if is_dead else ""
     if _SUBSCRIPTIONS.search(head):
         wanted = _SUBSCRIPTIONS.sub("/Subscriptions/", head)
         return [path + dead for path in subscriptions if fnmatch.fnmatchcase(path.lower(), wanted.lower())]

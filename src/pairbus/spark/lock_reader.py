@@ -7,6 +7,7 @@ small enough to be settled within a third of the lock. Not for entities with ses
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,11 +18,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import WireError
+from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.sync import Receiver
 
 from . import connections
+from .listing import Roster
 from .noticeboard import STOP, Noticeboard
-from .options import ConnectorOptions
-from .schema import Rows
+from .options import Address, ConnectorOptions
+from .schema import CarriedRows, Rows
+from .selection import Selection
 from .watcher import Watcher
 
 RECEIVE_COUNT: Final = 500
@@ -29,6 +34,11 @@ RECEIVE_COUNT: Final = 500
 WAIT_FIRST_S: Final = 2.0
 WAIT_NEXT_S: Final = 0.2
 ROWS_A_BATCH: Final = 1000
+
+#: Messages that a chosen one may be behind: they are held while the reader passes them, for a third of their lock.
+PASSED_MAX: Final = 100_000
+STRIDE: Final = 200
+HOLD_S: Final = (1.0, 20.0)
 
 #: A backlog queue's lock (P9), and the size of a batch while no rate is known.
 LOCK_S: Final = 60.0
@@ -41,34 +51,39 @@ MOVES: Final = "moves"
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task receives: at most so many messages of one queue."""
+    """What one task receives: at most so many messages of one entity; with `chosen` only these."""
 
     entity: str
     count: int
+    chosen: Selection | None = None
 
 
 class LockStream(DataSourceStreamReader):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
-        self._find_entities = entities
+        self._roster = Roster(entities)
         self._watcher: Watcher | None = None
         self._rate = Rate(options.rate_max)
         self._last: dict[str, Any] = {"epoch": 0}
         self._in_batch: list[str] = []
+        self._is_stopped = False
         self._board = None if options.board is None else Noticeboard(options.board)
 
     def initialOffset(self) -> dict[str, Any]:
         return {"epoch": 0}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        last = start or self._last
+        if self._board is not None and self._board.is_raised(STOP):
+            self._let_go()
+            return last
         watcher = self._watching()
         watcher.taken(self._in_batch)  # Spark asks only when the batch before is done
         self._in_batch = []
-        last = start or self._last
         ready = watcher.ready()
         now = time.monotonic()
         self._hear(now)
-        if not ready or self._rate.wait_s(now) > 0 or (self._board is not None and self._board.is_raised(STOP)):
+        if not ready or self._rate.wait_s(now) > 0:
             return last
         allowed = self._rate.batch(self._batch_max(now), 1, now)
         self._rate.received(allowed, now)
@@ -97,14 +112,26 @@ class LockStream(DataSourceStreamReader):
             self._watcher = None
         connections.close_all()
 
+    def _let_go(self) -> None:
+        """Before the application gives back what is locked: a watcher would take some of it, and Spark, which kills
+        this process rather than end it, would leave that locked."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            if self._watcher is not None:
+                self._watcher.stop()
+                self._watcher = None
+            self._tell({"stopped": True})
+
     def _watching(self) -> Watcher:
         if self._watcher is None:
             self._watcher = Watcher(
                 lambda: connections.endpoint(self._options.address).client(),
-                self._find_entities(),
+                self._roster.names(),
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
                 failed=lambda entity, error: self._tell(_trouble(entity, error)),
             )
+        else:
+            self._watcher.watch(self._roster.names())
         return self._watcher
 
     def _batch_max(self, now: float) -> int:
@@ -140,23 +167,74 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
+    return fill(Rows() if options.board is None else CarriedRows(), options.address, share)
+
+
+def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+    for messages in take(address, share):
+        for message in messages:
+            rows.add(share.entity, message.payload, lock_token=message.lock_token)
+        if len(rows) >= ROWS_A_BATCH:
+            yield rows.batch()
+    if len(rows):
+        yield rows.batch()
+
+
+def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
+    """Locked messages, as they come. What is not among the chosen is held until the end, since it would come again at
+    once, and then released on its link: that does not count as a delivery (an abandoned or expired lock does)."""
     if share.count < 1:
         return
-    rows = Rows()
-    got = 0
-    receiver = connections.client(options.address).receiver(share.entity)
+    receiver = connections.client(address).receiver(share.entity)
     try:
-        while got < share.count:
-            wanted = min(RECEIVE_COUNT, share.count - got)
-            messages = receiver.receive(wanted, max_wait=WAIT_NEXT_S if got else WAIT_FIRST_S)
-            if not messages:
-                break
-            got += len(messages)
-            for message in messages:
-                rows.add(share.entity, message.payload, lock_token=message.lock_token)
-            if len(rows) >= ROWS_A_BATCH:
-                yield rows.batch()
-        if len(rows):
-            yield rows.batch()
+        if share.chosen is None:
+            yield from _all(receiver, share.count)
+        else:
+            yield from _chosen(receiver, share.count, share.chosen)
     finally:
         receiver.close()
+
+
+def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
+    got = 0
+    while got < count:
+        messages = receiver.receive(min(RECEIVE_COUNT, count - got), max_wait=WAIT_NEXT_S if got else WAIT_FIRST_S)
+        if not messages:
+            return
+        got += len(messages)
+        yield messages
+
+
+def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
+    passed: list[ReceivedMessage] = []
+    got = 0
+    end: float | None = None
+    try:
+        while got < count and len(passed) < PASSED_MAX:
+            # no more than is wanted, since what is not needed need not be locked; but strides where many are in front
+            asked = min(RECEIVE_COUNT, max(count - got, STRIDE if passed else 1))
+            messages = receiver.receive(asked, max_wait=WAIT_FIRST_S if end is None else WAIT_NEXT_S)
+            if not messages:
+                return
+            if end is None:
+                lock_s = (messages[0].locked_until or 0.0) - time.time()
+                end = time.monotonic() + min(HOLD_S[1], max(HOLD_S[0], lock_s / 3))
+            wanted: list[ReceivedMessage] = []
+            beyond = 0
+            for message in messages:
+                number = message.sequence_number
+                if number in chosen and got + len(wanted) < count:
+                    wanted.append(message)
+                else:
+                    beyond += number is not None and number > chosen.last
+                    message.payload = b""
+                    passed.append(message)
+            got += len(wanted)
+            if wanted:
+                yield wanted
+            if beyond == len(messages) or time.monotonic() >= end:
+                return
+    finally:
+        if passed:
+            with contextlib.suppress(WireError):
+                receiver.release(passed)

@@ -52,5 +52,8 @@ class Noticeboard:
     def raise_flag(self, name: str) -> None:
         (self._folder / name).touch(mode=0o600)
 
+    def lower_flag(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
     def is_raised(self, name: str) -> bool:
         return (self._folder / name).exists()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pairbus import billing
 from pairbus.errors import PairbusError
 
 MODES: Final = ("peek", "lock", "delete")
@@ -33,6 +34,7 @@ NAMES: Final = (
     "settleConnectionStringEnv",
     "settleCaFile",
     "board",
+    "cause",
 )
 #: What Spark adds by itself to the options of a read or a write.
 _SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
@@ -57,6 +59,8 @@ class Address:
     host: str | None = None
     credential: str = "default"
     ca_file: str | None = None
+    #: For whose sake its clients work, as the broker's books have it (P51).
+    cause: str = billing.SPARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,17 @@ class ConnectorOptions:
     settle: Address | None
     #: The folder in which the processes of a syphon on Spark tell each other how it goes.
     board: str | None
+
+
+def as_options(address: Address) -> dict[str, str]:
+    """What `parse` reads it from."""
+    found = {"cause": address.cause}
+    if address.ca_file is not None:
+        found["caFile"] = address.ca_file
+    if address.connection_string is not None:
+        return {**found, "connectionString": address.connection_string}
+    assert address.host is not None
+    return {**found, "fullyQualifiedNamespace": address.host, "credential": address.credential}
 
 
 def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
@@ -124,6 +139,7 @@ def _address(given: Mapping[str, str], environ: Mapping[str, str]) -> Address:
         _text(given, "fullyQualifiedNamespace"),
         credential,
         _text(given, "caFile"),
+        _cause(given),
     )
 
 
@@ -131,7 +147,8 @@ def _settle(given: Mapping[str, str], environ: Mapping[str, str]) -> Address | N
     found = _connection_string(given, environ, "settleConnectionString")
     if found is None:
         return None
-    return Address(found, ca_file=_text(given, "settleCaFile") or _text(given, "caFile"))
+    trusted = _text(given, "settleCaFile") or _text(given, "caFile")
+    return Address(found, ca_file=trusted, cause=_cause(given))
 
 
 def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], name: str) -> str | None:
@@ -144,6 +161,13 @@ def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], nam
     if not environ.get(variable):
         raise InvalidOption(f"{name}Env names the environment variable {variable!r}, which is not set")
     return environ[variable]
+
+
+def _cause(given: Mapping[str, str]) -> str:
+    cause = given.get("cause", billing.SPARK).lower()
+    if cause not in billing.CAUSES:
+        raise InvalidOption(f"cause {given['cause']!r} is not known; right are {_listed(billing.CAUSES)}")
+    return cause
 
 
 def _mode(given: Mapping[str, str]) -> str:

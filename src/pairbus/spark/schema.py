@@ -44,6 +44,7 @@ from pairbus.amqp.message import (
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.pairing.aliases import sent_anew
 
+from .entities import without_dead_letters
 from .options import InvalidOption
 
 _US: Final = pa.timestamp("us", tz="UTC")
@@ -86,6 +87,9 @@ _OF_THE_BROKER: Final[dict[str, tuple[DataType, pa.DataType]]] = {
 COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
 SCHEMA: Final = StructType([StructField(name, kind[0], True) for name, kind in COLUMNS.items()])
 ARROW_SCHEMA: Final = pa.schema([pa.field(name, kind[1]) for name, kind in COLUMNS.items()])
+#: All that the syphon's sink looks at; reading the rest of a message would double what it costs to move.
+CARRIED: Final = ("entity", "lock_token", "amqp")
+CARRIED_SCHEMA: Final = StructType([SCHEMA[name] for name in CARRIED])
 #: Of a row that is written: where it goes, if not to the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
@@ -127,6 +131,27 @@ class Rows:
         for column in self._columns.values():
             column.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+class CarriedRows:
+    """The same for the columns CARRIED alone: nothing is read."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str | None, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
+        self._rows.append((entity, None if lock_token is None else str(lock_token), payload))
+
+    def batch(self) -> pa.RecordBatch:
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(column, COLUMNS[name][1]) for name, column in zip(CARRIED, columns, strict=True)]
+        self._rows.clear()
+        return pa.RecordBatch.from_arrays(arrays, names=list(CARRIED))
 
 
 def read(payload: bytes) -> dict[str, Any]:
@@ -278,15 +303,17 @@ def check_writable(columns: StructType, entity: str | None) -> None:
 def outgoing(batch: pa.RecordBatch) -> Iterator[Outgoing]:
     """The messages of a batch, in its order."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in WRITABLE}
+    # Where the rows came from, if they tell: outside of dead-letter queues the marks are the application's own.
+    places = batch.column("entity").to_pylist() if "entity" in batch.schema.names else [None] * batch.num_rows
     for index in range(batch.num_rows):
         row = {name: column[index] for name, column in columns.items()}
         exact = row.get("amqp")
-        yield Outgoing(row.get(DESTINATION), encode(row) if exact is None else _anew(exact))
+        yield Outgoing(row.get(DESTINATION), encode(row) if exact is None else _anew(exact, places[index]))
 
 
-def _anew(payload: bytes) -> bytes:
+def _anew(payload: bytes, entity: str | None) -> bytes:
     try:
-        return sent_anew(payload)
+        return sent_anew(payload, is_dead_letter=entity is None or without_dead_letters(entity)[1])
     except AmqpError as error:
         raise InvalidOption(f"a row's column amqp holds no encoded message: {error}") from None
 

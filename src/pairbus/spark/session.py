@@ -6,12 +6,14 @@ Owns the process's environment for Spark: Java, the workers' Python, the folders
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,6 +66,8 @@ def session(
     """
     from pyspark.sql import SparkSession
 
+    if is_gone():
+        _forget()
     active = SparkSession.getActiveSession()
     if active is not None:
         if master is not None and master != active.sparkContext.master:
@@ -104,6 +108,31 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     made = builder.getOrCreate()
     register(made)
     return made
+
+
+def is_gone() -> bool:
+    """Whether the JVM of this process's driver has died; what is left of it answers with errors only."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def _forget() -> None:
+    """What pyspark keeps of a dead JVM, so that it starts another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            context.stop()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
 
 
 class _Progress:

@@ -14,20 +14,26 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from pairbus.wire.sync import LoopThread
 
 from . import connections
+from .arrow_rows import StreamWriter, batches
 from .carrier import Carrier, Locked, Tally
 from .lock_reader import MOVES
 from .noticeboard import Noticeboard
 from .options import Address
+from .schema import CARRIED
 
 NAME: Final = "servicebus-syphon"
 EVENTS: Final = "events"
-COLUMNS: Final = ("entity", "lock_token", "amqp")
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class SinkOptions:
     count_backlog_time: bool = False
     is_replay: bool = False
     wants_events: bool = False
+    #: Where all go, as they are (`pairbus move`); None: each home.
+    destination: str | None = None
 
     def as_text(self) -> str:
         return json.dumps(asdict(self))
@@ -67,6 +75,7 @@ def carrier(options: SinkOptions) -> tuple[LoopThread, Carrier]:
             count_backlog_time=options.count_backlog_time,
             is_replay=options.is_replay,
             wants_events=options.wants_events,
+            destination=options.destination,
         )
 
     made = thread.run(make())
@@ -79,28 +88,43 @@ class Carried(WriterCommitMessage):
     tallies: list[Tally]
 
 
-class CarryingWriter(DataSourceStreamArrowWriter):
+class _Carrying:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         thread, carrying = carrier(self._options)
-        return Carried([thread.run(carrying.carry(_rows(batch))) for batch in iterator if batch.num_rows])
+        return Carried([thread.run(carrying.carry(_rows(batch))) for batch in batches(iterator) if batch.num_rows])
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         board = Noticeboard(self._options.board)
         tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
-        board.append(MOVES, summed(batchId, tallies))
+        board.append(MOVES, summed(batch_id, tallies))
         for tally in tallies:
             if tally.events:
                 board.append(EVENTS, {"events": tally.events})
+
+
+class CarryingWriter(_Carrying, StreamWriter):
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._tell(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was carried is home, and settled or known by its lock's end; Spark runs the batch again."""
 
 
+class CarryingBatchWriter(_Carrying, DataSourceArrowWriter):
+    """One batch, of a run that is a row of them (`rounds`)."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._tell(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """As above; what tasks had carried before the job failed is not told, but done."""
+
+
 def _rows(batch: pa.RecordBatch) -> list[Locked]:
-    entities, tokens, payloads = (batch.column(name).to_pylist() for name in COLUMNS)
+    entities, tokens, payloads = (batch.column(name).to_pylist() for name in CARRIED)
     return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
 
 
@@ -140,5 +164,8 @@ class SyphonSink(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return CarryingBatchWriter(self._parsed)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return CarryingWriter(self._parsed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
 from .options import ConnectorOptions, InvalidOption, parse, wanted_entity
-from .schema import SCHEMA, check_writable
+from .schema import CARRIED_SCHEMA, SCHEMA, check_writable
 from .stream_reader import stream_reader
 from .writer import ServiceBusStreamWriter, ServiceBusWriter
 
@@ -40,7 +41,7 @@ class ServiceBusDataSource(DataSource):
         return "servicebus"
 
     def schema(self) -> StructType:
-        return SCHEMA
+        return SCHEMA if self._parsed.board is None else CARRIED_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         parsed = self._parsed
@@ -70,4 +71,9 @@ class ServiceBusDataSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Makes `format("servicebus")` known to a session, and lets filters reach it where `pushFilters` asks for them."""
     spark.conf.set(FILTERS, "true")
-    spark.dataSource.register(ServiceBusDataSource)
+    try:
+        spark.dataSource.register(ServiceBusDataSource)
+    except AnalysisException as error:
+        # 4.0 refuses a name that it has found by itself, in the package pyspark_servicebus: ours
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

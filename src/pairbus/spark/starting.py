@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,8 @@ def syphon(
     `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right.
     `options`: drain, max_rate, dead_letters, count_backlog_time, master, checkpoint, messages_per_trigger.
     """
-    trusted = None if ca_file is None else str(ca_file)
-    home, away = _address(primary, trusted), _address(secondary, trusted)
-    name = backlog.primary_name(_host(primary), primary_name)
+    home, away = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
+    name = backlog.primary_name(host_of(primary), primary_name)
     paths = [backlog.path(name, index) for index in range(count or 0)] or Entities(
         away, [backlog.path(name, 0)[:-1] + "*"]
     )()
@@ -100,7 +100,7 @@ def syphon(
             away,
             queues,
             primary_label=name,
-            secondary_label=_host(secondary),
+            secondary_label=host_of(secondary),
             spark=spark,
             ledger=writer,
             **options,
@@ -109,11 +109,24 @@ def syphon(
     )
 
 
-def _address(text: str, ca_file: str | None) -> Address:
-    return Address(text, ca_file=ca_file) if "=" in text else Address(host=text, ca_file=ca_file)
+def started(spark: SparkSession | None, master: str | None, on_start: Callable[[float], None] | None) -> SparkSession:
+    """A session that knows our source, and is the active one of this thread: without that a writer does not find
+    Python sinks (4.0 to 4.3)."""
+    from .session import session
+    from .source import register
+
+    made = session(master, on_progress=on_start) if spark is None else spark
+    made.createDataFrame([], "none int")
+    register(made)
+    return made
 
 
-def _host(text: str) -> str:
+def address_of_text(text: str, ca_file: str | Path | None = None) -> Address:
+    trusted = None if ca_file is None else str(ca_file)
+    return Address(text, ca_file=trusted) if "=" in text else Address(host=text, ca_file=trusted)
+
+
+def host_of(text: str) -> str:
     if "=" not in text:
         return text
     try:

@@ -4,7 +4,8 @@ The offset is the next sequence number of each entity, so a batch can be read ag
 and is the same but for what was taken away meanwhile. `admit` decides how far a batch goes.
 
 `delete` removes what Spark has committed: Spark hands `latestOffset` a start that it has written down, and tells
-`commit` one batch late. The last batch of an AvailableNow run is removed at the start of the next.
+`commit` one batch late. The last batch of an AvailableNow run is removed at the start of the next; before Spark 4.2,
+which hands over no start, by the next batch that finds something.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pairbus.wire.errors import NotFound
+
 from . import connections
 from .allowance import Allowance
 from .batch_reader import NOTHING, Slice, Wanted, find_range, first_from, peek_slice, plan
+from .listing import Roster
 from .lock_reader import LockStream
 from .options import SEQUENCE_MAX, Address, ConnectorOptions
 
@@ -81,10 +85,11 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
         self._address: Address = options.address
-        self._find_entities = entities
-        self._entities: list[str] | None = None
+        self._roster = Roster(entities)
         self._until: Offset | None = None
         self._allowance = Allowance(options.rate_max)
+        #: The last end, where Spark does not say it.
+        self._reached: Offset = {}
 
     def initialOffset(self) -> Offset:
         return dict.fromkeys(self._names(), self._options.first_sequence)
@@ -93,8 +98,12 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.messages_per_trigger_max)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        # Before Spark 4.2 there is no start and no limit: all that is there.
-        begun = {**self.initialOffset(), **(start or {})}
+        if start is None:
+            # Before Spark 4.2 there is neither start nor limit: all that is there, at any rate. An end that lay before
+            # the last one, since messages were removed, would be a batch of nothing.
+            self._reached = admit({**self.initialOffset(), **self._reached}, None, self._first_from, self._until)
+            return self._reached
+        begun = {**self.initialOffset(), **start}
         rows_max = getattr(limit, "max_rows", None)
         allowed = self._allowance.take(time.monotonic(), rows_max)
         if allowed == 0:
@@ -130,12 +139,16 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         connections.close_all()
 
     def _names(self) -> list[str]:
-        if self._entities is None:
-            self._entities = self._find_entities()
-        return self._entities
+        # what is made during an AvailableNow run is not its goal
+        return self._roster.names(fresh=self._until is None)
 
     def _first_from(self, entity: str, number: int) -> int | None:
-        return first_from(connections.client(self._address), entity, number)
+        try:
+            return first_from(connections.client(self._address), entity, number)
+        except NotFound:
+            if not self._roster.may_change:
+                raise
+            return None  # a glob found it, and it is gone: others go on
 
 
 class DeleteStream(PeekStream):

@@ -16,12 +16,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.billing import SYPHON
+from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
 from pairbus.syphon import draining, inspection
-from pairbus.syphon.destinations import Trouble, Verdict
+from pairbus.syphon.destinations import Trouble, Verdict, pause
 from pairbus.syphon.parcels import Key
 from pairbus.syphon.partnership import Which
 from pairbus.syphon.progress import Progress, Report
@@ -31,8 +34,9 @@ from pairbus.wire.sync import LoopThread
 from . import connections
 from .lock_reader import MOVES, POLLS
 from .noticeboard import STOP, Noticeboard
-from .options import Address
-from .sink import COLUMNS, EVENTS, NAME, SinkOptions, SyphonSink
+from .options import Address, as_options
+from .session import is_gone, session
+from .sink import EVENTS, NAME, SinkOptions, SyphonSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,12 +84,14 @@ class SparkSyphon:
     ) -> None:
         if not queues:
             raise ValueError("no backlog queue to read from was named")
+        primary, secondary = replace(primary, cause=SYPHON), replace(secondary, cause=SYPHON)
         self._primary, self._secondary = primary, secondary
         self._labels = {"primary": primary_label, "secondary": secondary_label}
         self._indexes = dict(queues)
         self._dead_letters = dead_letters
         self._paths = [f"{path}/$DeadLetterQueue" if dead_letters else path for path, _ in queues]
         self._spark, self._master = spark, master
+        self._is_own = spark is None
         self._checkpoint = checkpoint
         self._drain = drain
         self._max_rate = max_rate
@@ -107,8 +113,11 @@ class SparkSyphon:
         self._left: dict[tuple[str, str], tuple[str, float]] = {}
         #: The last batch that the source began, by its epoch.
         self._begun = 0
+        self._source_stopped = False
         self._moved_at = time.monotonic()
         self._failures = 0
+        #: Ends of the query with nothing moved between them.
+        self._breaks = 0
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -124,10 +133,27 @@ class SparkSyphon:
 
     def run(self) -> list[draining.Unavailable]:
         """What a drain had to leave behind, by destination; nothing otherwise."""
-        spark = self._session()
         looking = LoopThread()
+        delay, broke_at = RESTART_S_FIRST, 0.0
         try:
-            return self._keep_running(spark, looking)
+            while True:
+                try:
+                    return self._keep_running(self._session(), looking)
+                except Exception as error:
+                    # The driver's JVM died: a session that is ours to start is started again.
+                    time.sleep(LOOK_S)  # its sockets close before it is known to have ended
+                    if not (self._is_own and is_gone()):
+                        raise
+                    if time.monotonic() - broke_at > RESTART_S_MAX:
+                        delay = RESTART_S_FIRST
+                    self._spark = None
+                    # It may have been raised for the one that died, before that was known.
+                    self._board.lower_flag(STOP)
+                    self._source_stopped = False
+                    _log.warning("Spark's driver died (%s); started again in %.0f s", _first_line(error), delay)
+                    if self._stop.wait(delay):
+                        return []
+                    delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
         finally:
             looking.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -136,15 +162,15 @@ class SparkSyphon:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            from .session import session
-
             self._spark = session(self._master, on_progress=self._on_start)
+        # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
+        self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
         return self._spark
 
     def _query(self, spark: SparkSession) -> StreamingQuery:
         options = {
-            **_as_options(self._secondary),
+            **as_options(self._secondary),
             "entity": ",".join(self._paths),
             "mode": "lock",
             "maxMessagesPerTrigger": str(self._messages_per_trigger),
@@ -153,7 +179,7 @@ class SparkSyphon:
         if self._max_rate is not None:
             options["maxRate"] = str(self._max_rate)
         self._begun = 0
-        rows = spark.readStream.format("servicebus").options(**options).load().select(*COLUMNS)
+        rows = spark.readStream.format("servicebus").options(**options).load()
         return (
             rows.writeStream.format(NAME)
             .option("syphon", self._sink.as_text())
@@ -170,6 +196,9 @@ class SparkSyphon:
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
+                    self._breaks += 1
+                    if self._drain and self._breaks >= DRAIN_STRIKES:
+                        raise PairbusError(f"the query failed {self._breaks} times in a row: {_first_line(error)}")
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
                     _log.warning("the query ended (%s); started again in %.0f s", _first_line(error), delay)
@@ -182,22 +211,24 @@ class SparkSyphon:
                     if isinstance(verdict, draining.Finished):
                         return verdict.remaining
                     if verdict is not None:
-                        self._try_again(looking, verdict)
+                        self._give_back(looking, self._chosen(set(verdict.paths)))
+                elif not self._drain:
+                    self._revive(looking)
             return []
         finally:
             self._finish(query, looking)
 
     def _finish(self, query: StreamingQuery, looking: LoopThread) -> None:
         """The batch under way ends by itself; then what was left to its lock goes back."""
+        if is_gone():
+            self._hear()
+            if self._stop.is_set():
+                self._give_back(looking, list(self._left))
+            return
         self._board.raise_flag(STOP)
         deadline = time.monotonic() + STOP_S
-        idle_since: float | None = None
-        while query.isActive and time.monotonic() < deadline:
+        while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
-            now = time.monotonic()
-            idle_since = None if self._is_at_work(query) else idle_since or now
-            if idle_since is not None and now - idle_since > 0.3:  # nothing was begun before the flag was seen
-                break
             time.sleep(LOOK_S)
         query.stop()
         self._hear()
@@ -221,6 +252,8 @@ class SparkSyphon:
     def _heard_of_source(self, notice: dict[str, Any]) -> None:
         if "epoch" in notice:
             self._begun = notice["epoch"]
+        elif "stopped" in notice:
+            self._source_stopped = True
         elif "error" in notice:
             self._failures += 1
             self.progress.waiting_for = f"the secondary: {notice['error']}"
@@ -231,11 +264,13 @@ class SparkSyphon:
             if self._ledger is not None:
                 path = notice["entity"]
                 queue = self._indexes.get(path.removesuffix("/$DeadLetterQueue"))
-                self._ledger.event("poll", notice["t"], self._labels["secondary"], path, cause="syphon", queue=queue)
+                self._ledger.event(
+                    "poll", notice["t"], self._labels["secondary"], path, size=0, cause="syphon", queue=queue
+                )
 
     def _heard_of_sink(self, notice: dict[str, Any]) -> None:
         now, wall = time.monotonic(), time.time()
-        self._failures = 0
+        self._failures = self._breaks = 0
         self.progress.waiting_for = None
         moved = sum(notice["moved"].values())
         for path, count in notice["moved"].items():
@@ -251,7 +286,8 @@ class SparkSyphon:
         for path, (verdict, text, condition, strikes) in notice["troubles"].items():
             known = self._troubles.get(path)
             seen = strikes if known is None else max(strikes, known.strikes + (1 if path not in notice["moved"] else 0))
-            self._troubles[path] = Trouble(Verdict(verdict), text, condition, seen, now, now)
+            until = now + pause(Verdict(verdict), seen)
+            self._troubles[path] = Trouble(Verdict(verdict), text, condition, seen, now, until)
         for queue, number, enqueued, reason in notice["refused"]:
             self._refused[queue, number, enqueued] = reason
         for which in _BOTH:
@@ -299,18 +335,31 @@ class SparkSyphon:
             self.progress.counted(len(seen))
             return draining.judge(seen, _Known(self._troubles), time.monotonic(), self._refused)
 
-    def _try_again(self, looking: LoopThread, verdict: draining.TryAgain) -> None:
-        """One message of each destination that is due is given back before its lock ends; all of one that is back."""
+    def _revive(self, looking: LoopThread) -> None:
+        """Left messages wanted before their locks end, which is the back-off (P40) while a destination is away, and
+        not after: all those of one that is back, one of each that may be tried again."""
+        now = time.monotonic()
         with self._lock:
-            wanted: list[tuple[str, str]] = []
-            tried: set[str] = set()
-            for token, (path, _) in self._left.items():
-                if path not in self._troubles or (path in verdict.paths and path not in tried):
-                    wanted.append(token)
-                    tried.add(path)
-        if wanted:
+            due = {path for path, trouble in self._troubles.items() if trouble.until <= now}
+            wanted = self._chosen(due)
+            for path in due:
+                trouble = self._troubles[path]
+                self._troubles[path] = trouble._replace(until=now + pause(trouble.verdict, trouble.strikes))
+        self._give_back(looking, wanted)
+
+    def _chosen(self, due: set[str]) -> list[tuple[str, str]]:
+        wanted: list[tuple[str, str]] = []
+        tried: set[str] = set()
+        for token, (path, _) in self._left.items():
+            if path not in self._troubles or (path in due and path not in tried):
+                wanted.append(token)
+                tried.add(path)
+        return wanted
+
+    def _give_back(self, looking: LoopThread, tokens: list[tuple[str, str]]) -> None:
+        if tokens:
             with contextlib.suppress(WireError):
-                looking.run(self._release(wanted))
+                looking.run(self._release(tokens))
 
     async def _scan(self) -> list[draining.Seen]:
         seen: list[draining.Seen] = []
@@ -344,14 +393,6 @@ class _Known:
 
     def due(self, now: float) -> list[str]:
         return list(self._troubles)
-
-
-def _as_options(address: Address) -> dict[str, str]:
-    found = {"caFile": address.ca_file} if address.ca_file is not None else {}
-    if address.connection_string is not None:
-        return {**found, "connectionString": address.connection_string}
-    assert address.host is not None
-    return {**found, "fullyQualifiedNamespace": address.host, "credential": address.credential}
 
 
 def _first_line(error: object) -> str:

@@ -58,16 +58,28 @@ class Watcher:
         for entity in found:
             self._thread.start(self._arm(entity))
 
+    def watch(self, entities: Iterable[str]) -> None:
+        """These too; those that it watches already are passed over."""
+        for entity in entities:
+            if entity not in self._entities:
+                self._entities.append(entity)
+                self._thread.run(self._add(entity))
+
     def stop(self) -> None:
         self._thread.run(self._stop())
         self._thread.stop()
 
     async def _start(self, make_client: Callable[[], WireClient]) -> None:
         self._client = make_client()
-        self._armed = {entity: asyncio.Event() for entity in self._entities}
-        for event in self._armed.values():
-            event.set()
-        self._tasks = [asyncio.create_task(self._watch(entity)) for entity in self._entities]
+        self._armed: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        for entity in self._entities:
+            await self._add(entity)
+
+    async def _add(self, entity: str) -> None:
+        self._armed[entity] = asyncio.Event()
+        self._armed[entity].set()
+        self._tasks.append(asyncio.create_task(self._watch(entity)))
 
     async def _stop(self) -> None:
         for task in self._tasks:

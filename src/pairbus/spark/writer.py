@@ -13,12 +13,13 @@ from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pairbus.errors import PairbusError
 from pairbus.wire.errors import LockLost
 
 from . import connections
+from .arrow_rows import StreamWriter, batches
 from .options import Address
 from .schema import outgoing
 
@@ -80,7 +81,7 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         count = 0
-        for batch in iterator:
+        for batch in batches(iterator):
             count += send_batch(self._address, self._entity, batch)
             if self._settle is not None and batch.num_rows:
                 settle_batch(self._settle, batch)
@@ -91,7 +92,7 @@ class ServiceBusWriter(_Writing, DataSourceArrowWriter):
     pass
 
 
-class ServiceBusStreamWriter(_Writing, DataSourceStreamArrowWriter):
+class ServiceBusStreamWriter(_Writing, StreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is left to do: every message was confirmed when it was written."""
 

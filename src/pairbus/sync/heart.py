@@ -78,6 +78,7 @@ class Heart:
         self.observers = observers
         #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
         self.send_observers = _wanting_sends(observers)
+        self.receive_observers = _wanting_receives(observers)
         self.clock = clock
         self.lock = threading.Lock()
         self.closed = False
@@ -119,6 +120,7 @@ class Heart:
     def _set_observers(self, observers: tuple[Observer, ...]) -> None:
         self.observers = observers
         self.send_observers = _wanting_sends(observers)
+        self.receive_observers = _wanting_receives(observers)
 
     def announce(self, *events: Event) -> None:
         """Tells what a shell, not the coordinator, has seen."""
@@ -263,6 +265,10 @@ class Heart:
 
 def _wanting_sends(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     return tuple(observer for observer in observers if observer.wants_sends)
+
+
+def _wanting_receives(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+    return tuple(observer for observer in observers if observer.wants_receives)
 
 
 def guarded(callback: Callable[..., object], *arguments: object) -> None:

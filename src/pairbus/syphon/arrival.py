@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_application_properties, read_message_annotations, read_properties, split
-from pairbus.pairing.aliases import PATH, Rejected, bring_home
+from pairbus.pairing.aliases import PATH, Rejected, bring_home, sent_anew
 
 from .parcels import Key, Parcel, Rejection
 
@@ -52,6 +52,33 @@ def arrive(
         return Rejection(parcel, home.reason, home.description)
     alone = home.session_id is not None or _PARTITION_KEY in home.payload
     return Parcel(queue, key, token, home.path, home.payload, now=now, lock_s=lock_s, handle=handle, alone=alone)
+
+
+def bound_for(
+    destination: str,
+    queue: str,
+    payload: bytes,
+    token: bytes,
+    *,
+    now: float,
+    now_unix: float,
+    handle: Any = None,
+    is_dead_letter: bool = False,
+) -> Parcel | Rejection:
+    """A delivery of any entity that goes on to `destination` as it is, without what its broker laid on top."""
+    try:
+        sections = split(payload)
+        annotations = read_message_annotations(payload, sections)
+        session_id = read_properties(payload, sections).group_id
+        anew = sent_anew(payload, is_dead_letter=is_dead_letter)
+    except AmqpError as error:
+        key = key_of(queue, {}, token)
+        parcel = Parcel(queue, key, token, destination, payload, now=now, lock_s=LOCK_S_UNKNOWN, handle=handle)
+        return Rejection(parcel, "MessageNotReadable", f"the message can't be decoded: {error}")
+    lock_s = _lock_s(annotations.get("x-opt-locked-until"), now_unix)
+    alone = session_id is not None or _PARTITION_KEY in anew
+    key = key_of(queue, annotations, token)
+    return Parcel(queue, key, token, destination, anew, now=now, lock_s=lock_s, handle=handle, alone=alone)
 
 
 def key_of(queue: str, annotations: dict[Any, Any], token: bytes) -> Key:

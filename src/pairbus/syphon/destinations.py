@@ -216,7 +216,7 @@ class Destinations:
         record.epoch += 1
         record.trying = False
         record.trouble = Trouble(
-            verdict, error.description, error.condition, strikes, since, now + _pause(verdict, strikes)
+            verdict, error.description, error.condition, strikes, since, now + pause(verdict, strikes)
         )
         return True
 
@@ -229,7 +229,8 @@ class Destinations:
             del self._records[path]
 
 
-def _pause(verdict: Verdict, strikes: int) -> float:
+def pause(verdict: Verdict, strikes: int) -> float:
+    """How long nothing is sent after so many failures in a row."""
     if verdict.is_for_good:
         return GONE_S
     first = HALT_S if verdict is Verdict.BUSY else AWAY_S_FIRST

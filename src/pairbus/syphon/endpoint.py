@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pairbus import billing
 from pairbus.wire import ConnectionString, WireClient
 from pairbus.wire.credentials import Credential, TokenSource, from_connection_string
 
@@ -19,6 +20,8 @@ class Endpoint(NamedTuple):
     ssl_context: ssl.SSLContext | None = None
     #: What it is called in ledgers and messages: the embedded broker's namespaces all have the same host.
     name: str = ""
+    #: For whose sake its clients work (P51).
+    cause: str = billing.APP
 
     def __repr__(self) -> str:
         at = f" at {self.host}:{self.port or 'default port'}" if self.label != self.host else ""
@@ -45,5 +48,5 @@ class Endpoint(NamedTuple):
             credential=self.credential,
             ca_file=self.ca_file,
             ssl_context=self.ssl_context,
-            **options,
+            **{"cause": self.cause, **options},
         )

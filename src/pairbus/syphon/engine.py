@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
 from pairbus.wire import WireClient
@@ -98,8 +99,8 @@ class SyphonEngine:
     ) -> None:
         if not queues:
             raise ValueError("no backlog queue to read from was named")
-        self.primary = primary
-        self.secondary = secondary
+        self.primary = primary._replace(cause=SYPHON)
+        self.secondary = secondary._replace(cause=SYPHON)
         self.drain = drain
         self.count_backlog_time = count_backlog_time
         self.wall = wall
@@ -304,6 +305,7 @@ class SyphonEngine:
                 self.wall(),
                 self.secondary.label,
                 source.path,
+                size=0,
                 ms=(self.loop.time() - began) * 1000,
                 cause="syphon",
                 queue=source.index,
@@ -320,6 +322,10 @@ class SyphonEngine:
 
     def arrived(self, arrivals: list[Parcel | Rejection], now: float) -> bool:
         """True where anything of it could be sent."""
+        if self._ledger is not None:
+            # every delivery is billed, whatever becomes of it (P51)
+            parcels = [each.parcel if isinstance(each, Rejection) else each for each in arrivals]
+            self._record("receive", self.secondary.label, None, parcels, "ok")
         commands, wanted = self.underway.received(arrivals, now)
         left = sum(len(command.parcels) for command in commands if isinstance(command, Leave))
         self.rate.received(len(arrivals) - left, now)
@@ -341,7 +347,10 @@ class SyphonEngine:
 
     def _ticked(self) -> None:
         self._tick = None
-        self.carry_out(self.underway.tick(self.loop.time()))
+        now = self.loop.time()
+        self.carry_out(self.underway.tick(now))
+        if not self.drain and self._gate.is_set():  # a drain asks for them when it has looked at what remains
+            self.carry_out(self.underway.revive(now))
         if self.underway.deadline is not None:
             self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
 
@@ -386,7 +395,7 @@ class SyphonEngine:
         if self._ledger is not None:
             self._record("move", self.primary.label, parcels[0].path, parcels, error.condition)
         self._look_into(parcels[0].path, error)
-        self.carry_out(self.underway.failed(parcels, error, now), attempted=parcels)
+        self.carry_out(self.underway.failed(parcels, error, now))
 
     def unsendable(self, path: str, error: WireError) -> None:
         self._look_into(path, error)
@@ -405,7 +414,7 @@ class SyphonEngine:
 
     # -- commands
 
-    def carry_out(self, commands: Iterable[Command], attempted: Sequence[Parcel] = ()) -> None:
+    def carry_out(self, commands: Iterable[Command]) -> None:
         for command in commands:
             match command:
                 case Complete(queue, parcels):
@@ -413,24 +422,19 @@ class SyphonEngine:
                 case DeadLetter(queue, parcels, reason, description):
                     self._sources[queue].dead_letter(parcels, reason, description)
                 case Leave():
-                    self._leave(command, attempted)
+                    self._leave(command)
                 case Release(queue, parcels):
                     self.spawn(self._sources[queue].release(parcels), "release")
                 case Renew(queue, parcels):
                     self.spawn(self._sources[queue].renew(parcels))
 
-    def _leave(self, command: Leave, attempted: Sequence[Parcel]) -> None:
+    def _leave(self, command: Leave) -> None:
         path, parcels, trouble = command
         self.progress.left(path, len(parcels))
         for parcel in parcels:
             self._sources[parcel.queue].left(1)
         if trouble.verdict is Verdict.REFUSED and len(self._refused) < LEFT_MAX:
             self._refused.update((parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels)
-        if self._ledger is not None:
-            # what was not even tried has cost a receive all the same
-            tried = set(map(id, attempted))
-            rest = [parcel for parcel in parcels if id(parcel) not in tried]
-            self._record("receive", self.secondary.label, None, rest, trouble.condition)
         for parcel in parcels:
             parcel.handle[2].payload = b""  # there may be very many of them, for a minute
         self._look_if_quiet()
@@ -532,7 +536,7 @@ class SyphonEngine:
                 entity or source.path,
                 mid=message_id_of(parcel.handle[2].payload),
                 seq=parcel.key[1],
-                size=parcel.size,
+                size=len(parcel.handle[2].payload) if kind == "receive" else parcel.size,
                 outcome=outcome,
                 ms=(now - parcel.since) * 1000,
                 cause="syphon",

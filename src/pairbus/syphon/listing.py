@@ -58,6 +58,8 @@ def _list(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
 def reason(error: BaseException) -> str:
     """Why the management API could not be asked, in a few words, and what may help."""
     text = str(getattr(error, "message", None) or error)
+    if "failed to retrieve a token" in text:
+        return "no Azure identity was found (`az login`, or the AZURE_ variables of a service principal)"
     if isinstance(error, ClientAuthenticationError) or (
         isinstance(error, HttpResponseError) and error.status_code in (401, 403)
     ):
@@ -65,5 +67,5 @@ def reason(error: BaseException) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted (the embedded broker's is, with --ca-file)"
     if isinstance(error, ServiceRequestError):
-        return "its management API can't be reached"
+        return "its management API can't be reached: check host and port, and that it is up"
     return " ".join(text.split())[:200] or type(error).__name__

@@ -16,7 +16,7 @@ from typing import Final
 
 from pairbus.wire.errors import WireError
 
-from .books import Books
+from .books import CROWD, LEFT_MAX, Books
 from .destinations import Destinations, Trouble, Verdict, verdict_of
 from .parcels import (
     Command,
@@ -279,6 +279,18 @@ class Underway(Books):
     def renewed(self, parcels: Iterable[Parcel], now: float) -> None:
         for parcel in parcels:
             parcel.locked_until = now + parcel.lock_s
+
+    def revive(self, now: float) -> list[Command]:
+        """Left messages that are wanted before their locks end: all those of a destination that is back, and one of
+        each that may be tried again. A lock's end is the back-off (P40) while a destination is away, not after."""
+        commands: list[Command] = []
+        due = set(self.destinations.due(now))
+        for path in self.left_paths():
+            if path in due:
+                commands += self.retry(path, 1)
+            elif self.destinations.obstacle(path, now) is None and self._in_hand.get(path, 0) < CROWD:
+                commands += self.retry(path, LEFT_MAX)
+        return commands
 
     # -- ending
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pairbus import __version__
+from pairbus import __version__, billing
 from pairbus.amqp.connection import Connection
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.limits import Limits
@@ -69,20 +69,25 @@ class WireClient:
         idle_timeout: float | None = 60.0,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         container_id: str | None = None,
+        cause: str = billing.APP,
         backoff: Callable[[], Iterator[float]] = _default_backoff,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`credential`: SharedKey, SharedSignature or an object with get_token go through `$cbs`; Login is SASL PLAIN;
         None is ANONYMOUS with no `$cbs`. `timeout` bounds each call that is given none, `connect_timeout` TCP, TLS,
-        SASL and open together. A peer that is silent for twice `idle_timeout` is taken for dead."""
+        SASL and open together. A peer that is silent for twice `idle_timeout` is taken for dead. `cause`: for whose
+        sake it works, said when it connects, so that our broker can bill it (P51)."""
         if (ca_file is not None or ssl_context is not None) and not tls:
             raise ValueError("ca_file and ssl_context are for TLS, which is off (UseDevelopmentEmulator=true)")
         if ca_file is not None and ssl_context is not None:
             raise ValueError("ca_file and ssl_context exclude each other; load the CA into the context")
         if timeout <= 0 or connect_timeout <= 0:
             raise ValueError(f"time-outs are above 0 s, not timeout={timeout}, connect_timeout={connect_timeout}")
+        if cause not in billing.CAUSES:
+            raise ValueError(f"{cause!r} is not a cause; right are {', '.join(billing.CAUSES)}")
         self.host = host
         self.port = port or (TLS_PORT if tls else PLAIN_PORT)
+        self.cause = cause
         self.timeout = timeout
         self.connect_timeout = connect_timeout
         bracketed = f"[{host}]" if ":" in host else host
@@ -141,15 +146,17 @@ class WireClient:
         *,
         mode: str = "lock",
         credit: int = 0,
+        session_id: str | None = None,
         timeout: float | None = None,
         open_timeout: float | None = None,
     ) -> Receiver:
-        """An open receiver; `receiver.py` says what `mode` and `credit` mean."""
+        """An open receiver; `receiver.py` says what `mode`, `credit` and `session_id` mean."""
         receiver = Receiver(
             self,
             entity,
             mode=mode,
             credit=credit,
+            session_id=session_id,
             timeout=timeout or self.timeout,
             message_bytes_max=self._message_bytes_max,
         )
@@ -295,7 +302,11 @@ class WireClient:
             limits=Limits(message_bytes_max=self._message_bytes_max, incoming_window=INCOMING_WINDOW),
             idle_timeout=self._idle_timeout,
             sasl=SaslClient(PLAIN, login.initial_response) if login is not None else SaslClient(ANONYMOUS),
-            properties={Symbol("product"): "pairbus", Symbol("version"): __version__},
+            properties={
+                Symbol("product"): "pairbus",
+                Symbol("version"): __version__,
+                Symbol(billing.CAUSE_PROPERTY): self.cause,
+            },
         )
         try:
             transport = await Transport.connect(connection, self.host, self.port, self._context(), self.connect_timeout)

@@ -4,6 +4,8 @@ Two ways of asking. With `credit=0` (the default) each `receive` asks for what i
 (a drain, AMQP 2.6.7), so that nothing lies here unseen. With `credit=n` the peer keeps up to n messages flowing ahead:
 faster, but what lies here is locked, or in mode 'delete' already gone from the entity, before anyone asked for it.
 
+With `session_id` it receives that session's messages alone, and holds the session while its link is open (dialect 5.2).
+
 A shell. After a lost link, messages that were locked through it can only be settled by token.
 """
 
@@ -35,6 +37,7 @@ DRAIN_S_MAX = 5.0
 #: How closely messages must follow each other to come together, where the peer can't drain.
 LINGER_S = 0.05
 MODES = ("lock", "delete")
+SESSION_FILTER = "com.microsoft:session-filter"
 
 Settled = asyncio.Future[None]
 
@@ -45,7 +48,15 @@ class Receiver(ReopeningLink):
     role = "receiver"
 
     def __init__(
-        self, home: Home, entity: str, *, mode: str, credit: int, timeout: float, message_bytes_max: int
+        self,
+        home: Home,
+        entity: str,
+        *,
+        mode: str,
+        credit: int,
+        timeout: float,
+        message_bytes_max: int,
+        session_id: str | None = None,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}; right are 'lock' (settle afterwards) and 'delete' (gone when received)")
@@ -54,6 +65,7 @@ class Receiver(ReopeningLink):
         super().__init__(home, entity, timeout)
         self.mode = mode
         self.credit = credit
+        self.session_id = session_id
         self._message_bytes_max = message_bytes_max
         # 'second': the peer answers a settlement, so that we know that it counted (dialect 0.4)
         self._settle_mode = 1 if mode == "lock" else 0
@@ -355,10 +367,11 @@ class Receiver(ReopeningLink):
 
     def _attach(self, session: Session, name: str) -> Link:
         locking = self.mode == "lock"
+        wanted = None if self.session_id is None else {Symbol(SESSION_FILTER): self.session_id}
         return session.attach(
             name,
             True,
-            Source(address=self.entity),
+            Source(address=self.entity, filter=wanted),
             Target(address=name),
             snd_settle_mode=0 if locking else 1,
             rcv_settle_mode=self._settle_mode,

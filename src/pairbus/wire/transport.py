@@ -8,6 +8,7 @@ decides nothing but two things about sickness: an answer that is overdue on a co
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
@@ -173,7 +174,10 @@ class Transport(asyncio.Protocol):
         except ssl.SSLError as error:
             raise Unreachable(UNREACHABLE, f"{self.peer}: TLS failed: {error.reason or error}") from None
         except OSError as error:
-            raise Unreachable(UNREACHABLE, f"{self.peer}: {error.strerror or error}") from None
+            # asyncio's own words for a refused connection are those of its code, uvloop's those of the system
+            code = error.errno or 0
+            words = os.strerror(code) if code > 0 else error.strerror or error
+            raise Unreachable(UNREACHABLE, f"{self.peer}: {words}") from None
 
     # -- asyncio.Protocol
 

@@ -1,0 +1,111 @@
+"""A process with a Spark session, told by lines of JSON what to do: `python -m benchmarks.spark_host MASTER`.
+
+Apart from the benchmark's own process, since a process can have one session only, and so that the CPU of Spark (the
+JVM and its Python workers) can be told from the rest. Answers each line with one: the seconds that it took.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks.servers import _die_with_parent
+
+START_S = 180.0
+
+
+class SparkHost:
+    """The near side. `start_s` is the time from the process's start to a session that has done its first job."""
+
+    def __init__(self, master: str) -> None:
+        begun = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.spark_host", master],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_die_with_parent,
+        )
+        self._answer()
+        self.start_s = time.perf_counter() - begun
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, what: str, **arguments: Any) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return float(self._answer()["seconds"])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the Spark process ended with {self._process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+    def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> SparkHost:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def _serve(master: str) -> None:
+    from pairbus.spark import session
+    from pairbus.spark.options import Address
+    from pairbus.spark.syphon import SparkSyphon
+
+    spark = session(master)
+    spark.range(2).count()
+
+    def drain(primary: str, secondary: str, paths: list[str]) -> None:
+        queues = [(path, index) for index, path in enumerate(paths)]
+        left = SparkSyphon(Address(primary), Address(secondary), queues, spark=spark, drain=True).run()
+        if left:
+            raise RuntimeError(f"left behind: {left}")
+
+    def read(namespace: str, entity: str) -> None:
+        source = spark.read.format("servicebus").options(connectionString=namespace, entity=entity).load()
+        source.write.format("noop").mode("overwrite").save()
+
+    def write(namespace: str, entity: str, count: int, size: int) -> None:
+        rows = spark.range(0, count, 1, 4).selectExpr(f"cast(rpad(cast(id as string), {size}, 'x') as binary) as body")
+        sink = rows.write.format("servicebus").options(connectionString=namespace, entity=entity)
+        sink.mode("append").save()
+
+    told = {"drain": drain, "read": read, "write": write}
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        begun = time.perf_counter()
+        try:
+            told[request.pop("what")](**request)
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}), flush=True)
+        else:
+            print(json.dumps({"seconds": time.perf_counter() - begun}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,40 @@
+"""What counts as an operation, in which units, for whose sake (P51): the words that brokers, clients and reports share.
+
+Decides what is billed, never what it costs. docs/reference/metering.md has the table with its reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+UNIT_BYTES: Final = 64 * 1024
+
+APP: Final = "app"
+PING: Final = "ping"
+SYPHON: Final = "syphon"
+MOVE: Final = "move"
+SPARK: Final = "spark"
+MANAGE: Final = "manage"
+CAUSES: Final = (APP, PING, SYPHON, MOVE, SPARK, MANAGE)
+
+#: What a broker counts; the kinds of its ledger's lines that are billed.
+OPERATIONS: Final = ("send", "ping", "receive", "poll", "manage")
+#: And in a client's: a `divert` is a send to a backlog queue, a `move` the syphon's send to the primary.
+CLIENT_OPERATIONS: Final = (*OPERATIONS, "divert", "move")
+#: An operation that was refused is not billed; a duplicate was taken, and dropped only then.
+BILLED_OUTCOMES: Final = ("ok", "duplicate")
+
+#: Of AMQP's `open`: a client says for whose sake it works. Who says nothing is an application.
+CAUSE_PROPERTY: Final = "pairbus-cause"
+
+
+def units(size: int) -> int:
+    """A started unit is a whole one, and nothing is free."""
+    return -(-size // UNIT_BYTES) or 1
+
+
+def cause_in(properties: Mapping[Any, Any] | None) -> str:
+    """From the properties of a peer's `open`: what is no cause of ours is an application's."""
+    said = properties.get(CAUSE_PROPERTY) if properties else None
+    return said if isinstance(said, str) and said in CAUSES else APP

@@ -1,0 +1,1 @@
+"""A rehearsal of the outage that pairing is for: two namespaces, traffic, a fault, the way back, the reckoning."""

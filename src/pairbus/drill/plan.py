@@ -1,0 +1,176 @@
+"""What a drill will do, before it begins: who is there, what is sent where and how fast, what fails, and for how long.
+
+Decides all of that from the few options that a person gives. Imports little, since the command's help is made from it.
+Starts nothing (`processes.py`), waits for nothing (`rehearsal.py`), and judges nothing (`reckoning.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pairbus.errors import PairbusError
+
+PRIMARY: Final = "contoso"
+SECONDARY: Final = "backup"
+SUBSCRIPTION: Final = "all"
+#: Traffic before the fault, and after it has ended.
+HEALTHY_S: Final = 12.0
+AFTER_S: Final = 10.0
+MESSAGES: Final = 2_400
+OUTAGE_S: Final = 20.0
+ENTITIES: Final = 4
+MESSAGES_MAX: Final = 1_000_000
+OUTAGE_S_MAX: Final = 3_600.0
+QUEUES: Final = ("orders", "invoices", "shipments", "payments", "returns", "refunds", "stock", "prices", "offers")
+TOPIC: Final = "news"
+BODY_BYTES: Final = (200, 2_000)
+#: Past this rate an entity's messages go in lists: one by one, the SDK itself would be the limit.
+SINGLE_PER_S_MAX: Final = 50.0
+
+Engine = Literal["spark", "in-process"]
+
+
+class InvalidDrill(PairbusError, ValueError):
+    """A drill that can't be held as asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A fault as the drill brings it about: `settings` go to the broker's control socket, `pairing` to the clients."""
+
+    begins: str
+    settings: dict[str, float] = field(default_factory=dict)
+    pairing: dict[str, float] = field(default_factory=dict)
+    #: How long after the primary's return a ping may take to find it, beside its interval.
+    notice_s: float = 2.0
+
+
+#: How long a send may take; the primary gets half of it (P19).
+SEND_TIMEOUT_S: Final = 8.0
+TROUBLES: Final[dict[str, Trouble]] = {
+    "unreachable": Trouble("refuses connections"),
+    "black-hole": Trouble("takes connections and says nothing"),
+    "no-send": Trouble("refuses every send with an internal error"),
+    "hang": Trouble("takes messages, and neither stores nor answers them"),
+    # Busy is no failure, unless it lasts; and it halts pings, too, for ten seconds (P24).
+    "throttle": Trouble("refuses everything as server busy", {"rate": 0.0}, {"busy_failover_after": 0.0}, 12.0),
+    "latency": Trouble(f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}),
+    "lost-answer": Trouble("stores what is sent, and cuts the connection in place of an answer"),
+    "kill": Trouble("is killed (kill -9)"),
+}
+#: Faults of the broker's that a drill can't be about.
+NOT_SENDS: Final = ("no-receive", "no-manage")
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """`source` is where its messages are received from."""
+
+    name: str
+    is_topic: bool = False
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}/Subscriptions/{SUBSCRIPTION}" if self.is_topic else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DrillPlan:
+    messages: int = MESSAGES
+    outage_s: float = OUTAGE_S
+    entity_count: int = ENTITIES
+    fault: str = "unreachable"
+    engine: Engine = "spark"
+    seed: int = 1
+    healthy_s: float = HEALTHY_S
+    after_s: float = AFTER_S
+    backlog_queues: int = 3
+    ping_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.fault in NOT_SENDS:
+            raise InvalidDrill(
+                f"the fault {self.fault} leaves sends alone, so nothing would fail over; take one of {_kinds()}"
+            )
+        if self.fault not in TROUBLES:
+            raise InvalidDrill(f"there is no fault {self.fault!r} for a drill; the kinds are {_kinds()}")
+        most = len(QUEUES) + 1
+        if not 1 <= self.entity_count <= most:
+            raise InvalidDrill(f"{self.entity_count} entities are out of bounds: 1 to {most}")
+        if not self.entity_count <= self.messages <= MESSAGES_MAX:
+            raise InvalidDrill(
+                f"{self.messages} messages are out of bounds: at least one for each of the {self.entity_count} "
+                f"entities, at most {MESSAGES_MAX:,}"
+            )
+        if not 1 <= self.outage_s <= OUTAGE_S_MAX:
+            raise InvalidDrill(f"an outage of {self.outage_s:g} s is out of bounds: 1 to {OUTAGE_S_MAX:g} seconds")
+
+    def __repr__(self) -> str:
+        return f"<DrillPlan {self.messages} messages, {self.entity_count} entities, {self.fault} {self.outage_s:g} s>"
+
+    @property
+    def trouble(self) -> Trouble:
+        return TROUBLES[self.fault]
+
+    @property
+    def entities(self) -> tuple[Entity, ...]:
+        """A topic among them, where there is more than one."""
+        queues = [Entity(name) for name in QUEUES[: max(1, self.entity_count - 1)]]
+        return (*queues, Entity(TOPIC, is_topic=True)) if self.entity_count > 1 else tuple(queues)
+
+    @property
+    def traffic_s(self) -> float:
+        return self.healthy_s + self.outage_s + self.after_s
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.messages / self.traffic_s
+
+    def share(self, index: int) -> int:
+        """How many of the messages go to the entity with this index; the first ones get what is left over."""
+        each, over = divmod(self.messages, self.entity_count)
+        return each + (1 if index < over else 0)
+
+    @property
+    def list_size(self) -> int:
+        per_entity = self.rate_per_s / self.entity_count
+        return max(1, round(per_entity / (SINGLE_PER_S_MAX / 2))) if per_entity > SINGLE_PER_S_MAX else 1
+
+    @property
+    def pairing(self) -> dict[str, Any]:
+        """The clients' options: short intervals, or nobody could wait for the end."""
+        return {
+            "primary_name": PRIMARY,
+            "backlog_queue_count": self.backlog_queues,
+            "failover_interval": 0.0,
+            "ping_primary_interval": self.ping_s,
+            "send_timeout": SEND_TIMEOUT_S,
+            # A machine that is busy with the drill itself may be late to open a link to the secondary.
+            "backlog_retry_interval": 1.0,
+            **self.trouble.pairing,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages,
+            "entities": [each.name for each in self.entities],
+            "fault": self.fault,
+            "outage_s": self.outage_s,
+            "healthy_s": self.healthy_s,
+            "after_s": self.after_s,
+            "rate_per_s": round(self.rate_per_s, 1),
+            "engine": self.engine,
+            "seed": self.seed,
+            "backlog_queues": self.backlog_queues,
+            "pairing": {name: value for name, value in self.pairing.items() if name != "primary_name"},
+        }
+
+
+def _kinds() -> str:
+    return ", ".join(TROUBLES)
+
+
+def listed(names: list[str]) -> str:
+    """`a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

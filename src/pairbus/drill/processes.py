@@ -1,0 +1,181 @@
+"""The drill's processes: two brokers, and the applications. Started, listened to, ended, however the drill ends.
+
+Each has a session of its own, so that a Ctrl-C at the terminal reaches the drill alone and it ends them in order. What
+they write to stderr goes to a file. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pairbus.errors import PairbusError
+
+READY_S: Final = 30.0
+STOP_S: Final = 10.0
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class DrillFailed(PairbusError):
+    """A part of the drill's own could not do its work; says nothing of the messages."""
+
+
+class Ready(NamedTuple):
+    """What a broker says of itself when it is ready."""
+
+    port: int
+    connection_string: str
+
+
+class Child:
+    """A process, its stdout read line by line."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name = name
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    def __repr__(self) -> str:
+        state = "not started" if self._process is None else f"pid {self._process.pid}"
+        return f"<Child {self.name}: {state}>"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, *arguments: str) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *arguments,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
+                start_new_session=True, limit=LINE_BYTES_MAX,
+            )  # fmt: skip
+
+    async def line(self) -> dict[str, Any] | None:
+        """The next line; None at the end."""
+        assert self._process is not None and self._process.stdout is not None
+        text = await self._process.stdout.readline()
+        return json.loads(text) if text.endswith(b"\n") else None
+
+    async def write(self, text: str) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._process.stdin.write(text.encode() + b"\n")
+            await self._process.stdin.drain()
+
+    def kill(self) -> None:
+        if self.is_running:
+            assert self._process is not None
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def ended(self, timeout: float = STOP_S) -> int:
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            return await self._process.wait()
+
+    async def terminate(self) -> None:
+        if not self.is_running:
+            return
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        await self.ended()
+
+    def failure(self, what: str) -> DrillFailed:
+        text = self._log.read_text(errors="replace").strip() if self._log.exists() else ""
+        last = text.splitlines()[-1] if text else "it said nothing"
+        return DrillFailed(f"the drill's {self.name} {what}: {last}; its log is {self._log}")
+
+
+class BrokerProcess(Child):
+    """`pairbus broker` with one namespace; killed and started anew it keeps its port and its data."""
+
+    def __init__(self, namespace: str, folder: Path, config: str, log: Path) -> None:
+        super().__init__(f"broker of {namespace}", log)
+        self.namespace = namespace
+        self.data = folder / namespace
+        self._config = folder / f"{namespace}.toml"
+        self._config.write_text(config)
+        self.ready = Ready(0, "")
+
+    @property
+    def ledger(self) -> Path:
+        return self.data / self.namespace / "ledger"
+
+    async def serve(self) -> None:
+        await self.start(
+            "pairbus", "broker", "--namespace", f"{self.namespace}:{self.ready.port}", "--data", str(self.data),
+            "--config", str(self._config), "--ledger",
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(READY_S):
+                said = await self.line()
+        except TimeoutError:
+            raise self.failure(f"was not ready after {READY_S:g} s") from None
+        if said is None:
+            raise self.failure("did not start")
+        self.ready = Ready(said["port"], said["connection_string"])
+
+
+class Application(Child):
+    """A sender or a receiver: `hear` gets each fact that it tells."""
+
+    def __init__(self, role: str, log: Path, hear: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(role, log)
+        self._role = role
+        self._hear = hear
+        self._listening: asyncio.Task[None] | None = None
+        self._is_ready = asyncio.Event()
+        self._is_done = False
+
+    async def begin(self, settings: dict[str, Any]) -> None:
+        await self.start("pairbus.drill.worker", self._role)
+        await self.write(json.dumps(settings))
+        self._listening = asyncio.create_task(self._listen())
+        ready = asyncio.create_task(self._is_ready.wait())
+        await asyncio.wait({ready, self._listening}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not self._is_ready.is_set():
+            raise self.failure("did not begin")
+
+    async def done(self) -> None:
+        """Until it has done its work and closed its ledger."""
+        assert self._listening is not None
+        await self._listening
+        code = await self.ended()
+        if code or not self._is_done:
+            raise self.failure(f"ended with exit code {code}")
+
+    async def stop(self) -> None:
+        await self.write("stop")
+        await self.done()
+
+    async def _listen(self) -> None:
+        while (fact := await self.line()) is not None:
+            if fact["fact"] == "ready":
+                self._is_ready.set()
+            elif fact["fact"] == "done":
+                self._is_done = True
+            else:
+                self._hear(fact)
+
+
+async def end_all(children: list[Child]) -> None:
+    """For the way out, whatever happened: what does not end in time is killed."""
+    await asyncio.gather(*(child.terminate() for child in children))

@@ -1,0 +1,273 @@
+"""The drill itself, from the first process to the last: what `plan.py` says, at the times that it says.
+
+    brokers ▶ receivers, senders (healthy traffic) ▶ fault ▶ failover, backlog ▶ fault ends ▶ return ▶ syphon drains
+    ▶ everything received ▶ what is left is counted ▶ ledgers in one folder
+
+Owns processes, timers and folders, and hands over every fact to `story.py`. What the ledgers say is read elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.broker.control import request
+
+from . import staging
+from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
+from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
+from .story import Line, Story
+from .syphoning import Spark, Syphoning, on_a_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: After its return the primary's entities are looked for by pings; longer than so many intervals is a failure.
+RETURN_S: Final = 60.0
+#: Everything was sent and carried home; nothing was received for so long: then nothing more will come.
+QUIET_S: Final = 12.0
+#: Everything was received; nothing was settled for so long.
+SETTLING_S: Final = 2.0
+SETTLED_S: Final = 120.0
+LOOK_S: Final = 0.1
+#: Hooks for tests: called with the rehearsal when the primary is about to return.
+Hook = Callable[["Rehearsal"], Any]
+
+
+class Rehearsal:
+    """`run` it once. `tell` hears each line of the timeline as it happens."""
+
+    def __init__(
+        self,
+        plan: DrillPlan,
+        spark: Spark,
+        folder: Path,
+        tell: Callable[[Line], None],
+        *,
+        in_the_quiet: Callable[[SparkSession, Path], object] | None = None,
+        in_outage: Hook | None = None,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.story = Story(plan, time.time())
+        self._spark = spark
+        self._tell = tell
+        #: What Spark may do while the primary is away and it has nothing else to do; given the ledgers so far.
+        self._in_the_quiet = in_the_quiet
+        self._in_outage = in_outage
+        self._children: list[Child] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        #: How long the syphon took, from its start to an empty backlog.
+        self.drain_s: float | None = None
+        self.primary: BrokerProcess
+        self.secondary: BrokerProcess
+
+    def __repr__(self) -> str:
+        return f"<Rehearsal {self.story!r}>"
+
+    @property
+    def ledgers(self) -> Path:
+        return self.folder / "ledger"
+
+    async def run(self) -> None:
+        """Afterwards every ledger is in `ledgers`, closed, and no process is left, whatever happened."""
+        with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as data:
+            try:
+                await self._rehearse(Path(data))
+            finally:
+                await end_all(self._children)
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _rehearse(self, data: Path) -> None:
+        await self._start_brokers(data)
+        receiver, sender = await self._start_applications()
+        sending = self._begin(sender.done())
+        syphoning = Syphoning(
+            self.plan, self._spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
+            self.ledgers / "syphon",
+        )  # fmt: skip
+        warming = self._begin(self._warm_up(syphoning))
+        await self._pause(self.plan.healthy_s, sending)
+        # On a slow machine it may still be warming up, and must not touch the backlog while the primary is away: what
+        # it locks then it leaves to its lock's end.
+        await _ended(warming)
+        await self._outage(sending)
+        await self._healthy_again()
+        self._say("syphon", f"{self.plan.engine} drains the backlog, {self.story.tally.depth:,} messages")
+        began = time.time()
+        await syphoning.drain(self._moved)
+        self.drain_s = time.time() - began
+        await sending
+        if self.story.tally.depth:
+            await syphoning.drain(self._moved)
+            self.drain_s = time.time() - began
+        self._say("syphon", f"{self.story.tally.moved:,} messages carried home in {self.drain_s:.1f} s")
+        await self._all_received()
+        await receiver.stop()
+        await self._close_the_books(data)
+
+    async def _warm_up(self, syphoning: Syphoning) -> None:
+        self._say("syphon", "Spark starts, while traffic runs")
+        await self._spark.ready()
+        await syphoning.warm_up()
+        self._say("syphon", "Spark is warm")
+
+    # -- the cast
+
+    async def _start_brokers(self, data: Path) -> None:
+        for path in (self.ledgers, self.folder / "log"):
+            path.mkdir(parents=True)
+        self.primary = self._broker(PRIMARY, data, staging.primary_config(self.plan))
+        self.secondary = self._broker(SECONDARY, data, staging.secondary_config(self.plan))
+        await asyncio.gather(self.primary.serve(), self.secondary.serve())
+        ports = f"{PRIMARY} on port {self.primary.ready.port}, {SECONDARY} on port {self.secondary.ready.port}"
+        self._say("start", f"two brokers, a process each: {ports}")
+
+    def _broker(self, name: str, data: Path, config: str) -> BrokerProcess:
+        made = BrokerProcess(name, data, config, self.folder / "log" / f"broker-{name}.log")
+        self._children.append(made)
+        return made
+
+    async def _start_applications(self) -> tuple[Application, Application]:
+        made = []
+        for role in ("receiver", "sender"):
+            application = Application(role, self.folder / "log" / f"{role}.log", self._heard)
+            self._children.append(application)
+            made.append(application)
+        receiver, sender = made
+        await asyncio.gather(receiver.begin(self._settings("receiver")), sender.begin(self._settings("sender")))
+        self._say("traffic", f"{self.plan.rate_per_s:,.0f} messages a second; everything works")
+        return receiver, sender
+
+    def _settings(self, role: str) -> dict[str, Any]:
+        entities = [
+            {
+                "name": each.name,
+                "is_topic": each.is_topic,
+                "subscription": SUBSCRIPTION,
+                "messages": self.plan.share(index),
+                "seconds": self.plan.traffic_s,
+                "list_size": self.plan.list_size,
+            }
+            for index, each in enumerate(self.plan.entities)
+        ]
+        return {
+            "primary": self.primary.ready.connection_string,
+            "secondary": self.secondary.ready.connection_string,
+            "ledger": str(self.ledgers / role),
+            "entities": entities,
+            "seed": self.plan.seed,
+            "pairing": self.plan.pairing,
+            # The SDK's own retries would only delay the news: pairing is there for the sender, and the drill's
+            # receiver makes its receivers anew.
+            "client_options": {"retry_total": 0},
+        }
+
+    # -- the plot
+
+    async def _outage(self, sending: asyncio.Future[None]) -> None:
+        async with self._trouble():
+            self._tell_all(self.story.outage_began(time.time()))
+            quiet = self._begin(self._quiet())
+            await self._pause(self.plan.outage_s, sending)
+            quiet.cancel()
+            hook = self._in_outage
+            if hook is not None:
+                await on_a_thread(lambda: hook(self))
+        self._tell_all(self.story.outage_ended(time.time()))
+
+    async def _quiet(self) -> None:
+        work = self._in_the_quiet
+        if work is not None:
+            await self._spark.spare(lambda session: work(session, self.ledgers))
+
+    @asynccontextmanager
+    async def _trouble(self) -> AsyncIterator[None]:
+        if self.plan.fault == "kill":
+            self.primary.kill()
+            await self.primary.ended()
+            yield
+            await self.primary.serve()
+            return
+        fault = {"command": "fault", "namespace": PRIMARY, "kind": self.plan.fault, **self.plan.trouble.settings}
+        await self._ask(self.primary, fault)
+        yield
+        await self._ask(self.primary, {"command": "clear", "namespace": PRIMARY, "kind": self.plan.fault})
+
+    async def _healthy_again(self) -> None:
+        """Pings find the primary, entity by entity (P21, P31)."""
+        deadline = time.monotonic() + RETURN_S
+        while not self.story.is_healthy:
+            if time.monotonic() > deadline:
+                sick = [name for name, state in self.story.states.items() if state != "healthy"]
+                raise DrillFailed(f"{', '.join(sick)} did not return to {PRIMARY} within {RETURN_S:g} s of its return")
+            await asyncio.sleep(LOOK_S)
+
+    async def _all_received(self) -> None:
+        """As many as were confirmed, and settled; fewer when no more come."""
+        tally = self.story.tally
+        deadline = time.monotonic() + SETTLED_S
+        last, since = (0, 0), time.monotonic()
+        while min(tally.received, tally.settled) < tally.confirmed and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
+            if (tally.received, tally.settled) != last:
+                last, since = (tally.received, tally.settled), time.monotonic()
+            # A completion whose answer the fault swallowed is done, and will never be counted here.
+            elif time.monotonic() - since > (QUIET_S if tally.received < tally.confirmed else SETTLING_S):
+                break
+        self._say("receive", f"{tally.received:,} received of {tally.confirmed:,} that were confirmed to their senders")
+
+    async def _close_the_books(self, data: Path) -> None:
+        """Each broker writes down what it still holds, and ends; its ledger joins the others."""
+        for broker in (self.primary, self.secondary):
+            await broker.terminate()
+            shutil.copytree(broker.ledger, self.ledgers / f"broker-{broker.namespace}")
+
+    # -- on the way
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """What runs beside the story; it ends with it at the latest."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def _pause(self, seconds: float, sending: asyncio.Future[None]) -> None:
+        """A sender that fails ends the drill at once; one that is done early does not."""
+        await asyncio.wait({sending}, timeout=seconds)
+        if sending.done():
+            began = time.monotonic()
+            sending.result()
+            await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
+
+    async def _ask(self, broker: BrokerProcess, message: dict[str, Any]) -> None:
+        answer = await on_a_thread(lambda: request(broker.data, message))
+        if not answer.get("ok"):
+            raise DrillFailed(f"the {broker.name} refused a command: {answer.get('error')}")
+
+    def _heard(self, fact: dict[str, Any]) -> None:
+        self._tell_all(self.story.heard(fact))
+
+    def _moved(self, count: int) -> None:
+        self._tell_all(self.story.moved(time.time(), count))
+
+    def _say(self, kind: Any, text: str) -> None:
+        self._tell_all(self.story.say(time.time(), kind, text))
+
+    def _tell_all(self, lines: list[Line]) -> None:
+        for line in lines:
+            self._tell(line)
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,48 @@
+"""What a sender of the drill's sends, and when: a list of parcels that a seed decides.
+
+Pure: the same seed gives the same messages at the same times. Ids say where a message belongs and which it is, so that
+one that is missing can be named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from .plan import BODY_BYTES
+
+#: Of the time between two parcels.
+JITTER: Final = 0.5
+
+
+class Parcel(NamedTuple):
+    """Sent in one call, `at_s` seconds after the traffic began."""
+
+    at_s: float
+    ids: list[str]
+    bodies: list[bytes]
+
+
+def parcels(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> Iterator[Parcel]:
+    count = -(-messages // list_size)
+    width = len(str(messages))
+    for index in range(count):
+        numbers = range(index * list_size, min(messages, (index + 1) * list_size))
+        ids = [f"{entity}-{number + 1:0{width}d}" for number in numbers]
+        at_s = (index + JITTER * _dice(seed, ids[0], "when")) * seconds / count
+        yield Parcel(at_s, ids, [_body(seed, each) for each in ids])
+
+
+def _body(seed: int, message_id: str) -> bytes:
+    """Bytes that can't come back right by accident."""
+    low, high = BODY_BYTES
+    size = low + int((high - low) * _dice(seed, message_id, "size"))
+    block = hashlib.sha512(f"{seed} {message_id}".encode()).hexdigest().encode()
+    return (block * (size // len(block) + 1))[:size]
+
+
+def _dice(seed: int, *what: str) -> float:
+    """0 ≤ x < 1, the same for the same words: hash rather than random, so that no order of calls matters."""
+    digest = hashlib.blake2b(" ".join([str(seed), *what]).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") / 2**32

@@ -1,0 +1,251 @@
+"""A process of the drill's: `python -m pairbus.drill.worker sender|receiver`, an application on the paired client.
+
+Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when its work is done, or
+when stdin says `stop` or ends: so nothing is left running when the drill itself is killed. Decides nothing: what is
+sent when is reckoned in `traffic.py`, what the facts mean in `story.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.aio import ServiceBusClient
+from pairbus.drill.traffic import Parcel, parcels
+from pairbus.pairing.events import Event, PingFailed, PingSucceeded, StateChanged
+from pairbus.pairing.observers import Observer, RouteWord
+
+TELL_S: Final = 0.25
+#: One receive waits so long; each that ends with nothing is an operation on the bill (P51).
+WAIT_S: Final = 20.0
+#: A receiver that a fault has cut is made anew after so long; one that hangs is given up after so long.
+AGAIN_S: Final = 0.3
+HANGS_S: Final = 3.0
+#: One at a time: of more the SDK gives back what comes between two calls, and each delivery is billed; with a prefetch
+#: it hands over what came after a pause only when its waiting time is over, and locks run out.
+RECEIVE_MAX: Final = 1
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def say(fact: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"t": time.time(), **fact}) + "\n")
+    sys.stdout.flush()
+
+
+# -- sending
+
+
+class Counts(Observer):
+    """What became of the messages, attempt by attempt; and for each entity how long its first diverted one took."""
+
+    wants_sends = True
+
+    def __init__(self) -> None:
+        self.primary = self.diverted = self.raised = self.confirmed = 0
+        #: The longest that a caller waited.
+        self.waited_s = 0.0
+        #: Entities whose next confirmed message is news: the first to the backlog, the first to the primary again.
+        self._last_route: dict[str, RouteWord] = {}
+
+    def sent(self, entity: str, route: RouteWord, queue: int | None, messages: Any, outcome: str, ms: float) -> None:
+        if outcome not in ("ok", "duplicate"):
+            return
+        if route == "primary":
+            self.primary += len(messages)
+        else:
+            self.diverted += len(messages)
+        if self._last_route.get(entity, "primary") != route:
+            say({"fact": "route", "entity": entity, "route": route})
+        self._last_route[entity] = route
+
+    def tell(self) -> None:
+        say(
+            {
+                "fact": "sent",
+                "confirmed": self.confirmed,
+                "primary": self.primary,
+                "diverted": self.diverted,
+                "raised": self.raised,
+                "waited_s": round(self.waited_s, 3),
+            }
+        )
+
+
+def announced(event: Event) -> None:
+    match event:
+        case StateChanged():
+            say(
+                {
+                    "fact": "state",
+                    "entity": event.entity,
+                    "from": event.previous.value,
+                    "to": event.state.value,
+                    "cause": event.cause,
+                }
+            )
+        case PingFailed() | PingSucceeded():
+            say({"fact": "ping", "entity": event.entity, "ok": isinstance(event, PingSucceeded)})
+
+
+async def send(settings: dict[str, Any], client: ServiceBusClient) -> None:
+    counts = Counts()
+    client.observe(counts)
+    client.subscribe(announced)
+    begins = asyncio.get_running_loop().time()
+    telling = asyncio.create_task(_keep_telling(counts.tell))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in settings["entities"]:
+                tasks.create_task(_send_to(client, each, settings["seed"], begins, counts))
+    finally:
+        telling.cancel()
+    counts.tell()
+
+
+async def _send_to(client: ServiceBusClient, entity: dict[str, Any], seed: int, begins: float, counts: Counts) -> None:
+    name = entity["name"]
+    loop = asyncio.get_running_loop()
+    make = client.get_topic_sender if entity["is_topic"] else client.get_queue_sender
+    async with make(name) as sender:
+        for parcel in parcels(name, entity["messages"], entity["seconds"], entity["list_size"], seed):
+            await asyncio.sleep(begins + parcel.at_s - loop.time())
+            began = loop.time()
+            try:
+                await sender.send_messages(_messages(parcel))
+            except (ServiceBusError, ValueError) as error:
+                counts.raised += len(parcel.ids)
+                say({"fact": "raised", "entity": name, "ids": parcel.ids, "error": type(error).__name__})
+            else:
+                counts.confirmed += len(parcel.ids)
+            counts.waited_s = max(counts.waited_s, loop.time() - began)
+
+
+def _messages(parcel: Parcel) -> ServiceBusMessage | list[ServiceBusMessage]:
+    made = [ServiceBusMessage(body, message_id=name) for name, body in zip(parcel.ids, parcel.bodies, strict=True)]
+    return made[0] if len(made) == 1 else made
+
+
+# -- receiving
+
+
+class Received:
+    """By id: what a fault caught between receive and complete comes again."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.settled: set[str] = set()
+        self.is_away: set[str] = set()
+
+    def tell(self) -> None:
+        say({"fact": "received", "count": len(self.ids), "settled": len(self.settled)})
+
+
+async def receive(settings: dict[str, Any], client: ServiceBusClient) -> None:
+    received = Received()
+    telling = asyncio.create_task(_keep_telling(received.tell))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in settings["entities"]:
+                tasks.create_task(_receive_from(client, each, received))
+    finally:
+        telling.cancel()
+        received.tell()
+
+
+async def _receive_from(client: ServiceBusClient, entity: dict[str, Any], received: Received) -> None:
+    """For ever: during an outage a receive behaves as with the bare SDK (P54), so it is made anew until one works."""
+    name = entity["name"]
+    while True:
+        try:
+            await _receive_while_it_works(client, entity, received)
+        except (ServiceBusError, TimeoutError, OSError) as error:
+            if name not in received.is_away:
+                received.is_away.add(name)
+                say({"fact": "deaf", "entity": name, "error": type(error).__name__})
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _receive_while_it_works(client: ServiceBusClient, entity: dict[str, Any], received: Received) -> None:
+    name = entity["name"]
+    if entity["is_topic"]:
+        receiver = client.get_subscription_receiver(name, entity["subscription"], max_wait_time=WAIT_S)
+    else:
+        receiver = client.get_queue_receiver(name, max_wait_time=WAIT_S)
+    try:
+        while True:
+            async with asyncio.timeout(WAIT_S + HANGS_S):
+                messages = await receiver.receive_messages(RECEIVE_MAX)
+            received.ids.update(str(message.message_id) for message in messages)
+            for message in messages:
+                async with asyncio.timeout(HANGS_S):
+                    await receiver.complete_message(message)
+                received.settled.add(str(message.message_id))
+            if messages and name in received.is_away:
+                received.is_away.discard(name)
+                say({"fact": "hears", "entity": name})
+    finally:
+        with suppress(ServiceBusError, TimeoutError, OSError):
+            async with asyncio.timeout(HANGS_S):
+                await receiver.close()
+
+
+# -- the process
+
+
+async def _keep_telling(tell: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        tell()
+
+
+async def _told_to_stop(stdin: asyncio.StreamReader) -> None:
+    while line := await stdin.readline():
+        if line.strip() == b"stop":
+            return
+
+
+async def _work(role: str, settings: dict[str, Any]) -> None:
+    client = await ServiceBusClient.paired(
+        settings["primary"],
+        settings["secondary"],
+        manage=False,
+        ledger=settings["ledger"],
+        client_options=settings["client_options"],
+        **settings["pairing"],
+    )
+    async with client:
+        say({"fact": "ready"})
+        await (send if role == "sender" else receive)(settings, client)
+
+
+async def main(role: str) -> None:
+    stdin = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    settings = json.loads(await stdin.readline())
+    work = asyncio.create_task(_work(role, settings))
+    stop = asyncio.create_task(_told_to_stop(stdin))
+    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not work.done():
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+    else:
+        work.result()
+    say({"fact": "done"})
+
+
+if __name__ == "__main__":
+    # To stderr, which is the drill's log file. The SDK tells every lost connection; the drill is about those.
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    asyncio.run(main(sys.argv[1]))

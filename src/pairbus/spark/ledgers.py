@@ -1,0 +1,294 @@
+"""Ledgers as tables: the JSON lines of clients, syphons and brokers, or the Parquet made of them, read by Spark.
+
+Owns the reading and the cache; decides only what is no ledger. A file whose last line a kill cut short is read as far
+as it goes, and `files` says so; a file without its first line, or of another schema, is an error that names it. What
+the lines mean is decided in `places` (where), `coverage` (what they can't tell) and the reports.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import PairbusError
+from pairbus.ledger import SCHEMA
+
+from . import places
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: A line as it is read: an event, or a file's first line (schema, writer, pid, t, pairbus) or last (reason, events).
+LINE: Final = (
+    "t double, kind string, ns string, entity string, mid string, seq bigint, bytes bigint, units bigint, "
+    "outcome string, ms double, cause string, queue int, `from` string, `to` string, reason string, events bigint, "
+    "schema int, writer string, pid bigint, pairbus string, _bad string"
+)
+EVENTS: Final = (
+    "t", "kind", "ns", "entity", "mid", "seq", "bytes", "units", "outcome", "ms", "cause", "queue", "from_state",
+    "to_state", "reason", "writer", "pid", "file",
+)  # fmt: skip
+FILES: Final = (
+    "file string, writer string, pid bigint, started double, last double, ended boolean, cut boolean, "
+    "gap_events bigint, bad_lines bigint"
+)
+#: Names of the two tables in a folder of Parquet.
+TABLES: Final = ("events", "files")
+_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]+://")
+_FIRST_LINE_MAX: Final = 4096
+_GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
+
+
+class BadLedger(PairbusError):
+    """Something that was given as a ledger is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of a file as a whole; `gap`: when its last gap was."""
+
+    file: str
+    writer: str
+    started: float
+    last: float
+    ended: bool
+    gap_events: int
+    bad_lines: int
+    gap: float | None
+
+    @property
+    def note(self) -> tuple[str, str, bool, int, int]:
+        return self.file, self.writer, not self.ended, self.gap_events, self.bad_lines
+
+
+class Ledgers:
+    """`events`: a row an event. `files`: a row a file. Both cached; `close` gives the memory back."""
+
+    def __init__(self, spark: SparkSession, events: DataFrame, files: DataFrame, cached: Sequence[DataFrame]) -> None:
+        self.spark = spark
+        self.events = events
+        self.files = files
+        self._cached = list(cached)
+
+    def __repr__(self) -> str:
+        kept = self.file_facts.values()
+        cut = sum(not each.ended for each in kept)
+        writers = ", ".join(sorted({each.writer for each in kept}))
+        return f"<Ledgers {len(kept)} files of {writers or 'nobody'}{f', {cut} of them cut' if cut else ''}>"
+
+    def __enter__(self) -> Ledgers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def to_parquet(self, folder: str | Path) -> None:
+        """Two tables, `events` and `files`, for `read_ledgers(folder)`. Replaces those of an earlier run."""
+        for name, table in zip(TABLES, (self.events, self.files), strict=True):
+            table.write.mode("overwrite").parquet(f"{_target(folder)}/{name}")
+
+    def close(self) -> None:
+        for table in self._cached:
+            table.unpersist()
+
+    @cached_property
+    def facts(self) -> list[places.Fact]:
+        """What each file says of each place, in few words: one pass over all events."""
+        from pyspark.sql import functions as F
+
+        table = self.events.selectExpr("*", *places.named(places.BY_NAME))
+        aggregates = [F.expr(expression).alias(name) for name, expression in places.FACTS.items()]
+        rows = table.groupBy(*places.FACT_KEYS).agg(*aggregates).collect()
+        return places.facts([row.asDict() for row in rows])
+
+    @cached_property
+    def file_facts(self) -> dict[str, FileFacts]:
+        gaps: dict[str, float] = {}
+        for fact in self.facts:
+            if fact.gap is not None:
+                gaps[fact.file] = max(fact.gap, gaps.get(fact.file, fact.gap))
+        return {
+            row["file"]: FileFacts(
+                row["file"], row["writer"], row["started"], row["last"], row["ended"], row["gap_events"],
+                row["bad_lines"], gaps.get(row["file"]),
+            )
+            for row in sorted(self.files.collect(), key=lambda row: row["file"])
+        }  # fmt: skip
+
+    @property
+    def span(self) -> tuple[float | None, float | None]:
+        """The first and the last event; None, None: there is none."""
+        firsts, lasts = [fact.first for fact in self.facts], [fact.last for fact in self.facts]
+        return (min(firsts), max(lasts)) if firsts else (None, None)
+
+    @cached_property
+    def normal(self) -> DataFrame:
+        """`events` with where they happened: see `places`."""
+        from pyspark.sql import functions as F
+
+        homes = places.homes(self.facts)
+        by_file = self.spark.createDataFrame(list(homes.items()), "file string, told_home string")
+        told = self.events.join(F.broadcast(by_file), "file", "left")
+        return told.selectExpr("*", *places.named({**places.BY_NAME, "home": places.HOME}))
+
+
+def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
+    """Everything that was written there: folders are searched for *.jsonl, all the way down."""
+    if not folders_or_files:
+        raise BadLedger("name a ledger: a folder with *.jsonl files, such a file, or a folder of Parquet made of them")
+    lines: list[str] = []
+    tables: list[tuple[DataFrame, DataFrame]] = []
+    for given in folders_or_files:
+        if _REMOTE.match(str(given)):
+            parquet = _remote_parquet(spark, str(given))
+            if parquet is not None:
+                tables.append(parquet)
+            else:
+                lines.append(str(given))
+        elif _is_parquet(Path(given)):
+            root = _target(given)
+            tables.append((spark.read.parquet(f"{root}/events"), spark.read.parquet(f"{root}/files")))
+        else:
+            lines += [_escaped(path) for path in _local(Path(given))]
+    cached: list[DataFrame] = []
+    if lines:
+        tables.insert(0, _read_lines(spark, list(dict.fromkeys(lines)), cached))
+    events, files = tables[0]
+    for more_events, more_files in tables[1:]:
+        events, files = events.unionByName(more_events), files.unionByName(more_files)
+    return Ledgers(spark, events.select(*EVENTS), files, cached)
+
+
+def check_ledgers(*folders_or_files: str | Path) -> None:
+    """Raises for what is no ledger as far as this machine's files show it: before Spark takes its seconds to start."""
+    for given in folders_or_files:
+        if not _REMOTE.match(str(given)) and not _is_parquet(Path(given)):
+            _local(Path(given))
+
+
+def _is_parquet(folder: Path) -> bool:
+    return all((folder / name).is_dir() for name in TABLES)
+
+
+def _local(given: Path) -> list[Path]:
+    if given.is_file():
+        found = [given]
+    elif given.is_dir():
+        found = sorted(path for path in given.rglob("*.jsonl") if path.is_file())
+        if not found:
+            raise BadLedger(
+                f"{given} holds no ledger: no *.jsonl file in it or below; a broker writes one with --ledger, to "
+                "DATA/NAMESPACE/ledger, a paired client with ledger=FOLDER"
+            )
+    else:
+        raise BadLedger(f"{given} does not exist; name a folder with *.jsonl files, or such a file")
+    for path in found:
+        _look_at(path)
+    return found
+
+
+def _look_at(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_FIRST_LINE_MAX)
+    except OSError as error:
+        raise BadLedger(f"{path} can't be read: {error.strerror}; a ledger is its writer's alone (mode 0600)") from None
+    try:
+        first = json.loads(line)
+    except ValueError:  # that it is no UTF-8 is one, too
+        first = None
+    is_first = isinstance(first, dict) and isinstance(first.get("schema"), int)
+    check_first_line(str(path), first["schema"] if is_first else None, first.get("writer") if is_first else None)
+
+
+def _read_lines(spark: SparkSession, paths: list[str], cached: list[DataFrame]) -> tuple[DataFrame, DataFrame]:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
+    try:
+        read = reader.option("recursiveFileLookup", "true").json(paths)
+    except AnalysisException as error:
+        raise BadLedger(f"the ledger can't be read: {str(error).splitlines()[0]}") from None
+    # The name comes as a URI; a plus sign is none of its escapes.
+    name = F.expr("url_decode(replace(_metadata.file_path, '+', '%2B'))")
+    raw = read.withColumn("file", F.regexp_replace(name, "^file:/+", "/")).persist()
+    cached.append(raw)
+    is_end = F.expr("kind = 'end'")
+    found = (
+        raw.groupBy("file")
+        .agg(
+            F.max("schema").alias("schema"),
+            F.max("writer").alias("writer"),
+            F.max("pid").alias("pid"),
+            F.min(F.expr("if(schema is not null, t, null)")).alias("started"),
+            F.max("t").alias("last"),
+            F.coalesce(F.bool_or(is_end), F.lit(False)).alias("ended"),
+            F.coalesce(F.sum(F.expr("if(kind = 'gap', events, 0)")), F.lit(0)).alias("gap_events"),
+            F.count("_bad").alias("bad_lines"),
+        )
+        .collect()
+    )  # a row a file
+    rows = []
+    for row in sorted(found, key=lambda row: row["file"]):
+        check_first_line(row["file"], row["schema"], row["writer"])
+        rows.append(
+            (row["file"], row["writer"], row["pid"], row["started"], row["last"], row["ended"], not row["ended"],
+             row["gap_events"], row["bad_lines"])
+        )  # fmt: skip
+    if not rows:
+        raise BadLedger(f"{', '.join(paths)}: no ledger there: no *.jsonl file with lines in it")
+    files = spark.createDataFrame(rows, FILES)
+    events = (
+        raw.where("schema is null and _bad is null and kind is not null")
+        .drop("writer", "pid", "schema", "pairbus", "events", "_bad")
+        .withColumnsRenamed({"from": "from_state", "to": "to_state"})
+        .join(F.broadcast(files.select("file", "writer", "pid")), "file")
+    )
+    return events, files
+
+
+def check_first_line(file: str, schema: int | None, writer: str | None) -> None:
+    """Whether a file can be believed; the error names it and what to do."""
+    if schema is None or writer is None:
+        raise BadLedger(_no_first_line(file))
+    if schema != SCHEMA:
+        raise BadLedger(
+            f"{file} is a ledger of schema {schema}, and this pairbus reads schema {SCHEMA}; "
+            + ("update pairbus" if schema > SCHEMA else "read it with the pairbus that wrote it")
+        )
+
+
+def _no_first_line(file: str) -> str:
+    return (
+        f"{file} is no ledger: the first line, which names its schema and its writer, is missing; if a kill cut the "
+        "file right there, move it away, for there is nothing in it"
+    )
+
+
+def _remote_parquet(spark: SparkSession, root: str) -> tuple[DataFrame, DataFrame] | None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(f"{root}/events"), spark.read.parquet(f"{root}/files")
+    except AnalysisException:
+        return None
+
+
+def _target(folder: str | Path) -> str:
+    return str(folder) if _REMOTE.match(str(folder)) else str(Path(folder).absolute())
+
+
+def _escaped(path: Path) -> str:
+    """Spark takes a path for a pattern."""
+    return _GLOB.sub(r"\\\1", str(path.absolute()))
+
+
+def write_rows(spark: SparkSession, rows: list[Any], schema: str, folder: str | Path) -> None:
+    """A small table of a report, as Parquet: one file, replacing that of an earlier run."""
+    spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(_target(folder))

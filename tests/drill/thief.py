@@ -1,0 +1,33 @@
+"""A drill with a thief: at the end of the outage somebody takes one message out of the backlog and is gone with it.
+
+`python -m tests.drill.thief FOLDER`: the drill must end with exit code 1 and name the message.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
+
+from pairbus.drill.plan import DrillPlan
+from pairbus.drill.rehearsal import Rehearsal
+from pairbus.drill_commands import run
+from pairbus.pairing import backlog
+
+
+def steal(rehearsal: Rehearsal) -> None:
+    with ServiceBusClient.from_connection_string(rehearsal.secondary.ready.connection_string) as client:
+        for path in backlog.paths("contoso", rehearsal.plan.backlog_queues):
+            receiver = client.get_queue_receiver(path, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+            with receiver:
+                taken = receiver.receive_messages(1, max_wait_time=5)
+            if taken:
+                (rehearsal.folder.parent / "stolen").write_text(str(taken[0].message_id))
+                return
+    raise AssertionError("the backlog was empty")
+
+
+if __name__ == "__main__":
+    plan = DrillPlan(400, 5.0, 2, engine="in-process", healthy_s=4.0, after_s=3.0)
+    sys.exit(run(plan, Path(sys.argv[1]), as_json=True, in_outage=steal))

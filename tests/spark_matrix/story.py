@@ -1,0 +1,162 @@
+"""What the connector must do on every Spark that it supports: batch, the three modes of a stream, both ways of writing,
+the syphon. A program without pytest, so that a virtual environment needs pairbus[spark] and nothing else.
+
+python story.py: prints one line for each part, ends with 1 at the first that is wrong.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.broker import NamespaceServer, serve_sync
+from pairbus.pairing.aliases import send_away
+from pairbus.spark import session, syphon
+from pairbus.spark.schema import read
+from pairbus.wire.sync import WireClient
+
+BACKLOG = "contoso/x-servicebus-transfer/0"
+CONFIG = """
+[[namespaces.backup.queues]]
+name = "contoso/x-servicebus-transfer/0"
+""" + "".join(
+    f'[[namespaces.contoso.queues]]\nname = "{name}"\n' for name in ("orders", "copies", "out", "typed", "home")
+)
+
+
+class Story:
+    def __init__(self, spark: Any, primary: NamespaceServer, secondary: NamespaceServer, folder: Path) -> None:
+        self.spark = spark
+        self.primary, self.secondary = primary, secondary
+        self.folder = folder
+        self.at = {"connectionString": primary.connection_string}
+
+    def send(self, namespace: NamespaceServer, entity: str, *payloads: bytes) -> None:
+        with WireClient.from_connection_string(namespace.connection_string) as client:
+            assert client.sender(entity).send_many(payloads) == [None] * len(payloads)
+
+    def rows(self, entity: str, namespace: NamespaceServer | None = None) -> list[dict[str, Any]]:
+        with WireClient.from_connection_string((namespace or self.primary).connection_string) as client:
+            return [read(payload) for payload in client.peek(entity, 1, 1000)]
+
+    def stream(self, mode: str, source: str, checkpoint: str, **sink: str) -> None:
+        found = self.spark.readStream.format("servicebus").options(**self.at, entity=source, mode=mode).load()
+        query = (
+            found.writeStream.format("servicebus").options(**self.at, **sink)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+        )  # fmt: skip
+        if mode == "lock":  # the watcher says when there is something; a trigger that ends by itself would not wait
+            running = query.start()
+            wait(lambda: not self.rows(source) or running.exception() is not None)
+            running.stop()
+        else:
+            running = query.trigger(availableNow=True).start()
+            assert running.awaitTermination(120)
+        assert running.exception() is None, running.exception()
+
+    # -- the parts
+
+    def batch(self) -> None:
+        self.send(self.primary, "orders", *map(plain, range(300)))
+        table = self.spark.read.format("servicebus").options(**self.at, entity="orders").load()
+        assert table.count() == 300
+        assert table.where("sequence_number > 290").count() == 10
+        pushed = self.spark.read.format("servicebus").options(**self.at, entity="orders", pushFilters="true").load()
+        assert pushed.where("sequence_number between 11 and 20").count() == 10
+
+    def write(self) -> None:
+        rows = self.spark.createDataFrame(
+            [(f"w{n}", f"body {n}") for n in range(100)], "message_id string, body string"
+        )
+        rows.write.format("servicebus").options(**self.at, entity="copies").mode("append").save()
+        assert sorted(row["message_id"] for row in self.rows("copies")) == sorted(f"w{n}" for n in range(100))
+
+    def peek(self) -> None:
+        self.stream("peek", "orders", "peek", entity="out")
+        assert len(self.rows("out")) == len(self.rows("orders")) == 300
+
+    def typed_columns(self) -> None:
+        """Rows of a stream that are made of typed columns, as times and maps are the hard ones where rows are rows."""
+        when = dt.datetime(2030, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+        found = self.spark.readStream.format("servicebus").options(**self.at, entity="copies").load()
+        query = (
+            found.selectExpr(
+                "message_id", "body", "map('k', 'v') as application_properties",
+                "timestamp '2030-01-02 03:04:05' as scheduled_enqueue_time_utc", "interval '60' second as time_to_live",
+            )
+            .writeStream.format("servicebus").options(**self.at, entity="typed")
+            .option("checkpointLocation", str(self.folder / "typed")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        assert query.awaitTermination(120) and query.exception() is None
+        row = self.rows("typed")[0]
+        assert row["scheduled_enqueue_time_utc"] == when, row["scheduled_enqueue_time_utc"]
+        assert row["time_to_live"] == dt.timedelta(seconds=60), row["time_to_live"]
+        assert dict(row["application_properties"]) == {"k": "v"}, row["application_properties"]
+
+    def delete(self) -> None:
+        self.stream("delete", "copies", "delete", entity="out")
+        self.send(self.primary, "copies", plain(1))
+        self.stream("delete", "copies", "delete", entity="out")  # takes away what the run before it had read
+        assert [row["message_id"] for row in self.rows("copies")] == ["m1"]
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2):  # earlier ones need a batch for it
+            self.stream("delete", "copies", "delete", entity="out")
+            assert self.rows("copies") == []
+
+    def lock(self) -> None:
+        before = len(self.rows("out"))
+        self.stream("lock", "orders", "lock", entity="out", settleConnectionString=self.primary.connection_string)
+        assert self.rows("orders") == [] and len(self.rows("out")) == before + 300
+
+    def syphon(self) -> None:
+        self.send(self.secondary, BACKLOG, *(send_away(plain(n), "home") for n in range(200)), plain(200))
+        running = syphon(
+            self.primary.connection_string, self.secondary.connection_string,
+            spark=self.spark, primary_name="contoso", count=1, drain=True,
+        )  # fmt: skip
+        assert running.wait(120) == []
+        assert running.report().moved == 200
+        assert sorted(row["message_id"] for row in self.rows("home")) == sorted(f"m{n}" for n in range(200))
+        assert [row["message_id"] for row in self.rows(f"{BACKLOG}/$DeadLetterQueue", self.secondary)] == ["m200"]
+
+
+def plain(number: int) -> bytes:
+    return encode_message(properties=Properties(message_id=f"m{number}"), body=b"x" * 100)
+
+
+def wait(condition: Callable[[], bool], within_s: float = 120.0) -> None:
+    import time
+
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def main() -> int:
+    print(f"Spark {pyspark.__version__}, Python {sys.version.split()[0]}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.toml"
+        config.write_text(CONFIG)
+        with serve_sync("contoso", "backup", data=Path(folder) / "data", config=config) as broker:
+            story = Story(
+                session("local[2,4]"), broker.namespaces["contoso"], broker.namespaces["backup"], Path(folder)
+            )
+            parts = (
+                story.batch, story.write, story.peek, story.typed_columns, story.delete, story.lock, story.syphon,
+            )  # fmt: skip
+            for part in parts:
+                part()
+                print(f"  {part.__name__.replace('_', ' ')}: ok", flush=True)
+            story.spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
