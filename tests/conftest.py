@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,21 @@ settings.load_profile("house")
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 
-#: Tests in these places start Spark. They go to one worker, one after the other: a session costs half a gigabyte and
-#: many seconds, and a process can have one only. Any other file stays on one worker, with its broker.
-SPARK = ("spark/", "drill/", "test_docs.py", "test_benchmarks.py")
+#: Slow tests in these places start Spark. They go to one worker, one after the other: a session costs half a gigabyte
+#: and many seconds, and a process can have one only. Any other file stays on one worker, with its broker.
+SPARK = ("tests/spark/", "tests/drill/", "tests/test_docs.py", "tests/test_benchmarks.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        file = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else item.path.name
-        is_spark = item.get_closest_marker("slow") is not None and file.startswith(SPARK)
-        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else file))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "spark" if config.option.markexpr == "slow" and file.startswith(SPARK) else file
+
+    return ByFile(config, log)
 
 
 def _fail_if_skipped(report: Any) -> None:
