@@ -9,7 +9,7 @@ import pytest
 from pairbus.spark.lock_reader import Share, receive
 from pairbus.spark.options import parse
 from pairbus.spark.schema import encode, read
-from pairbus.spark.writer import NotSent, send_batch, settle_batch
+from pairbus.spark.writer import NotSent, Sent, ServiceBusWriter, by_destination, send, settle_batch
 
 from .conftest import Pair, peeked, wire
 
@@ -22,7 +22,7 @@ def test_rows_of_a_lock_stream_are_sent_and_then_settled(pair: Pair, make_queue:
         assert client.sender("from").send_many(messages) == [None] * 300
     options = parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {})
     (batch,) = receive(options, Share("from", 300))
-    assert send_batch(pair.primary_address, "to", batch) == 300
+    assert send(pair.primary_address, by_destination("to", batch)) == 300
     assert len(peeked(pair.secondary, "from")) == 300
     with wire(pair.secondary) as client:  # one lock is lost in between: it costs a duplicate, and nothing else
         from uuid import UUID
@@ -40,9 +40,9 @@ def test_what_is_not_confirmed_is_an_error_that_says_why(pair: Pair, make_queue:
         [{"body": b"x", "destination": None}], pa.schema({"body": pa.binary(), "destination": pa.string()})
     )
     with pytest.raises(NotSent, match="no destination"):
-        send_batch(pair.primary_address, None, batch)
+        send(pair.primary_address, by_destination(None, batch))
     with pytest.raises(Exception, match=r"nowhere.*could not be found"):
-        send_batch(pair.primary_address, "nowhere", batch)
+        send(pair.primary_address, by_destination("nowhere", batch))
 
 
 def test_what_a_broker_added_does_not_travel_on(pair: Pair, make_queue: Callable[..., None]) -> None:
@@ -54,7 +54,37 @@ def test_what_a_broker_added_does_not_travel_on(pair: Pair, make_queue: Callable
 
         batch = pa.RecordBatch.from_pylist([{"amqp": first}], pa.schema({"amqp": pa.binary()}))
         for _ in range(3):
-            send_batch(pair.primary_address, "two", batch)
+            send(pair.primary_address, by_destination("two", batch))
         copies = client.peek("two", 1, 10)
     assert [read(each)["sequence_number"] for each in copies] == [1, 2, 3]
     assert {len(each) for each in copies} == {len(first)}
+
+
+def test_batches_are_written_in_their_order_and_each_is_confirmed(pair: Pair, make_queue: Callable[..., None]) -> None:
+    import pyarrow as pa
+
+    make_queue(pair.primary, "many")
+    schema = pa.schema({"message_id": pa.string(), "body": pa.binary()})
+    batches = [
+        pa.RecordBatch.from_pylist([{"message_id": f"{number}-{each}", "body": b"x"} for each in range(50)], schema)
+        for number in range(5)
+    ]
+    assert ServiceBusWriter(pair.primary_address, "many").write(iter(batches)) == Sent(250)
+    ids = [read(each)["message_id"] for each in peeked(pair.primary, "many")]
+    assert ids == [f"{number}-{each}" for number in range(5) for each in range(50)]
+
+
+def test_a_batch_that_fails_ends_the_task_whatever_came_before_and_after(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    import pyarrow as pa
+
+    make_queue(pair.primary, "good")
+    schema = pa.schema({"body": pa.binary(), "destination": pa.string()})
+    made = [
+        pa.RecordBatch.from_pylist([{"body": b"x", "destination": name}], schema)
+        for name in ("good", "nowhere", "good", "good")
+    ]
+    with pytest.raises(Exception, match=r"nowhere.*could not be found"):
+        ServiceBusWriter(pair.primary_address, None).write(iter(made))
+    assert len(peeked(pair.primary, "good")) == 1, "nothing is sent after a failure"

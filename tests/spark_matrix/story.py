@@ -104,8 +104,11 @@ class Story:
         self.stream("delete", "copies", "delete", entity="out")
         self.send(self.primary, "copies", plain(1))
         self.stream("delete", "copies", "delete", entity="out")  # takes away what the run before it had read
-        assert [row["message_id"] for row in self.rows("copies")] == ["m1"]
-        if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2):  # earlier ones need a batch for it
+        left = [row["message_id"] for row in self.rows("copies")]
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):  # these need another batch for the last one
+            assert left == ["m1"], left
+        else:  # these may ask once more when the batch is done, and then it is gone already
+            assert left in ([], ["m1"]), left
             self.stream("delete", "copies", "delete", entity="out")
             assert self.rows("copies") == []
 

@@ -8,6 +8,7 @@ their confirm, if the options say where that is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -57,20 +58,25 @@ def _complete(address: Address, entity: str, tokens: list[UUID]) -> None:
                 _complete(address, entity, [token])
 
 
-def send_batch(address: Address, entity: str | None, batch: pa.RecordBatch) -> int:
-    """All of it confirmed, or an error that says how many were not and why."""
-    by_destination: dict[str, list[bytes]] = {}
+def by_destination(entity: str | None, batch: pa.RecordBatch) -> dict[str, list[bytes]]:
+    """The batch's messages, encoded."""
+    found: dict[str, list[bytes]] = {}
     for destination, payload in outgoing(batch):
         target = destination or entity
         if target is None:
             raise NotSent("a row has no destination, and the option entity is not given; nothing of its batch was sent")
-        by_destination.setdefault(target, []).append(payload)
-    for target, payloads in by_destination.items():
+        found.setdefault(target, []).append(payload)
+    return found
+
+
+def send(address: Address, messages: dict[str, list[bytes]]) -> int:
+    """All of it confirmed, or an error that says how many were not and why."""
+    for target, payloads in messages.items():
         answers = connections.sender(address, target).send_many(payloads, timeout=SEND_TIMEOUT_S)
         failed = [answer for answer in answers if answer is not None]
         if failed:
             raise NotSent(f"{len(failed)} of {len(payloads)} messages to {target} were not confirmed: {failed[0]}")
-    return int(batch.num_rows)
+    return sum(map(len, messages.values()))
 
 
 class _Writing:
@@ -80,12 +86,24 @@ class _Writing:
         self._settle = settle
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """A batch is made while the one before it is on its way; never more than one is."""
         count = 0
-        for batch in batches(iterator):
-            count += send_batch(self._address, self._entity, batch)
-            if self._settle is not None and batch.num_rows:
-                settle_batch(self._settle, batch)
+        under_way: Future[int] | None = None
+        with ThreadPoolExecutor(1, "pairbus-writer") as sending:
+            for batch in batches(iterator):
+                messages = by_destination(self._entity, batch)
+                if under_way is not None:
+                    count += under_way.result()
+                under_way = sending.submit(self._send, messages, batch)
+            if under_way is not None:
+                count += under_way.result()
         return Sent(count)
+
+    def _send(self, messages: dict[str, list[bytes]], batch: pa.RecordBatch) -> int:
+        count = send(self._address, messages)
+        if self._settle is not None and batch.num_rows:
+            settle_batch(self._settle, batch)
+        return count
 
 
 class ServiceBusWriter(_Writing, DataSourceArrowWriter):
