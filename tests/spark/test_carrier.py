@@ -83,7 +83,9 @@ async def test_p40_an_unavailable_destination_is_left_to_the_lock_and_blocks_nob
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
         tally = await carry(pair, rows)
     assert tally.moved == {"orders": 5}
-    assert {(queue, path) for queue, _, path, _ in tally.left} == {(BACKLOG, "bills")} and len(tally.left) == 5
+    assert {(queue, path, refused) for queue, _, path, _, refused in tally.left} == {(BACKLOG, "bills", False)} and len(
+        tally.left
+    ) == 5
     assert "bills" in tally.troubles
     assert len(peeked(pair.secondary, BACKLOG)) == 5
 

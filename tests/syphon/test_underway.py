@@ -45,7 +45,7 @@ def take(
     return [] if send is None else send.parcels
 
 
-def received(underway: Underway, *parcels: Parcel, now: float = 0.0) -> list[Command]:
+def received(underway: Underway, *parcels: Parcel | Rejection, now: float = 0.0) -> list[Command]:
     commands, _ = underway.received(parcels, now)
     return commands
 
@@ -478,6 +478,19 @@ class TestEnding:
             assert isinstance(release, Release) and len(release.parcels) == 1
             underway.failed(sent(underway, parcel(1, now=now), now=now), AWAY, now)
             assert underway.revive(now + pause - 0.1) == []
+
+    @pytest.mark.parametrize("late", [False, True])
+    def test_p41_what_a_replay_can_never_deliver_is_not_asked_back(self, late: bool) -> None:
+        """It would be received and refused again each time, for ever: its lock's end is soon enough."""
+        underway = Underway(buries=False)
+        if late:  # the primary says so
+            underway.failed(sent(underway, parcel(1)), NOT_ALLOWED, 0.0)
+        else:  # it names no destination
+            received(underway, Rejection(parcel(1, path=""), "MissingPath", "it has no x-ms-path"))
+        assert underway.left == 1
+        assert underway.revive(5.0) == []
+        (release,) = underway.stop()
+        assert isinstance(release, Release), "a clean stop gives it back all the same"
 
     def test_p24_a_halt_keeps_what_was_left(self) -> None:
         underway = Underway(Destinations(lambda path: 30.0))

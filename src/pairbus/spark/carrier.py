@@ -57,8 +57,8 @@ class Tally:
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
-    #: (queue, lock token, destination, unix time at which the lock ends)
-    left: list[tuple[str, str, str, float]] = field(default_factory=list)
+    #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused for good)
+    left: list[tuple[str, str, str, float, bool]] = field(default_factory=list)
     #: destination → (verdict, text, condition, strikes)
     troubles: dict[str, tuple[str, str, str, int]] = field(default_factory=dict)
     #: (queue, sequence number, enqueued ms) → why; messages of a replay that can't be dead-lettered again
@@ -182,8 +182,9 @@ class Carrier:
                 case DeadLetter(queue, parcels, reason, description):
                     self.spawn(self._settle(queue, parcels, "suspended", reason, description))
                 case Leave(_, parcels, trouble):
-                    self._note_left(parcels)
-                    if trouble.verdict is Verdict.REFUSED:
+                    is_refused = trouble.verdict is Verdict.REFUSED
+                    self._note_left(parcels, is_refused)
+                    if is_refused:
                         self._tally.refused += [
                             (*parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels
                         ]
@@ -273,11 +274,11 @@ class Carrier:
             self._record("dead-letter", None, parcels, "ok")
         self.underway.settled(parcels)
 
-    def _note_left(self, parcels: Sequence[Parcel]) -> None:
+    def _note_left(self, parcels: Sequence[Parcel], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
         for parcel in parcels:
             token = str(parcel.handle.token)
-            self._tally.left.append((parcel.handle.queue, token, parcel.path, parcel.locked_until + ends))
+            self._tally.left.append((parcel.handle.queue, token, parcel.path, parcel.locked_until + ends, is_refused))
 
     def _record(self, kind: str, entity: str | None, parcels: Sequence[Parcel], outcome: str) -> None:
         if self._wants_events:

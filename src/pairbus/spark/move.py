@@ -189,7 +189,7 @@ class Mover:
                 for path, count in notice["moved"].items():
                     moved += count
                     self.progress.moved(path, count, notice["bytes"], now)
-                for _, token, path, end in notice["left"]:
+                for _, token, path, end, _ in notice["left"]:
                     left += 1
                     self.progress.left(path, 1)
                     if end > wall:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
@@ -56,6 +56,14 @@ QUIET_S: Final = 1.0
 _BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
 
 _log = logging.getLogger("pairbus.syphon")
+
+
+class _Left(NamedTuple):
+    """For which destination, and the unix time of its lock's end. `is_refused`: for good, by a replay's destination."""
+
+    path: str
+    end: float
+    is_refused: bool
 
 
 class SparkSyphon:
@@ -109,8 +117,8 @@ class SparkSyphon:
         self.progress = Progress(time.monotonic())
         self._troubles: dict[str, Trouble] = {}
         self._refused: dict[Key, str] = {}
-        #: What was left to its lock's end: (queue, lock token) → destination, unix time of that end.
-        self._left: dict[tuple[str, str], tuple[str, float]] = {}
+        #: What was left to its lock's end, by queue and lock token.
+        self._left: dict[tuple[str, str], _Left] = {}
         #: The last batch that the source began, by its epoch.
         self._begun = 0
         self._source_stopped = False
@@ -211,7 +219,9 @@ class SparkSyphon:
                     if isinstance(verdict, draining.Finished):
                         return verdict.remaining
                     if verdict is not None:
-                        self._give_back(looking, self._chosen(set(verdict.paths)))
+                        with self._lock:
+                            wanted = self._chosen(set(verdict.paths))
+                        self._give_back(looking, wanted)
                 elif not self._drain:
                     self._revive(looking)
             return []
@@ -246,7 +256,7 @@ class SparkSyphon:
             if self._ledger is not None:
                 self._write_events()
             now = time.time()
-            for token in [token for token, (_, end) in self._left.items() if end <= now]:
+            for token in [token for token, left in self._left.items() if left.end <= now]:
                 del self._left[token]
 
     def _heard_of_source(self, notice: dict[str, Any]) -> None:
@@ -277,10 +287,10 @@ class SparkSyphon:
             self.progress.moved(path, count, notice["bytes"] * count // max(1, moved), now)
         for path, count in notice["dead_lettered"].items():
             self.progress.dead_lettered(path, count)
-        for queue, token, path, end in notice["left"]:
+        for queue, token, path, end, is_refused in notice["left"]:
             self.progress.left(path, 1)
             if end > wall:
-                self._left[queue, token] = (path, end)
+                self._left[queue, token] = _Left(path, end, is_refused)
         for path in notice["moved"]:
             self._troubles.pop(path, None)
         for path, (verdict, text, condition, strikes) in notice["troubles"].items():
@@ -350,7 +360,9 @@ class SparkSyphon:
     def _chosen(self, due: set[str]) -> list[tuple[str, str]]:
         wanted: list[tuple[str, str]] = []
         tried: set[str] = set()
-        for token, (path, _) in self._left.items():
+        for token, (path, _, is_refused) in self._left.items():
+            if is_refused:  # it would only be received and refused once more
+                continue
             if path not in self._troubles or (path in due and path not in tried):
                 wanted.append(token)
                 tried.add(path)

@@ -54,7 +54,8 @@ class Books:
         return len(self._left)
 
     def left_paths(self) -> set[str]:
-        return {parcel.path for parcel in self._left.values()}
+        """Destinations that left messages wait for. What is refused for good waits for nothing."""
+        return {parcel.path for parcel in self._left.values() if parcel.reason is None}
 
     def waiting(self, path: str) -> int:
         return len(self._waiting.get(path, ()))

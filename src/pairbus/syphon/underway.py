@@ -296,7 +296,7 @@ class Underway(Books):
 
     def retry(self, path: str, count_max: int) -> list[Command]:
         """Left messages of a destination wanted back before their locks end, to try it or since it is back."""
-        chosen = [parcel for parcel in self._left.values() if parcel.path == path][:count_max]
+        chosen = [each for each in self._left.values() if each.path == path and each.reason is None][:count_max]
         for parcel in chosen:
             self._move(parcel, Input.RETRIED)
         return [Release(queue, parcels) for queue, parcels in _by_queue(chosen)]
@@ -325,6 +325,7 @@ class Underway(Books):
     def _reject(self, parcel: Parcel, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
             if self._move(parcel, Input.AWAY):
+                parcel.reason = (reason, description)
                 trouble = Trouble(Verdict.REFUSED, description, reason, 1, parcel.since, parcel.since)
                 commands.append(Leave(parcel.path, [parcel], trouble))
         elif self._move(parcel, Input.REJECTED):
