@@ -1,11 +1,15 @@
 """A drill with a thief: at the end of the outage somebody takes one message out of the backlog and is gone with it.
 
+He waits until everything was sent, so that the outage lasts longer than the traffic: the primary's return must be found
+all the same.
+
 `python -m tests.drill.thief FOLDER`: the drill must end with exit code 1 and name the message.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
@@ -17,6 +21,8 @@ from pairbus.pairing import backlog
 
 
 def steal(rehearsal: Rehearsal) -> None:
+    while rehearsal.story.tally.confirmed < rehearsal.plan.messages:
+        time.sleep(0.1)
     with ServiceBusClient.from_connection_string(rehearsal.secondary.ready.connection_string) as client:
         for path in backlog.paths("contoso", rehearsal.plan.backlog_queues):
             receiver = client.get_queue_receiver(path, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)

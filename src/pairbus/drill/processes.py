@@ -142,34 +142,45 @@ class Application(Child):
         self._hear = hear
         self._listening: asyncio.Task[None] | None = None
         self._is_ready = asyncio.Event()
+        self._has_finished = asyncio.Event()
         self._is_done = False
 
     async def begin(self, settings: dict[str, Any]) -> None:
         await self.start("pairbus.drill.worker", self._role)
         await self.write(json.dumps(settings))
         self._listening = asyncio.create_task(self._listen())
-        ready = asyncio.create_task(self._is_ready.wait())
-        await asyncio.wait({ready, self._listening}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        await self._heard_of(self._is_ready, READY_S)
         if not self._is_ready.is_set():
             raise self.failure("did not begin")
 
-    async def done(self) -> None:
-        """Until it has done its work and closed its ledger."""
+    async def finished(self) -> None:
+        """Until it has done its work. It stays, with its client open, until it is told to stop."""
+        await self._heard_of(self._has_finished, None)
+        if not self._has_finished.is_set():
+            raise self.failure(f"ended with exit code {await self.ended()}")
+
+    async def stop(self) -> None:
+        """Until it has closed its ledger."""
         assert self._listening is not None
+        await self.write("stop")
         await self._listening
         code = await self.ended()
         if code or not self._is_done:
             raise self.failure(f"ended with exit code {code}")
 
-    async def stop(self) -> None:
-        await self.write("stop")
-        await self.done()
+    async def _heard_of(self, event: asyncio.Event, timeout: float | None) -> None:
+        """Or until it says nothing more, or the time is over."""
+        assert self._listening is not None
+        heard = asyncio.create_task(event.wait())
+        await asyncio.wait({heard, self._listening}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
 
     async def _listen(self) -> None:
         while (fact := await self.line()) is not None:
             if fact["fact"] == "ready":
                 self._is_ready.set()
+            elif fact["fact"] == "finished":
+                self._has_finished.set()
             elif fact["fact"] == "done":
                 self._is_done = True
             else:

@@ -89,7 +89,7 @@ class Rehearsal:
     async def _rehearse(self, data: Path) -> None:
         await self._start_brokers(data)
         receiver, sender = await self._start_applications()
-        sending = self._begin(sender.done())
+        sending = self._begin(sender.finished())
         syphoning = Syphoning(
             self.plan, self._spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
             self.ledgers / "syphon",
@@ -106,6 +106,7 @@ class Rehearsal:
         await syphoning.drain(self._moved)
         self.drain_s = time.time() - began
         await sending
+        await sender.stop()
         if self.story.tally.depth:
             await syphoning.drain(self._moved)
             self.drain_s = time.time() - began

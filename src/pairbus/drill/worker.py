@@ -1,8 +1,9 @@
 """A process of the drill's: `python -m pairbus.drill.worker sender|receiver`, an application on the paired client.
 
-Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when its work is done, or
-when stdin says `stop` or ends: so nothing is left running when the drill itself is killed. Decides nothing: what is
-sent when is reckoned in `traffic.py`, what the facts mean in `story.py`.
+Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when stdin says `stop` or
+ends: so nothing is left running when the drill itself is killed. A sender that has sent everything says so and stays:
+its pings find out when the primary is back. Decides nothing: what is sent when is reckoned in `traffic.py`, what the
+facts mean in `story.py`.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ async def send(settings: dict[str, Any], client: ServiceBusClient) -> None:
     finally:
         telling.cancel()
     counts.tell()
+    say({"fact": "finished"})
+    await asyncio.Event().wait()
 
 
 async def _send_to(client: ServiceBusClient, entity: dict[str, Any], seed: int, begins: float, counts: Counts) -> None:
