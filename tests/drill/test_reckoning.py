@@ -10,7 +10,7 @@ from pairbus.drill.findings import Findings
 from pairbus.drill.page import page
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.reckoning import MEANINGS, Comparison, compared, foreseen, reckon
-from pairbus.spark.audit_rules import COUNTS
+from pairbus.spark.reports.audit_rules import COUNTS
 from tests.drill import sample
 
 PLAN = DrillPlan()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 
+from pairbus.commands.drill import run
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.rehearsal import Rehearsal
-from pairbus.drill_commands import run
 from pairbus.pairing import backlog
 
 

@@ -1,4 +1,4 @@
-"""Ledgers as Spark tables, from rows written by hand: what `pairbus.spark.ledgers` reads from files."""
+"""Ledgers as Spark tables, from rows written by hand: what `pairbus.spark.reports.ledgers` reads from files."""
 
 from __future__ import annotations
 

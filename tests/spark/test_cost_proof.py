@@ -11,7 +11,7 @@ import pytest
 
 from pairbus.cli import main
 from pairbus.cost import Scenario, estimate
-from pairbus.spark.cost_report import CostReport, cost_report
+from pairbus.spark.reports.cost_report import CostReport, cost_report
 
 from . import cost_scene
 from .cost_scene import DIVERTED, ENTITIES, HEALTHY, PING_S, QUEUES, Scene
@@ -27,7 +27,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 @pytest.fixture(scope="module")
 def report(spark: Any, scene: Scene) -> CostReport:
-    from pairbus.spark.ledgers import read_ledgers
+    from pairbus.spark.reports.ledgers import read_ledgers
 
     return cost_report(read_ledgers(spark, *scene.ledgers))
 

@@ -13,8 +13,8 @@ from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.lock_reader import MOVES, POLLS, LockStream, Share, take
 from pairbus.spark.noticeboard import STOP, Noticeboard
 from pairbus.spark.options import parse
+from pairbus.spark.pipelines.selection import Selection
 from pairbus.spark.schema import read
-from pairbus.spark.selection import Selection
 
 from .conftest import Pair, peeked, wire
 

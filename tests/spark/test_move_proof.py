@@ -26,9 +26,9 @@ from pairbus.broker import NamespaceServer
 from pairbus.cli import main
 from pairbus.pairing.aliases import sent_anew
 from pairbus.spark import archive, archived, move, restore
-from pairbus.spark.choosing import TransferFailed
-from pairbus.spark.move import Mover, Place
 from pairbus.spark.options import InvalidOption
+from pairbus.spark.pipelines.choosing import TransferFailed
+from pairbus.spark.pipelines.move import Mover, Place
 from pairbus.spark.schema import read
 from pairbus.testing import fault
 
@@ -176,7 +176,7 @@ def test_an_archive_that_is_interrupted_before_it_removes_loses_nothing_and_doub
 ) -> None:
     messages = {f"m{number}": message(number) for number in range(600)}
     send(pair.primary, "orders", *messages.values())
-    module = sys.modules["pairbus.spark.archive"]
+    module = sys.modules["pairbus.spark.pipelines.archive"]
     completed = module.complete
     calls: list[int] = []
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pairbus.spark.audit import Audit, audit
-from pairbus.spark.audit_rules import COUNTS
-from pairbus.spark.availability import availability
-from pairbus.spark.ledgers import BadLedger, Ledgers, read_ledgers
-from pairbus.spark.series import series
+from pairbus.spark.reports.audit import Audit, audit
+from pairbus.spark.reports.audit_rules import COUNTS
+from pairbus.spark.reports.availability import availability
+from pairbus.spark.reports.ledgers import BadLedger, Ledgers, read_ledgers
+from pairbus.spark.reports.series import series
 
 from . import real_outage
 from .book import Book

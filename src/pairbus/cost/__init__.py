@@ -1,4 +1,4 @@
-"""What pairing costs, before the fact (P53). Pure; the report after the fact is `pairbus.spark.cost_report`.
+"""What pairing costs, before the fact (P53). Pure; the report after the fact is `pairbus.spark.reports.cost_report`.
 
 from pairbus.cost import EXAMPLE, PriceBook, Scenario, estimate
 """

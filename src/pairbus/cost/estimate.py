@@ -1,8 +1,8 @@
 """What pairing will cost, before the fact (P53): a scenario and a price book give terms, each explained in a sentence.
 
 Decides how many operations, units and bytes each cause brings (P37, P52, P31, P33), and how many backlog queues an
-outage fills. A term carries the same name as in the report after the fact (`pairbus.spark.cost_report`), so that the
-two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
+outage fills. A term carries the same name as in the report after the fact (`spark/reports/cost_report.py`), so that
+the two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
 
 The outage, as it is reckoned: the first failure comes at its beginning; after the failover interval the entities fail
 over, and each paired client pings each of its entities once an interval from then on (P31, P33). The ping that finds

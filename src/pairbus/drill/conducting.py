@@ -59,11 +59,11 @@ async def conduct(
 
 def read_reports(session: SparkSession, folder: Path, said: Callable[[str], object] = lambda text: None) -> Reports:
     """`said` hears what has been read, one by one."""
-    from pairbus.spark.audit import audit
-    from pairbus.spark.availability import availability
-    from pairbus.spark.cost_report import cost_report
-    from pairbus.spark.ledgers import read_ledgers
-    from pairbus.spark.series import series
+    from pairbus.spark.reports.audit import audit
+    from pairbus.spark.reports.availability import availability
+    from pairbus.spark.reports.cost_report import cost_report
+    from pairbus.spark.reports.ledgers import read_ledgers
+    from pairbus.spark.reports.series import series
 
     for name, value in SMALL.items():
         session.conf.set(name, value)

@@ -3,11 +3,11 @@
 from pairbus.spark import register, session, syphon
 """
 
-from .archive import archive, archived, restore
 from .engine import SparkEngine
-from .move import move
 from .options import InvalidOption
-from .pipeline import carry, locked
+from .pipelines.archive import archive, archived, restore
+from .pipelines.move import move
+from .pipelines.pipeline import carry, locked
 from .session import session
 from .source import register
 from .starting import RunningSyphon, syphon

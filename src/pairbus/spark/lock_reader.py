@@ -25,8 +25,8 @@ from . import connections
 from .listing import Roster
 from .noticeboard import STOP, Noticeboard
 from .options import Address, ConnectorOptions
+from .pipelines.selection import Selection
 from .schema import CarriedRows, Rows
-from .selection import Selection
 from .watcher import Watcher
 
 RECEIVE_COUNT: Final = 500

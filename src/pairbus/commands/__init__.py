@@ -1,0 +1,1 @@
+"""The commands of `pairbus`, a module each; `cli.py` is their door."""

@@ -1,0 +1,238 @@
+"""The commands `broker` and `fault`: namespaces that run until a signal, and what is done to them on purpose."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+
+from pairbus.broker.faults import KINDS, Fault
+from pairbus.errors import PairbusError
+
+if TYPE_CHECKING:
+    import asyncio
+
+Durability = Literal["strict", "default", "none"]
+
+
+class CommandError(PairbusError):
+    """The broker's answer to a command was no; the message is the line that the user sees."""
+
+
+def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
+    # Here and below: what one command needs, the others and `--help` do not pay for (tests/test_packaging.py).
+    from pairbus.broker.plan import parse_namespace
+
+    try:
+        names = [parse_namespace(spec)[0] for spec in specs]
+    except PairbusError as error:
+        raise click.BadParameter(str(error)) from None
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name} is given more than once; a namespace has one port")
+    return specs
+
+
+@click.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    metavar="NAME[:PORT]",
+    callback=_check_namespaces,
+    multiple=True,
+    help="A namespace to serve, once for each; without a port, or with port 0, any free one. "
+    "May be left out when --config names some: then all of those.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The folder that everything which must survive is kept in; made if missing.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file, or the Config.json of Microsoft's emulator: the entities to make where they are missing.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--durability",
+    type=click.Choice(get_args(Durability)),
+    default="default",
+    show_default=True,
+    help="What a power cut may undo: nothing (strict), settlements of the last 0.1 s (default), anything (none).",
+)
+@click.option("--ledger", is_flag=True, help="Write every message's events to DATA/NAME/ledger.")
+@click.option("--salvage", is_flag=True, help="Start although stored records are damaged: those are lost, and named.")
+def broker(
+    namespaces: tuple[str, ...],
+    data: Path,
+    config: Path | None,
+    host: str,
+    durability: Durability,
+    ledger: bool,
+    salvage: bool,
+) -> None:
+    """Run one or more namespaces until SIGTERM or Ctrl-C.
+
+    When ready, prints one JSON line per namespace: namespace, host, port, connection_string, ca_file.
+
+    \b
+    Examples:
+      pairbus broker --namespace contoso --data ./data
+      pairbus broker --namespace contoso:5671 --namespace backup --data ./data --ledger
+      pairbus broker --config broker.toml --data ./data
+    """
+    import asyncio
+    import signal
+
+    from pairbus.broker.server import serve
+
+    if not namespaces and config is None:
+        raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
+
+    async def run() -> None:
+        # Before anything can take long: a signal during the replay of a large journal is not lost either.
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serve(
+            *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config, salvage=salvage
+        ) as running:
+            for served in running.namespaces.values():
+                ready = {
+                    "namespace": served.name,
+                    "host": served.host,
+                    "port": served.port,
+                    "connection_string": served.connection_string,
+                    "ca_file": str(served.ca_file),
+                }
+                click.echo(json.dumps(ready))
+            sys.stdout.flush()
+            await stop.wait()
+            click.echo("shutting down", err=True)
+
+    # messages make few cycles and many objects: looking for garbage every 700 of them is time lost
+    gc.set_threshold(20_000, 20, 20)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run())
+
+
+def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(typed)]
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("kind", required=False, shell_complete=_kinds)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The data folder of the broker.",
+)
+@click.option("--entity", help="Only this entity; without it, the whole namespace.")
+@click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
+@click.option("--delay", type=float, help="latency: seconds that every answer is late; lost-answer: until the cut.")
+@click.option("--for", "seconds", type=float, help="End by itself after so many seconds.")
+@click.option("--clear", is_flag=True, help="End the fault; without KIND, all of the namespace's or entity's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the faults in force as one JSON object.")
+def fault(
+    namespace: str,
+    kind: str | None,
+    data: Path,
+    entity: str | None,
+    rate: float | None,
+    delay: float | None,
+    seconds: float | None,
+    clear: bool,
+    as_json: bool,
+) -> None:
+    """Bring about a fault in a running broker, or end it; without KIND, list them.
+
+    \b
+    KIND is one of
+      unreachable  connections are refused
+      black-hole   connections are accepted, and nothing is said
+      no-send, no-receive, no-manage
+                   such operations fail with an internal error
+      throttle     operations past --rate a second are refused as server busy
+      latency      every answer is --delay seconds late
+      lost-answer  sends are stored, and in place of the answer the connection is cut
+      hang         sends are neither stored nor answered; cut when the fault ends
+
+    \b
+    Examples:
+      pairbus fault --data ./data contoso unreachable --for 60
+      pairbus fault --data ./data contoso throttle --rate 5 --entity orders
+      pairbus fault --data ./data contoso
+      pairbus fault --data ./data contoso --clear
+    """
+    from pairbus.broker.commands import FOR_S_MAX
+
+    if kind is not None and kind not in KINDS:
+        raise click.UsageError(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
+    given = {"entity": entity, "rate": rate, "delay": delay, "for": seconds}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if clear:
+        _allow_only(chosen, {"entity"}, "--clear")
+        answer = _ask(data, {"command": "clear", "namespace": namespace, **({"kind": kind} if kind else {}), **chosen})
+    elif kind is None:
+        _allow_only(chosen, set(), "a list of the faults (no KIND)")
+        answer = _ask(data, {"command": "list", "namespace": namespace})
+        (answer["faults"],) = answer["namespaces"].values()
+    else:
+        if seconds is not None and not 0 < seconds <= FOR_S_MAX:
+            raise click.UsageError(f"--for {seconds:g} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
+        try:
+            Fault(kind, entity=entity, rate=rate, delay=delay)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        answer = _ask(data, {"command": "fault", "namespace": namespace, "kind": kind, **chosen})
+    _show(namespace, answer, as_json)
+
+
+def _allow_only(chosen: dict[str, Any], allowed: set[str], what: str) -> None:
+    if extra := chosen.keys() - allowed:
+        raise click.UsageError(f"{what} takes no {', '.join(f'--{name}' for name in sorted(extra))}")
+
+
+def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
+    from pairbus.broker.control import request
+
+    answer = request(data, message)
+    if not answer.get("ok"):
+        raise CommandError(str(answer.get("error", "the broker gave no reason")))
+    return answer
+
+
+def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        shown = {"namespace": namespace, "faults": answer["faults"]}
+        if "cleared" in answer:
+            shown["cleared"] = answer["cleared"]
+        click.echo(json.dumps(shown))
+        return
+    if "cleared" in answer:
+        click.echo(f"{namespace}: {answer['cleared']} cleared")
+    for each in answer["faults"]:
+        details = [f"on {each['entity']}"] if "entity" in each else []
+        details += [f"rate {each['rate']:g}/s"] if "rate" in each else []
+        details += [f"delay {each['delay']:g} s"] if "delay" in each else []
+        click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))
+    if not answer["faults"]:
+        click.echo(f"{namespace}: no faults")

@@ -1,0 +1,213 @@
+"""The commands `cost estimate` and `cost report`: what is typed becomes a call, what comes back becomes lines.
+
+Results go to stdout, progress to stderr. `cli.py` is the door and turns what is raised into one line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pairbus.commands import status_line
+
+if TYPE_CHECKING:
+    from pairbus.cost import Estimate
+
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS_BYTES: Final = {"": 1, "kb": 1024, "mb": 1024 * 1024}
+
+
+class _Measure(click.ParamType):  # type: ignore[type-arg]  # generic in the newer of the clicks that we allow
+    """A number with a unit; a whole number where `is_whole`."""
+
+    def __init__(self, name: str, units: dict[str, int], allowed: str, *, is_whole: bool = False) -> None:
+        self.name = name
+        self._units = units
+        self._allowed = allowed
+        self._is_whole = is_whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int | float):
+            return value
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower(), re.ASCII)
+        if found is None or found[2] not in self._units:
+            self.fail(f"{value!r} is no {self.name}; allowed: {self._allowed}", param, ctx)
+        amount = float(found[1]) * self._units[found[2]]
+        return round(amount) if self._is_whole else amount
+
+
+_SECONDS: Final = _Measure("time", _UNITS_S, "seconds, or a number with s, m, h or d, such as 90m")
+_SIZE: Final = _Measure("size", _UNITS_BYTES, "bytes, or a number with KB or MB, such as 64KB", is_whole=True)
+
+_prices = click.option(
+    "--prices",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Your price book, in TOML. Without it example prices are used, which are nobody's.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object: for scripts.")
+
+
+@click.group(no_args_is_help=False)
+def cost() -> None:
+    """What pairing costs: an estimate before an outage, a report after it.
+
+    \b
+    Examples:
+      pairbus cost estimate --rate 50 --outage 2h
+      pairbus cost report ./data/contoso/ledger ./data/backup/ledger ./ledger
+    """
+
+
+@cost.command()
+@click.option("--queues", type=click.IntRange(1, 1000), default=10, show_default=True, help="Backlog queues.")
+@click.option("--syphons", type=click.IntRange(0), default=1, show_default=True, help="Syphons that run all the time.")
+@click.option("--entities", type=click.IntRange(1), default=1, show_default=True, help="Queues and topics sent to.")
+@click.option("--clients", type=click.IntRange(1), default=1, show_default=True, help="Paired clients that send.")
+@click.option(
+    "--rate", type=click.FloatRange(0), default=10.0, show_default=True, help="Messages a second, to all entities."
+)
+@click.option("--size", type=_SIZE, metavar="BYTES", default="1KB", show_default=True, help="Of a message: 1500, 64KB.")
+@click.option("--outage", type=_SECONDS, metavar="TIME", default="1h", show_default=True, help="3600, 90m, 2h.")
+@click.option(
+    "--ping-interval", type=_SECONDS, metavar="TIME", default="60s", show_default=True, help="ping_primary_interval."
+)
+@click.option(
+    "--failover-interval", type=_SECONDS, metavar="TIME", default="60s", show_default=True, help="failover_interval."
+)
+@click.option(
+    "--days", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="The period of the bill."
+)
+@_prices
+@_json
+def estimate(
+    queues: int,
+    syphons: int,
+    entities: int,
+    clients: int,
+    rate: float,
+    size: int,
+    outage: float,
+    ping_interval: float,
+    failover_interval: float,
+    days: float,
+    prices: Path | None,
+    as_json: bool,
+) -> None:
+    """Reckon what pairing will cost, term by term, and how many backlog queues an outage fills.
+
+    The outage lies within the period. Every term is explained; where one is a bound, it says so.
+
+    \b
+    Examples:
+      pairbus cost estimate
+      pairbus cost estimate --rate 200 --size 20KB --outage 4h --entities 5 --clients 8
+      pairbus cost estimate --outage 0 --rate 0 --days 1        (what an idle syphon costs)
+      pairbus cost estimate --prices my-prices.toml --json
+    """
+    from pairbus.cost.estimate import estimate as reckon
+    from pairbus.cost.price_file import read_prices
+
+    if not ping_interval:
+        raise click.UsageError("--ping-interval may not be 0; allowed: more, such as 60s")
+    if outage > days * 86400:
+        raise click.UsageError(
+            f"--outage {outage:g} s does not fit into --days {days:g}; make the outage shorter or the period longer"
+        )
+    made = reckon(
+        prices=read_prices(prices),
+        queues=queues,
+        syphons=syphons,
+        entities=entities,
+        clients=clients,
+        rate=rate,
+        size=size,
+        outage_s=outage,
+        ping_interval_s=ping_interval,
+        failover_interval_s=failover_interval,
+        hours=days * 24,
+    )
+    if as_json:
+        click.echo(json.dumps(made.to_dict(), ensure_ascii=False))
+        return
+    for line in _estimate_lines(made):
+        click.echo(line)
+    for warning in made.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _estimate_lines(made: Estimate) -> list[str]:
+    from pairbus.cost.columns import columns
+
+    case, currency = made.scenario, made.prices.currency
+    heads = ["term", "operations", "units", "bytes in", "bytes out", currency]
+    rows = [
+        [term.name, *(f"{value:,}" for value in (term.operations, term.units, term.bytes_in, term.bytes_out)),
+         f"{term.money:,.4f}"]
+        for term in made.terms
+    ]  # fmt: skip
+    sums = [sum(getattr(term, key) for term in made.terms) for key in ("operations", "units", "bytes_in", "bytes_out")]
+    rows.append(["total", *(f"{value:,}" for value in sums), f"{made.money:,.4f}"])
+    need = made.backlog_queues_needed
+    return [
+        f"{case.hours / 24:g} days, {case.rate:g} messages/s of {case.size:,} bytes, an outage of"
+        f" {case.outage_s:,.0f} s; {made.prices.name}",
+        "",
+        *columns(heads, rows, left=("term",)),
+        "",
+        *(f"{term.name}: {term.explanation}" for term in made.terms),
+        "",
+        f"The outage: {made.outage_money:,.4f} {currency} for {made.diverted:,} diverted messages and the pings; two of"
+        " a message's four operations would have been due without it.",
+        f"The backlog: {made.backlog_bytes:,} bytes with the aliases need {need} backlog queue{'s' if need > 1 else ''}"
+        f" of 5 GB; there are {case.queues}.",
+    ]
+
+
+@cost.command()
+@click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@_prices
+@_json
+@click.option(
+    "--parquet",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the lines and the differences as Parquet tables, too.",
+)
+@click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
+def report(
+    ledgers: tuple[Path, ...], prices: Path | None, as_json: bool, parquet: Path | None, master: str | None
+) -> None:
+    """Sum up what was billed, from the ledgers of brokers, clients and syphons.
+
+    LEDGER is a folder, searched for *.jsonl with all that is in it, or a file. The brokers' ledgers and the clients'
+    are summed up apart, and where they differ it says why. Runs on Spark.
+
+    \b
+    Examples:
+      pairbus cost report ./data/contoso/ledger ./data/backup/ledger ./client-ledger
+      pairbus cost report ./data --prices my-prices.toml --json
+      pairbus cost report ./data --parquet ./cost
+    """
+    from pairbus.cost.price_file import read_prices
+
+    book = read_prices(prices)  # before Spark takes its seconds
+    try:
+        from pairbus.spark import session
+        from pairbus.spark.reports.cost_report import cost_report
+        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers
+    except ModuleNotFoundError:
+        raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
+    check_ledgers(*ledgers)
+    # Not stopped: it ends with the process, and a notebook that calls this has use for it.
+    spark = session(master, app_name="pairbus cost report", on_progress=None if as_json else status_line.starting)
+    made = cost_report(read_ledgers(spark, *ledgers), book)
+    if parquet is not None:
+        made.to_parquet(parquet)
+        click.echo(f"lines and differences are in {parquet}", err=True)
+    status_line.clear()
+    click.echo(made.to_json() if as_json else made.table())

@@ -1,0 +1,240 @@
+"""The commands `move`, `archive` and `restore`: what is typed becomes a call, what comes back becomes lines.
+
+Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
+moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pairbus.commands import status_line
+from pairbus.commands.namespace_argument import NamespaceArgument, namespace_argument, namespace_option
+from pairbus.commands.syphon import INTERRUPTED, UNAVAILABLE, label_of, moved_line, on_a_loop, watch_engine
+
+if TYPE_CHECKING:
+    from pairbus.spark.engine import Runnable
+    from pairbus.syphon.engine import Outcome
+
+_ca_file = click.option(
+    "--ca-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Trust this CA: the ca_file that an embedded broker prints.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
+_master = click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
+_where = click.option(
+    "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
+)
+
+
+@click.command()
+@namespace_option("from", "Where the messages are.", name="source")
+@namespace_option("to", "Where they go; by default the same namespace.", required=False, name="destination")
+@click.argument("entity_from", metavar="ENTITY")
+@click.argument("entity_to", metavar="ENTITY")
+@_where
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Only the oldest N of them.")
+@click.option("--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most.")
+@_ca_file
+@_master
+@click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
+@_json
+def move(
+    source: NamespaceArgument,
+    destination: NamespaceArgument | None,
+    entity_from: str,
+    entity_to: str,
+    where: str | None,
+    count: int | None,
+    max_rate: float | None,
+    ca_file: Path | None,
+    master: str | None,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """Move what the first ENTITY holds now to the second, and end.
+
+    The first is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue (orders/$DeadLetterQueue), the
+    second a queue or a topic. A message leaves the first only after the second has confirmed it; it arrives as it was
+    sent, without the marks of dead-lettering. What --where leaves out stays untouched.
+
+    The exit code is 3 when messages remain that could not be moved; they are listed with the reason.
+
+    \b
+    Examples:
+      pairbus move --from @contoso 'orders/$DeadLetterQueue' orders
+      pairbus move --from @contoso 'orders/$DeadLetterQueue' orders --count 10 --where "dead_letter_reason = 'TooLate'"
+      pairbus move --from @contoso --to @backup news/Subscriptions/all news-copy --max-rate 200
+    """
+    mover = _imported("move")
+    target = source if destination is None else destination
+    _run(
+        lambda writer, on_start: mover.Mover(
+            mover.Place(_address(source, ca_file), entity_from, label_of(source)),
+            mover.Place(_address(target, ca_file), entity_to, label_of(target)),
+            where=where,
+            count=count,
+            max_rate=max_rate,
+            ledger=writer,
+            master=master,
+            on_start=on_start,
+        ),
+        "moved",
+        as_json,
+        ledger,
+    )
+
+
+@click.command()
+@namespace_argument()
+@click.argument("entity")
+@click.argument("folder")
+@click.option("--remove", is_flag=True, help="Take the messages away once the files that hold them are committed.")
+@_where
+@_ca_file
+@_master
+@_json
+def archive(
+    namespace: NamespaceArgument,
+    entity: str,
+    folder: str,
+    remove: bool,
+    where: str | None,
+    ca_file: Path | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Write what ENTITY holds now to Parquet files in FOLDER, beside what is there already.
+
+    ENTITY is a queue, a subscription or a dead-letter queue, FOLDER a path or a URL that Spark can write to. The column
+    `amqp` holds each message byte for byte. Without --remove nothing is taken away. Run again after an interruption, it
+    archives what is still there; a message that is in FOLDER twice counts once when it is restored.
+
+    The exit code is 3 when messages remain that could not be removed.
+
+    \b
+    Examples:
+      pairbus archive @contoso orders ./orders-archive
+      pairbus archive @contoso 'orders/$DeadLetterQueue' ./dead --remove --where "enqueued_time < '2026-01-01'"
+    """
+    archiver = _imported("archive")
+    _run(
+        lambda _, on_start: archiver.Archiver(
+            _address(namespace, ca_file),
+            entity,
+            folder,
+            remove=remove,
+            where=where,
+            label=label_of(namespace),
+            master=master,
+            on_start=on_start,
+        ),
+        "archived and removed" if remove else "archived",
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("folder")
+@namespace_argument()
+@click.argument("entity", required=False)
+@_where
+@_ca_file
+@_master
+@_json
+def restore(
+    folder: str,
+    namespace: NamespaceArgument,
+    entity: str | None,
+    where: str | None,
+    ca_file: Path | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Send the messages of an archive to ENTITY, a queue or a topic; without it to the queues that they came from.
+
+    Each message once, whole, and without the marks of dead-lettering. Run again, it sends all of them again.
+
+    \b
+    Examples:
+      pairbus restore ./orders-archive @contoso
+      pairbus restore ./dead @contoso orders --where "subject = 'invoice'"
+    """
+    archiver = _imported("archive")
+    _run(
+        lambda _, on_start: archiver.Restorer(
+            folder,
+            _address(namespace, ca_file),
+            entity,
+            where=where,
+            label=label_of(namespace),
+            master=master,
+            on_start=on_start,
+        ),
+        "restored",
+        as_json,
+    )
+
+
+def _imported(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"pairbus.spark.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("pairbus"):
+            raise
+        raise click.ClickException("this runs on Spark, which is not installed: install pairbus[spark]") from None
+
+
+def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:
+    from pairbus.spark.starting import address_of_text
+
+    return address_of_text(namespace.connection_string or namespace.host, ca_file)
+
+
+def _run(
+    make: Callable[[Any, Callable[[float], None] | None], Runnable],
+    done: str,
+    as_json: bool,
+    ledger: Path | None = None,
+) -> None:
+    async def run() -> int:
+        from pairbus.ledger import LedgerWriter
+        from pairbus.spark.engine import OnAThread
+
+        writer = None if ledger is None else LedgerWriter(ledger, "move")
+        try:
+            inner = make(writer, None if as_json else status_line.starting)
+            outcome, interrupted = await watch_engine(OnAThread(inner), None, as_json)
+        finally:
+            if writer is not None:
+                writer.close()
+        _print(outcome, interrupted, done, as_json, getattr(inner, "gone", 0))
+        return UNAVAILABLE if outcome.unavailable else INTERRUPTED if interrupted else 0
+
+    code = on_a_loop(run)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _print(outcome: Outcome, interrupted: bool, done: str, as_json: bool, gone: int) -> None:
+    remaining = sum(each.messages for each in outcome.unavailable)
+    if as_json:
+        ended = "remaining" if remaining else "stopped" if interrupted else "done"
+        reasons = [{"entity": path, "messages": count, "reason": why} for path, count, why in outcome.unavailable]
+        found = {**outcome.report.as_json(), "gone": gone, "not_moved": reasons}
+        click.echo(json.dumps({"kind": "result", "outcome": ended, **found}))
+        return
+    click.echo(moved_line(outcome.report, done) + ("; stopped early" if interrupted else ""))
+    if gone:
+        click.echo(f"{gone:,} more were no longer there when they were looked for: others took them, or they expired")
+    for each in outcome.unavailable:
+        remain = "message remains" if each.messages == 1 else "messages remain"
+        click.echo(f"{each.path}: {each.messages:,} {remain}: {each.reason}")

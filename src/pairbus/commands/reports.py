@@ -1,0 +1,128 @@
+"""The commands `audit` and `availability`: what is typed becomes a call, what comes back becomes lines and a code.
+
+Results go to stdout, progress to stderr. Exit codes beside the usual ones: `audit` ends with 1 where something is lost,
+and with 3 where nothing is known to be lost but the ledgers can't tell of all. `cli.py` is the door and turns what is
+raised into one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pairbus.commands import status_line
+
+if TYPE_CHECKING:
+    from pairbus.spark.reports.ledgers import Ledgers
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _of_ledgers(command: F) -> F:
+    """What both take."""
+    for add in (
+        click.option("--master", metavar="URL", help="The Spark cluster; by default this machine."),
+        click.option(
+            "--parquet",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="DIR",
+            help="Write the report and the events as Parquet tables, too: what it replaces is an earlier run's.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object: for scripts."),
+        click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True),
+    ):
+        command = add(command)
+    return command
+
+
+@click.command()
+@_of_ledgers
+@click.option(
+    "--late",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="A message is late when it was received more than this after it was sent.",
+)
+@click.option(
+    "--ids",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Name the first N messages of each finding in the JSON; the table shows ten.",
+)
+def audit(
+    ledgers: tuple[str, ...], late: float, ids: int, as_json: bool, parquet: Path | None, master: str | None
+) -> None:
+    """Tell what became of every message: lost, doubled, late, out of order, or unknown.
+
+    LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
+    --parquet wrote. Give all there are: of clients, syphons and brokers, of both namespaces. Runs on Spark.
+
+    The exit code is 0 when nothing is lost, 1 when something is, and 3 when nothing is known to be lost but the ledgers
+    can't tell of every message: what they can't tell is unknown, never 0.
+
+    \b
+    Examples:
+      pairbus audit ./data/contoso/ledger ./data/backup/ledger ./client-ledger
+      pairbus audit ./ledgers --late 5 --json
+      pairbus audit ./ledgers --parquet ./audit && pairbus audit ./audit
+    """
+    read = _read(ledgers, master, as_json, parquet)
+    from pairbus.spark.reports.audit import audit as examine
+
+    report = examine(read, late_s=late, ids=ids)
+    _tell(report, read, as_json, parquet)
+    if report.exit_code:
+        raise click.exceptions.Exit(report.exit_code)
+
+
+@click.command()
+@_of_ledgers
+def availability(ledgers: tuple[str, ...], as_json: bool, parquet: Path | None, master: str | None) -> None:
+    """Tell how well applications could send: outages, refused sends, time to fail over and to return.
+
+    LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
+    --parquet wrote. It is the clients' ledgers that tell. Runs on Spark.
+
+    \b
+    Examples:
+      pairbus availability ./client-ledger
+      pairbus availability ./ledgers --json
+      pairbus availability ./ledgers --parquet ./availability
+    """
+    read = _read(ledgers, master, as_json, parquet)
+    from pairbus.spark.reports.availability import availability as examine
+
+    _tell(examine(read), read, as_json, parquet)
+
+
+def _read(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Path | None) -> Ledgers:
+    if parquet is not None and parquet.resolve() in [Path(each).resolve() for each in given]:
+        raise click.UsageError(f"--parquet {parquet} is a ledger that is read; name another folder to write to")
+    try:
+        from pairbus.spark import session
+        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers
+    except ModuleNotFoundError:
+        raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
+    check_ledgers(*given)
+    # Not stopped: it ends with the process.
+    spark = session(master, app_name="pairbus report", on_progress=None if as_json else status_line.starting)
+    if not as_json:
+        status_line.say("reading the ledgers")
+    return read_ledgers(spark, *given)
+
+
+def _tell(report: Any, read: Ledgers, as_json: bool, parquet: Path | None) -> None:
+    if parquet is not None:
+        report.to_parquet(parquet)
+        read.to_parquet(parquet)
+    status_line.clear()
+    click.echo(report.to_json() if as_json else report.table())
+    if parquet is not None:
+        click.echo(f"the tables are in {parquet}", err=True)

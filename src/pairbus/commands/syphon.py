@@ -1,0 +1,642 @@
+"""The commands `syphon`, `backlog` and `provision`: what is typed becomes a call, what comes back becomes lines.
+
+Progress goes to stderr, results to stdout. Exit codes beside the usual ones: `syphon --drain` ends with 3 where only
+messages for unavailable destinations remain, `backlog` with 2 past a limit. `cli.py` is the door and turns what is
+raised into one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
+
+import click
+
+from pairbus.commands import status_line
+from pairbus.commands.namespace_argument import NamespaceArgument, namespace_option
+from pairbus.commands.progress_bar import bar
+
+if TYPE_CHECKING:
+    from pairbus.syphon.engine import Outcome
+    from pairbus.syphon.inspection import Depth
+    from pairbus.syphon.progress import Report
+
+UNAVAILABLE: Final = 3
+PAST_A_LIMIT: Final = 2
+INTERRUPTED: Final = 130
+COUNT: Final = 10
+#: How often progress is told: to a person at a terminal, to a log, as JSON.
+SHOW_S: Final = {"terminal": 0.5, "log": 10.0, "json": 1.0}
+#: `backlog` counts the destinations of so many messages of each queue.
+PEEKED_MAX: Final = 10_000
+DESTINATIONS_SHOWN: Final = 8
+#: A message older than a lock and a little, that nobody has received and that does not move, is not being drained.
+UNDRAINED_S: Final = 75.0
+LOOK_AGAIN_S: Final = 2.0
+Engine = Literal["spark", "in-process"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ca_file = click.option(
+    "--ca-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Trust this CA: the ca_file that an embedded broker prints.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
+
+
+def _check_name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    from pairbus.pairing.options import primary_label
+
+    try:
+        return None if value is None else primary_label(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} can't name backlog queues; right are letters, digits, and . - _ between them, such as contoso"
+        ) from None
+
+
+_primary_name = click.option(
+    "--primary-name",
+    metavar="NAME",
+    callback=_check_name,
+    help="What the backlog queues are named after; by default the primary's host.",
+)
+
+
+def _count(default: int | None, text: str) -> Callable[[F], F]:
+    return click.option(
+        "--count", type=click.IntRange(1, 1000), metavar="N", default=default, show_default=True, help=text
+    )
+
+
+def _name(primary: NamespaceArgument | None, given: str | None) -> str:
+    from pairbus.pairing.backlog import primary_name
+    from pairbus.pairing.errors import InvalidOptions
+
+    if primary is None and given is None:
+        raise click.UsageError("name the primary, with --primary, PAIRBUS_PRIMARY or --primary-name")
+    try:
+        return primary_name(primary.host if primary is not None else "", given)
+    except InvalidOptions:
+        assert primary is not None
+        raise click.UsageError(
+            f"the backlog queues take their name from the primary's host, and {primary.host} has none; give "
+            "--primary-name (an embedded broker prints it as `namespace`)"
+        ) from None
+
+
+# -- syphon
+
+
+@click.command()
+@namespace_option("primary", "Where the messages belong.")
+@namespace_option("secondary", "Where the backlog is.")
+@_primary_name
+@_count(None, "Read the backlog queues 0 to N-1. By default all that exist; without the Manage right 0 to 9.")
+@_ca_file
+@click.option("--drain", is_flag=True, help="End when the backlog is empty.")
+@click.option("--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most.")
+@click.option("--orphans", is_flag=True, help="Read every backlog queue of the primary, those past --count too.")
+@click.option("--dead-letters", is_flag=True, help="Send the backlog's dead letters again, after repair.")
+@click.option(
+    "--count-backlog-time", is_flag=True, help="A message's time to live ran on in the backlog; else it starts anew."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(Engine)),
+    default="spark",
+    show_default=True,
+    help="What it runs on; in-process needs no Java, and serves where there is little to move.",
+)
+@click.option("--master", metavar="URL", help="spark: the cluster; by default this machine.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="spark: where the query keeps its progress."
+)
+@click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
+@_json
+def syphon(
+    primary: NamespaceArgument,
+    secondary: NamespaceArgument,
+    primary_name: str | None,
+    count: int | None,
+    ca_file: Path | None,
+    drain: bool,
+    max_rate: float | None,
+    orphans: bool,
+    dead_letters: bool,
+    count_backlog_time: bool,
+    engine: Engine,
+    master: str | None,
+    checkpoint: Path | None,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """Move messages from the backlog to where they belong, until SIGTERM or Ctrl-C.
+
+    A message leaves the backlog only after the primary has confirmed it. Several may run at once.
+
+    With --drain the exit code is 0 when the backlog is empty, and 3 when only messages for destinations that are
+    unavailable remain; these are listed.
+
+    \b
+    Examples:
+      pairbus syphon --primary @primary --secondary @secondary
+      pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
+      pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
+    """
+    for value, option in ((master, "--master"), (checkpoint, "--checkpoint")):
+        if value is not None and engine != "spark":
+            raise click.UsageError(f"{option} is for --engine spark")
+    make_engine = _spark_engine(master, checkpoint, as_json) if engine == "spark" else _in_process_engine()
+    name = _name(primary, primary_name)
+
+    async def run() -> int:
+        from pairbus.ledger import LedgerWriter
+
+        queues = await _queues(secondary, ca_file, name, count, orphans, partial(click.echo, err=True))
+        if not queues:
+            if drain:
+                click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
+                return 0
+            raise click.ClickException(f"{secondary.host} has no backlog queue of {name}; pairbus provision makes them")
+        writer = None if ledger is None else LedgerWriter(ledger, "syphon")
+        try:
+            made = make_engine(
+                primary.endpoint(name, ca_file),
+                secondary.endpoint(label_of(secondary), ca_file),
+                [(each.path, each.number) for each in queues],
+                drain=drain,
+                max_rate=max_rate,
+                dead_letters=dead_letters,
+                count_backlog_time=count_backlog_time,
+                ledger=writer,
+            )
+            counts = [each.dead_letters if dead_letters else each.messages for each in queues]
+            depth = None if None in counts else sum(count or 0 for count in counts)
+            return await _run_engine(made, depth, drain, as_json)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    code = on_a_loop(run)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _in_process_engine() -> Callable[..., Any]:
+    from pairbus.syphon.engine import SyphonEngine
+
+    return SyphonEngine
+
+
+def _spark_engine(master: str | None, checkpoint: Path | None, as_json: bool) -> Callable[..., Any]:
+    try:
+        from pairbus.spark.engine import SparkEngine
+    except ModuleNotFoundError:
+        raise click.ClickException(
+            "the Spark engine is not installed: install pairbus[spark], or run it with --engine in-process"
+        ) from None
+
+    return partial(
+        SparkEngine, master=master, checkpoint=checkpoint, on_start=None if as_json else status_line.starting
+    )
+
+
+def label_of(namespace: NamespaceArgument) -> str:
+    return namespace.host.split(".")[0] if namespace.host.endswith(".servicebus.windows.net") else namespace.host
+
+
+class _LogLine(logging.Handler):
+    """What the engine logs, as a line of the command's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        status_line.end()
+        click.echo(f"pairbus: {record.getMessage()}", err=True)
+
+
+def on_a_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """The process is ours: the fastest loop that there is."""
+    log = logging.getLogger("pairbus")
+    handler = _LogLine(logging.WARNING)
+    log.addHandler(handler)
+    log.propagate = False  # py4j gives the root logger a handler by the way, and every line would come twice
+    try:
+        return _run(main)
+    finally:
+        log.propagate = True
+        log.removeHandler(handler)
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main())
+
+
+class Queue(NamedTuple):
+    """`messages` and `dead_letters` are None where nobody could count them."""
+
+    path: str
+    number: int | None
+    messages: int | None = None
+    dead_letters: int | None = None
+
+
+async def _queues(
+    secondary: NamespaceArgument,
+    ca_file: Path | None,
+    name: str,
+    count: int | None,
+    orphans: bool,
+    tell: Callable[[str], None],
+) -> list[Queue]:
+    """The queues to read or look at."""
+    from pairbus.pairing import backlog
+    from pairbus.syphon.listing import OPTIONS, ListingFailed, list_backlog
+
+    try:
+        listed = await list_backlog(lambda: secondary.admin(ca_file, **OPTIONS), name)
+    except ListingFailed as error:
+        if orphans:
+            raise click.ClickException(
+                f"--orphans finds the queues by listing those of {secondary.host}, and that failed: {error}"
+            ) from None
+        known = count or COUNT
+        tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
+        return [Queue(backlog.path(name, index), index) for index in range(known)]
+    return [
+        Queue(*each)
+        for each in listed
+        if orphans or (each.number is not None and (count is None or each.number < count))
+    ]
+
+
+async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:
+    outcome, interrupted = await watch_engine(engine, depth, as_json)
+    if as_json:
+        click.echo(json.dumps({"kind": "result", **_result(outcome, interrupted)}))
+    else:
+        report = outcome.report
+        parts = [moved_line(report)]
+        if report.dead_lettered:
+            parts.append(f"{report.dead_lettered:,} dead-lettered in the backlog")
+        click.echo("; ".join(parts))
+        for each in outcome.unavailable:
+            click.echo(f"{each.path or '(no destination)'}: {each.messages:,} messages remain: {each.reason}")
+    if outcome.unavailable:
+        return UNAVAILABLE
+    return INTERRUPTED if drain and interrupted else 0
+
+
+def moved_line(report: Report, done: str = "moved") -> str:
+    from pairbus.syphon.progress import duration
+
+    noun = "message" if report.moved == 1 else "messages"
+    return f"{report.moved:,} {noun} {done} ({_size(report.moved_bytes)}) in {duration(report.elapsed_s)}"
+
+
+async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[Outcome, bool]:
+    """Runs it and shows its progress; SIGTERM and Ctrl-C stop it cleanly, and the second value says so."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        engine.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    running = loop.create_task(engine.run())
+    await asyncio.sleep(0)
+    if depth is not None:
+        engine.progress.counted(depth)
+    shown = loop.create_task(_show(engine.report, as_json))
+    try:
+        outcome = await running
+    finally:
+        shown.cancel()
+        with suppress(asyncio.CancelledError):
+            await shown
+    return outcome, bool(signals)
+
+
+def _result(outcome: Outcome, interrupted: bool) -> dict[str, Any]:
+    ended = "unavailable" if outcome.unavailable else "stopped" if interrupted else "drained"
+    unavailable = [each.as_json() for each in outcome.unavailable]
+    return {"outcome": ended, **outcome.report.as_json(), "unavailable": unavailable}
+
+
+async def _show(report: Callable[[], Report], as_json: bool) -> None:
+    """One refreshing line on a terminal; a line now and then elsewhere; JSON lines on stdout."""
+    import asyncio
+
+    how = "json" if as_json else "terminal" if sys.stderr.isatty() else "log"
+    last = ""
+    try:
+        while True:
+            await asyncio.sleep(SHOW_S[how])
+            if as_json:
+                click.echo(json.dumps({"kind": "progress", **report().as_json()}))
+                continue
+            now = report()
+            line = now.line()
+            if how == "terminal":
+                through = now.moved + now.dead_lettered
+                line = bar(through, None if now.remaining is None else through + now.remaining) + line
+            if how == "terminal" or line != last:
+                status_line.say(line)
+            last = line
+    finally:
+        status_line.end()
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+# -- backlog
+
+
+@click.command()
+@namespace_option("primary", "Its host names the backlog queues; it is not contacted.", required=False)
+@namespace_option("secondary", "Where the backlog is.")
+@_primary_name
+@_count(None, "Look at the backlog queues 0 to N-1. By default all that exist; without the Manage right 0 to 9.")
+@_ca_file
+@click.option(
+    "--fail-depth", type=click.IntRange(min=0), metavar="N", help="Exit code 2 with more than N messages in all."
+)
+@click.option(
+    "--fail-age",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Exit code 2 with a message older than that.",
+)
+@_json
+def backlog(
+    primary: NamespaceArgument | None,
+    secondary: NamespaceArgument,
+    primary_name: str | None,
+    count: int | None,
+    ca_file: Path | None,
+    fail_depth: int | None,
+    fail_age: float | None,
+    as_json: bool,
+) -> None:
+    """Depth, age and destinations of each backlog queue. Nothing is taken away.
+
+    Without the Manage right it peeks. Warns when messages wait and nothing drains them. The exit code is 2 past
+    --fail-depth or --fail-age, for alerting.
+
+    \b
+    Examples:
+      pairbus backlog --primary contoso.servicebus.windows.net --secondary @secondary
+      pairbus backlog --primary-name contoso --secondary @secondary --fail-depth 1000 --fail-age 600
+    """
+    from pairbus.wire.errors import Unauthorized, WireError
+
+    name = _name(primary, primary_name)
+
+    async def run() -> int:
+        notices: list[str] = []  # not said where the next step fails too, and says why
+        queues = await _queues(secondary, ca_file, name, count, orphans=False, tell=notices.append)
+        try:
+            depths, warnings = await _measure(secondary.endpoint(label_of(secondary), ca_file), queues)
+        except Unauthorized as error:
+            raise click.ClickException(f"{secondary.host} refuses access: {error}; peeking needs Listen") from None
+        except WireError as error:
+            raise click.ClickException(
+                f"the backlog in {secondary.host} can't be looked at: {error}; check host and port, and that it is up"
+            ) from None
+        for notice in notices:
+            click.echo(notice, err=True)
+        _print_backlog(name, secondary, depths, warnings, as_json)
+        return _past(depths, fail_depth, fail_age)
+
+    code = on_a_loop(run)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+async def _measure(endpoint: Any, queues: Sequence[Queue]) -> tuple[list[Depth], list[str]]:
+    import asyncio
+
+    from pairbus.syphon.inspection import measure
+
+    async with endpoint.client() as client:
+        depths = [await measure(client, each.path, PEEKED_MAX) for each in queues]
+        for depth, queue in zip(depths, queues, strict=True):
+            depth.dead_letters = queue.dead_letters
+            if not depth.is_complete and queue.messages is not None and queue.messages >= depth.messages:
+                depth.messages, depth.is_complete = queue.messages, True
+        suspects = [each for each in depths if _may_be_undrained(each)]
+        still: list[Depth] = []
+        if suspects:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            for each in suspects:
+                again = await measure(client, each.queue, 1)
+                if again.oldest_number == each.oldest_number and again.oldest_deliveries == 0:
+                    still.append(each)
+    warnings = []
+    if still:
+        names = ", ".join(each.queue for each in still)
+        warnings.append(
+            f"messages wait in {names} and nothing drains them: no syphon runs, or it can't reach the primary; "
+            "start one with pairbus syphon"
+        )
+    return depths, warnings
+
+
+def _may_be_undrained(depth: Depth) -> bool:
+    return bool(depth.messages) and depth.oldest_deliveries == 0 and (_age(depth) or 0.0) > UNDRAINED_S
+
+
+def _age(depth: Depth) -> float | None:
+    return None if depth.oldest is None else max(0.0, time.time() - depth.oldest)
+
+
+def _print_backlog(
+    name: str, secondary: NamespaceArgument, depths: Sequence[Depth], warnings: Sequence[str], as_json: bool
+) -> None:
+    from pairbus.syphon.progress import duration
+
+    there = [each for each in depths if each.exists]
+    total = sum(each.messages for each in there)
+    ages = [age for each in there if (age := _age(each)) is not None]
+    for warning in warnings:
+        click.echo(f"pairbus: {warning}", err=True)
+    if as_json:
+        shown = {
+            "primary_name": name,
+            "secondary": secondary.host,
+            "messages": total,
+            "is_complete": all(each.is_complete for each in there),
+            "oldest_s": round(max(ages), 1) if ages else None,
+            "queues": [_as_json(each) for each in there],
+            "warnings": list(warnings),
+        }
+        click.echo(json.dumps(shown))
+        return
+    if not there:
+        click.echo(f"{secondary.host} has no backlog queue of {name}; pairbus provision makes them")
+        return
+    rows = [("QUEUE", "MESSAGES", "OLDEST", "DEAD", "DESTINATIONS")]
+    for each in there:
+        age, dead = _age(each), "?" if each.dead_letters is None else f"{each.dead_letters:,}"
+        rows.append((each.queue, _number(each), "-" if age is None else duration(age), dead, _destinations(each)))
+    if len(there) > 1:
+        more = "" if all(each.is_complete for each in there) else "+"
+        rows.append(("in all", f"{total:,}{more}", duration(max(ages)) if ages else "-", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for queue, *numbers, destinations in rows:
+        columns = [
+            f"{queue:<{widths[0]}}",
+            *(f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)),
+        ]
+        click.echo("  ".join([*columns, destinations]).rstrip())
+
+
+def _number(depth: Depth) -> str:
+    return f"{depth.messages:,}{'' if depth.is_complete else '+'}"
+
+
+def _destinations(depth: Depth) -> str:
+    ordered = sorted(depth.destinations.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{path or '(none)'} {count:,}" for path, count in ordered[:DESTINATIONS_SHOWN]]
+    if len(ordered) > DESTINATIONS_SHOWN:
+        shown.append(f"and {len(ordered) - DESTINATIONS_SHOWN} more")
+    looked_at = sum(depth.destinations.values())
+    return ", ".join(shown) + (f" (of the first {looked_at:,})" if looked_at < depth.messages else "")
+
+
+def _as_json(depth: Depth) -> dict[str, Any]:
+    age = _age(depth)
+    return {
+        "queue": depth.queue,
+        "messages": depth.messages,
+        "is_complete": depth.is_complete,
+        "dead_letters": depth.dead_letters,
+        "oldest_s": None if age is None else round(age, 1),
+        "destinations": depth.destinations,
+    }
+
+
+def _past(depths: Sequence[Depth], fail_depth: int | None, fail_age: float | None) -> int:
+    problems: list[str] = []
+    total = sum(each.messages for each in depths)
+    oldest = max((age for each in depths if (age := _age(each)) is not None), default=0.0)
+    if fail_depth is not None and total > fail_depth:
+        problems.append(f"{total:,} messages, more than --fail-depth {fail_depth:,}")
+    if fail_age is not None and oldest > fail_age:
+        problems.append(f"the oldest is {oldest:,.0f} s old, more than --fail-age {fail_age:g}")
+    for problem in problems:
+        click.echo(f"pairbus: {problem}", err=True)
+    return PAST_A_LIMIT if problems else 0
+
+
+# -- provision
+
+
+@click.command()
+@click.option(
+    "--primary-name",
+    metavar="NAME",
+    required=True,
+    callback=_check_name,
+    help="What the backlog queues are named after.",
+)
+@namespace_option("secondary", "Where the queues are made; not needed with --print.", required=False)
+@_count(COUNT, "How many.")
+@_ca_file
+@click.option(
+    "--print", "language", type=click.Choice(["bicep", "terraform"]), help="Print the queues as code; make nothing."
+)
+@_json
+def provision(
+    primary_name: str,
+    secondary: NamespaceArgument | None,
+    count: int,
+    ca_file: Path | None,
+    language: str | None,
+    as_json: bool,
+) -> None:
+    """Make the backlog queues of a primary in its secondary namespace. A queue that exists stays as it is.
+
+    \b
+    Examples:
+      pairbus provision --primary-name contoso --secondary @secondary
+      pairbus provision --primary-name contoso --count 20 --print bicep > backlog.bicep
+    """
+    from pairbus.pairing import backlog as queues
+
+    if language is not None:
+        text = queues.bicep(primary_name, count) if language == "bicep" else queues.terraform(primary_name, count)
+        click.echo(text, nl=False)
+        return
+    if secondary is None:
+        raise click.UsageError("name the secondary, with --secondary or PAIRBUS_SECONDARY, or give --print")
+    _make_queues(primary_name, secondary, count, ca_file, as_json)
+
+
+def _make_queues(name: str, secondary: NamespaceArgument, count: int, ca_file: Path | None, as_json: bool) -> None:
+    from azure.core.exceptions import AzureError
+
+    from pairbus.pairing import backlog as queues
+    from pairbus.pairing.errors import PairingFailed
+    from pairbus.pairing.provision import Provision
+    from pairbus.sync.provisioning import manage
+    from pairbus.syphon.listing import OPTIONS, reason
+
+    made = Provision(name, secondary.host, count, now=time.monotonic(), give_up_after_s=30.0)
+    try:
+        with secondary.admin(ca_file, **OPTIONS) as admin:
+            plan = queues.plan(name, count, [each.name for each in admin.list_queues()])
+            manage(made, admin, 30.0)
+    except (AzureError, OSError) as error:
+        raise click.ClickException(f"the queues of {secondary.host} can't be listed: {reason(error)}") from None
+    except PairingFailed as error:
+        raise click.ClickException(str(error)) from None
+    created = [index for index in plan.missing if index in made.queues]
+    left_out = {each.queue: str(each.error) for each in made.left_out}
+    if as_json:
+        shown = {
+            "secondary": secondary.host,
+            "made": [queues.path(name, index) for index in created],
+            "existed": [queues.path(name, index) for index in plan.found],
+            "failed": {queues.path(name, index): text for index, text in left_out.items()},
+            "extra": [queues.path(name, index) for index in plan.extra],
+        }
+        click.echo(json.dumps(shown))
+    else:
+        for index in range(count):
+            state = "made" if index in created else "existed" if index in plan.found else "could not be made"
+            click.echo(f"{queues.path(name, index)}  {state}")
+    for warning in made.warnings:
+        click.echo(f"pairbus: {warning}", err=True)
+    if plan.extra and not as_json:
+        names = ", ".join(queues.path(name, index) for index in plan.extra)
+        click.echo(f"pairbus: {names}: not asked for, and left alone; pairbus syphon --orphans drains them", err=True)
+    if left_out:
+        first = next(iter(left_out.values()))
+        raise click.ClickException(f"{len(left_out)} of {count} queues could not be made: {' '.join(first.split())}")

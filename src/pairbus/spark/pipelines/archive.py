@@ -1,0 +1,342 @@
+"""A queue, a subscription or a dead-letter queue as Parquet files, and back: `archive` and `restore`.
+
+    FOLDER/batch=20261116T024500-1f3a-0001/part-….parquet         the connector's columns; `amqp` is the exact message
+
+With `remove` a message is completed only after the file that holds it is committed: what an interrupted run has not
+completed is still in the entity, and a rerun archives it again. A message that is in the folder twice (same entity,
+sequence number and enqueued time) counts once when the folder is read. Without `remove` it is a copy by peek, scheduled
+and deferred messages included.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from pairbus.billing import MOVE
+from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.progress import Progress, Report
+from pairbus.syphon.rate import Rate
+from pairbus.wire.errors import LockLost, WireError
+
+from .. import connections
+from ..entities import subscription_of, without_dead_letters
+from ..options import Address, as_options
+from ..starting import address_of_text, started
+from .choosing import (
+    TransferFailed,
+    check_destination,
+    check_source,
+    choose,
+    filtered,
+    first_line,
+    peeked_rows,
+    still_there,
+)
+from .lock_batches import LockBatch
+from .rounds import LOOK_MAX, PATIENCE_S, Look, Over, Rounds, Take, Told, Wait
+from .selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Which message it is, whatever was done with it since.
+IDENTITY: Final = ("entity", "sequence_number", "enqueued_time")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+TOKENS_AT_ONCE: Final = 200
+SETTLE_S: Final = 30.0
+
+
+class Archived(NamedTuple):
+    """`messages` in this run's files. `remaining`: what should have been removed and was not, and why."""
+
+    messages: int
+    removed: int
+    remaining: list[Unavailable]
+
+
+class Archiver:
+    """`run` once; `stop` from any thread, which finishes the round under way."""
+
+    def __init__(
+        self,
+        address: Address,
+        entity: str,
+        folder: str | Path,
+        *,
+        remove: bool = False,
+        where: str | None = None,
+        label: str = "the namespace",
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        patience_s: float = PATIENCE_S,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        self._address = replace(address, cause=MOVE)
+        self._entity = entity
+        self._shown, self._folder = str(folder), located(folder)
+        self._remove, self._where = remove, where
+        self._label = label
+        self._spark, self._master = spark, master
+        self._patience_s = patience_s
+        self._on_start = on_start
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        now = dt.datetime.now(dt.UTC)
+        self._name = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        self.progress = Progress(time.monotonic())
+        self.archived = 0
+
+    def __repr__(self) -> str:
+        return f"<Archiver {self._entity} to {self._shown}: {self.archived} archived>"
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def report(self) -> Report:
+        with self._lock:
+            return self.progress.report(time.monotonic())
+
+    def run(self) -> list[Unavailable]:
+        check_source(self._address, self._entity, self._label, locks=self._remove)
+        spark = started(self._spark, self._master, self._on_start)
+        if self._remove:
+            return self._take_away(spark)
+        self._copy(spark)
+        return []
+
+    def _copy(self, spark: SparkSession) -> None:
+        from pyspark.errors import PySparkException
+
+        rows = peeked_rows(spark, self._address, self._entity, self._where)
+        try:
+            self._count(*self._write(spark, rows, 1))
+        except PySparkException as error:
+            raise TransferFailed(f"{self._entity} can't be archived to {self._shown}: {first_line(error)}") from None
+
+    def _write(self, spark: SparkSession, rows: DataFrame, number: int) -> tuple[int, int]:
+        """How many messages a committed batch holds, and their bytes."""
+        rows.write.parquet(self._batch(number))
+        (found,) = spark.read.parquet(self._batch(number)).selectExpr("count(*)", "sum(length(amqp))").collect()
+        return int(found[0]), int(found[1] or 0)
+
+    def _batch(self, number: int) -> str:
+        return f"{self._folder}/batch={self._name}-{number:04d}"
+
+    def _count(self, messages: int, size: int) -> None:
+        with self._lock:
+            self.archived += messages
+            self.progress.moved(self._entity, messages, size, time.monotonic())
+
+    # -- with `remove`
+
+    def _take_away(self, spark: SparkSession) -> list[Unavailable]:
+        chosen = choose(spark, self._address, self._entity, self._where, counted=True)
+        assert chosen.messages is not None
+        self.progress.counted(chosen.messages)
+        if not chosen.messages:
+            return []
+        rounds = Rounds(chosen.messages, Rate(), time.monotonic(), patience_s=self._patience_s)
+        number = 0
+        while not self._stop.is_set():
+            match rounds.next(time.monotonic()):
+                case Take(count):
+                    number += 1
+                    batch = LockBatch(self._address, self._entity, count, chosen.selection)
+                    self._round(spark, rounds, batch, number)
+                case Look():
+                    found = still_there(self._address, self._entity, chosen.selection, LOOK_MAX)
+                    rounds.looked(len(found), time.monotonic())
+                case Wait(seconds, why):
+                    self.progress.waiting_for = why
+                    self._stop.wait(seconds)
+                    self.progress.waiting_for = None
+                case Over(reason):
+                    if reason is None:
+                        return []
+                    left = len(still_there(self._address, self._entity, chosen.selection))
+                    self.progress.counted(left)
+                    return [Unavailable(self._entity, left, reason)] if left else []
+        return []
+
+    def _round(self, spark: SparkSession, rounds: Rounds, batch: LockBatch, number: int) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            messages, size = self._write(spark, batch.load(spark), number)
+            # From the file, not from what was read: nothing else can be said to be archived.
+            written = spark.read.parquet(self._batch(number)).select("lock_token", "sequence_number").toArrow()
+            tokens, numbers = (column.to_pylist() for column in written.columns)
+            completed = complete(batch.address, batch.entity, dict(zip(map(UUID, tokens), numbers, strict=True)))
+        except (PySparkException, WireError) as error:
+            if not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
+                check_source(self._address, self._entity, self._label)
+                raise TransferFailed(
+                    f"{self._entity} can't be archived to {self._shown}: {first_line(error)}; what was not removed "
+                    "is still there"
+                ) from None
+            return
+        self._count(completed, size)
+        trouble = "the locks ended before the file was committed; a longer lock duration helps"
+        lost = messages - completed
+        rounds.ended(Told(completed, lost, 0, trouble if lost else None), time.monotonic())
+
+
+def complete(address: Address, entity: str, locked: dict[UUID, int]) -> int:
+    """Removes what is archived: lock token → sequence number. One whose lock has ended stays, and is archived again.
+    How many were removed."""
+    client = connections.client(address)
+    tokens = list(locked)
+    doubtful: list[int] = []
+    for begin in range(0, len(tokens), TOKENS_AT_ONCE):
+        some = tokens[begin : begin + TOKENS_AT_ONCE]
+        try:
+            client.settle_by_token(entity, some, "completed", timeout=SETTLE_S)
+        except LockLost:  # it does not say whose, and the others may be removed or not
+            for token in some:
+                try:
+                    client.settle_by_token(entity, [token], "completed", timeout=SETTLE_S)
+                except LockLost:
+                    doubtful.append(locked[token])
+    return len(tokens) - len(still_there(address, entity, Selection.of(doubtful)))
+
+
+def archive(
+    spark: SparkSession,
+    namespace: str | Address,
+    entity: str,
+    folder: str | Path,
+    remove: bool = False,
+    *,
+    where: str | None = None,
+    **options: Any,
+) -> Archived:
+    """Writes what `entity` holds now to Parquet files in `folder`, beside what is there already.
+
+    `namespace`: a connection string, or a host name (then DefaultAzureCredential), or an Address.
+    """
+    archiver = Archiver(address_of(namespace), entity, folder, remove=remove, where=where, spark=spark, **options)
+    remaining = archiver.run()
+    return Archived(archiver.archived, archiver.archived if remove else 0, remaining)
+
+
+def archived(spark: SparkSession, folder: str | Path) -> DataFrame:
+    """The messages of an archive, each once, with the connector's columns."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return spark.read.parquet(located(folder)).dropDuplicates(list(IDENTITY))
+    except PySparkException as error:
+        raise TransferFailed(f"{folder} holds no archive: {first_line(error)}") from None
+
+
+class Restorer:
+    """`run` once. A job that has begun is not stopped: what it sends is confirmed or not, as a whole."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        address: Address,
+        entity: str | None = None,
+        *,
+        where: str | None = None,
+        label: str = "the namespace",
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        self._shown, self._folder = str(folder), located(folder)
+        self._address = replace(address, cause=MOVE)
+        self._entity, self._where, self._label = entity, where, label
+        self._spark, self._master, self._on_start = spark, master, on_start
+        self.progress = Progress(time.monotonic())
+
+    def __repr__(self) -> str:
+        return f"<Restorer {self._shown} to {self._entity or 'where they came from'}>"
+
+    def stop(self) -> None:
+        """At the end of the job."""
+
+    def report(self) -> Report:
+        return self.progress.report(time.monotonic())
+
+    def run(self) -> list[Unavailable]:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F
+
+        check_folder(self._shown)
+        rows = archived(started(self._spark, self._master, self._on_start), self._folder)
+        if self._where is not None:
+            rows = filtered(rows, self._where)
+        sums = (
+            rows.groupBy("entity").agg(F.count("*").alias("messages"), F.sum(F.length("amqp")).alias("size")).collect()
+        )
+        self.progress.counted(sum(row["messages"] for row in sums))
+        for path in [row["entity"] for row in sums] if self._entity is None else [self._entity]:
+            if self._entity is None:
+                _check_way_back(path)
+            check_destination(self._address, path, self._label)
+        to = {} if self._entity is None else {"entity": self._entity}
+        target = F.col("entity") if self._entity is None else F.lit(self._entity)
+        rows = rows.select("amqp", "entity", target.alias("destination"))
+        try:
+            rows.write.format("servicebus").options(**as_options(self._address), **to).mode("append").save()
+        except PySparkException as error:
+            raise TransferFailed(
+                f"{self._shown} was not restored as a whole: {first_line(error)}; what was sent stays sent, and a "
+                "rerun sends all of it again"
+            ) from None
+        for row in sums:
+            self.progress.moved(self._entity or row["entity"], row["messages"], row["size"] or 0, time.monotonic())
+        return []
+
+
+def restore(
+    spark: SparkSession,
+    folder: str | Path,
+    namespace: str | Address,
+    entity: str | None = None,
+    **options: Any,
+) -> int:
+    """Sends the messages of an archive, each once, to `entity`, or to where they came from. How many.
+
+    At least once: run again, it sends all of them again; duplicate detection at the destination drops those.
+    """
+    restorer = Restorer(folder, address_of(namespace), entity, spark=spark, **options)
+    restorer.run()
+    return restorer.progress.moved_count
+
+
+def located(folder: str | Path) -> str:
+    """A URL as it is; a path as one of this machine, since Spark's JVM may have begun in another folder."""
+    text = str(folder).rstrip("/")
+    return text if _URL.match(text) else f"file:{Path(text).absolute()}"
+
+
+def check_folder(folder: str) -> None:
+    """Before Spark starts, where it can be seen from here."""
+    if not _URL.match(folder) and not any(Path(folder).glob("batch=*/*.parquet")):
+        raise TransferFailed(f"{folder} holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`")
+
+
+def _check_way_back(path: str) -> None:
+    head, is_dead = without_dead_letters(path)
+    topic, _, subscription = subscription_of(head)
+    if is_dead or subscription:
+        what = "dead letters" if is_dead else "what a subscription got"
+        raise TransferFailed(
+            f"the archive holds messages of {path}, and {what} can't be put back there; name the ENTITY to send them "
+            f"to, such as {topic}"
+        )
+
+
+def address_of(namespace: str | Address) -> Address:
+    return namespace if isinstance(namespace, Address) else address_of_text(namespace)

@@ -1,0 +1,82 @@
+"""One batch of locked messages as a DataFrame: the lock stream's reader under a job that ends.
+
+Not a format for everybody: each evaluation of such a DataFrame locks other messages. Whoever makes one writes it once,
+and settles what was written. `pairbus move` sends the rows on, `pairbus archive --remove` writes them to Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ..lock_reader import Share, fill
+from ..options import Address
+from ..schema import CARRIED_SCHEMA, SCHEMA, CarriedRows, Rows
+from .selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "servicebus-locked"
+
+
+@dataclass(frozen=True)
+class LockBatch:
+    """What to lock: at most `count` of the chosen messages. `slim`: only what the carrying sink needs,
+    since a message's other columns cost more than carrying it."""
+
+    address: Address
+    entity: str
+    count: int
+    chosen: Selection
+    slim: bool = False
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(LockedMessages)
+        return spark.read.format(NAME).option("batch", self.as_text()).load()
+
+    def as_text(self) -> str:
+        fields = {"entity": self.entity, "count": self.count, "chosen": self.chosen.as_text(), "slim": self.slim}
+        return json.dumps({"address": asdict(self.address), **fields})
+
+    @classmethod
+    def of_text(cls, text: str) -> LockBatch:
+        found = json.loads(text)
+        address, chosen = Address(**found["address"]), Selection.of_text(found["chosen"])
+        return cls(address, found["entity"], found["count"], chosen, found["slim"])
+
+
+class LockedMessages(DataSource):
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._batch = LockBatch.of_text(options["batch"])
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return CARRIED_SCHEMA if self._batch.slim else SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LockingReader(self._batch)
+
+
+class LockingReader(DataSourceReader):
+    def __init__(self, batch: LockBatch) -> None:
+        self._batch = batch
+
+    def partitions(self) -> list[InputPartition]:
+        # one reader: a second one would be given what the first has passed over and released
+        return [Share(self._batch.entity, self._batch.count, self._batch.chosen)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        rows = CarriedRows() if self._batch.slim else Rows()
+        return fill(rows, self._batch.address, partition)

@@ -1,0 +1,272 @@
+"""`pairbus move`: what one entity held when it began goes to another, in either namespace, dead letters included.
+
+    choose by peek ──▶ rounds of one Spark job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
+
+The syphon's pipeline with a fixed destination and an end: at least once, nothing lost, a message leaves the source only
+after the destination confirmed it. `rounds` decides how it goes on. After each round whatever was locked and could not
+be moved is given back, so that a stop leaves nothing locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from pairbus.billing import MOVE
+from pairbus.ledger import LedgerWriter
+from pairbus.syphon.destinations import Trouble, Verdict
+from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.progress import Progress, Report
+from pairbus.syphon.rate import Rate
+from pairbus.wire.errors import LockLost, WireError
+
+from .. import connections, listing
+from ..entities import without_dead_letters
+from ..lock_reader import MOVES
+from ..noticeboard import Noticeboard
+from ..options import Address
+from ..sink import EVENTS, NAME, SinkOptions, SyphonSink
+from ..starting import address_of_text, host_of, started
+from .choosing import Chosen, TransferFailed, check_destination, check_source, choose, first_line, still_there
+from .lock_batches import LockBatch
+from .rounds import LOOK_MAX, PATIENCE_S, Look, Over, Rounds, Take, Told, Wait
+from .selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Place(NamedTuple):
+    """An entity of a namespace. `label`: what the namespace is called in ledgers and messages."""
+
+    address: Address
+    entity: str
+    label: str
+
+    def __repr__(self) -> str:
+        return f"<Place {self.entity} of {self.label}>"
+
+
+class Mover:
+    """`run` once; `stop` from any thread. `gone`: chosen messages that nobody moved here and that are no longer there:
+    taken by others, expired, or moved by a task that died before it could tell."""
+
+    def __init__(
+        self,
+        source: Place,
+        destination: Place,
+        *,
+        where: str | None = None,
+        count: int | None = None,
+        max_rate: float | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        ledger: LedgerWriter | None = None,
+        patience_s: float = PATIENCE_S,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        same_namespace = source.address == destination.address
+        if same_namespace and source.entity.lower() == destination.entity.lower():
+            raise TransferFailed(f"{source.entity} is both ends of the move; name another entity, or another namespace")
+        self._source = source._replace(address=replace(source.address, cause=MOVE))
+        self._destination = destination._replace(address=replace(destination.address, cause=MOVE))
+        self._where, self._count = where, count
+        self._rate = Rate(max_rate)
+        self._spark, self._master = spark, master
+        self._ledger = ledger
+        self._patience_s = patience_s
+        self._on_start = on_start
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.progress = Progress(time.monotonic())
+        self._troubles: dict[str, Trouble] = {}
+        #: Sequence numbers that the destination refuses for good, and why.
+        self.refused: dict[int, str] = {}
+        self.gone = 0
+
+    def __repr__(self) -> str:
+        return f"<Mover {self._source!r} to {self._destination!r}>"
+
+    def stop(self) -> None:
+        """The round under way is finished first; it is bounded by a third of the source's lock."""
+        self._stop.set()
+
+    def report(self) -> Report:
+        with self._lock:
+            return self.progress.report(time.monotonic(), self._troubles.items())
+
+    def run(self) -> list[Unavailable]:
+        """What could not be moved, and why; nothing where it was stopped."""
+        check_source(self._source.address, self._source.entity, self._source.label)
+        check_destination(self._destination.address, self._destination.entity, self._destination.label)
+        spark = started(self._spark, self._master, self._on_start)
+        folder = Path(tempfile.mkdtemp(prefix="pairbus-move-"))
+        try:
+            return self._move(spark, Noticeboard(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if self._ledger is not None:
+                self._ledger.flush()
+
+    def _move(self, spark: SparkSession, board: Noticeboard) -> list[Unavailable]:
+        address, entity = self._source.address, self._source.entity
+        chosen = choose(spark, address, entity, self._where, self._count)
+        self._count_them(chosen)
+        if not len(chosen.selection):
+            return []
+        spark.dataSource.register(SyphonSink)
+        selection = chosen.selection
+        rounds = Rounds(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
+        while not self._stop.is_set():
+            match rounds.next(time.monotonic()):
+                case Take(count):
+                    told = self._round(spark, board, rounds, selection.without(self.refused), count)
+                    if told is not None:
+                        rounds.ended(told, time.monotonic())
+                case Look():
+                    found = still_there(address, entity, selection.without(self.refused), LOOK_MAX)
+                    rounds.looked(len(found), time.monotonic())
+                case Wait(seconds, why):
+                    self.progress.waiting_for = why
+                    self._stop.wait(seconds)
+                    self.progress.waiting_for = None
+                case Over(reason):
+                    return self._remaining(chosen, reason)
+        return []
+
+    def _count_them(self, chosen: Chosen) -> None:
+        depth = chosen.messages
+        if depth is None:
+            depth = listing.depth(self._source.address, self._source.entity)
+        self.progress.counted(len(chosen.selection) if depth is None else min(depth, len(chosen.selection)))
+
+    def _round(
+        self, spark: SparkSession, board: Noticeboard, rounds: Rounds, selection: Selection, count: int
+    ) -> Told | None:
+        from pyspark.errors import PySparkException
+
+        source = self._source
+        sink = SinkOptions(
+            self._destination.address,
+            source.address,
+            board.folder,
+            is_replay=without_dead_letters(source.entity)[1],
+            wants_events=self._ledger is not None,
+            destination=self._destination.entity,
+        )
+        rows = LockBatch(source.address, source.entity, count, selection, slim=True).load(spark)
+        try:
+            rows.write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
+        except PySparkException as error:
+            self._hear(board)
+            if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
+                # a source or a destination that can't be used any more says so best itself
+                check_source(source.address, source.entity, source.label)
+                check_destination(self._destination.address, self._destination.entity, self._destination.label)
+                raise TransferFailed(f"{rounds!r}: the rounds fail, the last one with: {first_line(error)}") from None
+            return None
+        return self._hear(board)
+
+    # -- what the round tells
+
+    def _hear(self, board: Noticeboard) -> Told:
+        now, wall = time.monotonic(), time.time()
+        moved = left = refused = 0
+        trouble: str | None = None
+        is_busy = False
+        tokens: list[UUID] = []
+        with self._lock:
+            self._troubles.clear()
+            for notice in board.news(MOVES):
+                for path, count in notice["moved"].items():
+                    moved += count
+                    self.progress.moved(path, count, notice["bytes"], now)
+                for _, token, path, end, _ in notice["left"]:
+                    left += 1
+                    self.progress.left(path, 1)
+                    if end > wall:
+                        tokens.append(UUID(token))
+                for _, number, _, why in notice["refused"]:
+                    if number is not None and number not in self.refused:
+                        refused += 1
+                        self.refused[number] = why
+                for path, (verdict, text, condition, strikes) in notice["troubles"].items():
+                    trouble = f"{verdict}: {text} ({condition})"
+                    self._troubles[path] = Trouble(Verdict(verdict), text, condition, strikes, now, now)
+                is_busy = is_busy or bool(notice["busy"])
+            if self._ledger is not None:
+                self._write_events(board)
+        self._give_back(tokens)
+        return Told(moved, left, refused, trouble, is_busy)
+
+    def _give_back(self, tokens: list[UUID]) -> None:
+        """At once: waiting for the lock to end would raise the delivery count just the same."""
+        client = connections.client(self._source.address)
+        for token in tokens:
+            try:
+                with contextlib.suppress(LockLost):
+                    client.settle_by_token(self._source.entity, [token], "abandoned", timeout=5.0)
+            except WireError:
+                return  # what can't be given back waits for its lock to end
+
+    def _write_events(self, board: Noticeboard) -> None:
+        assert self._ledger is not None
+        for notice in board.news(EVENTS):
+            for kind, t, entity, message_id, size, outcome, _ in notice["events"]:
+                label = self._destination.label if kind == "move" else self._source.label
+                self._ledger.event(kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause=MOVE)
+        self._ledger.flush()
+
+    def _remaining(self, chosen: Chosen, reason: str | None) -> list[Unavailable]:
+        found: list[int] = []
+        if reason is not None or self.refused:  # else the last look has found nothing
+            found = still_there(self._source.address, self._source.entity, chosen.selection)
+        reasons: dict[str, int] = {}
+        for number in found:
+            text = self.refused.get(number) or reason or "came back after the last round"
+            reasons[text] = reasons.get(text, 0) + 1
+        self.progress.counted(len(found))
+        if chosen.messages is not None:
+            self.gone = max(0, chosen.messages - self.progress.moved_count - len(found))
+        return [Unavailable(self._source.entity, count, text) for text, count in reasons.items()]
+
+
+def move(
+    source: str,
+    destination: str,
+    *,
+    namespace: str,
+    to: str | None = None,
+    spark: SparkSession | None = None,
+    ca_file: str | Path | None = None,
+    ledger: str | Path | None = None,
+    **options: Any,
+) -> tuple[Report, list[Unavailable]]:
+    """Moves what `source` holds now, and returns when that is done: how it went, and what could not be moved.
+
+    `namespace` and `to` (by default the same) are connection strings, or host names (then DefaultAzureCredential).
+    `options`: where, count, max_rate, master, patience_s.
+    """
+    target = namespace if to is None else to
+    writer = None if ledger is None else LedgerWriter(Path(ledger), "move")
+    try:
+        mover = Mover(
+            Place(address_of_text(namespace, ca_file), source, host_of(namespace)),
+            Place(address_of_text(target, ca_file), destination, host_of(target)),
+            spark=spark,
+            ledger=writer,
+            **options,
+        )
+        remaining = mover.run()
+        return mover.report(), remaining
+    finally:
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,102 @@
+"""For people who compose their own pipelines: locked messages as a stream, and a sink that settles after the confirm.
+
+    rows = locked(spark, NAMESPACE, "orders")                                  # DataFrame, one row a message
+    with carry(rows, OTHER, "orders-eu", settle=NAMESPACE) as carrying: …      # carrying.query is Spark's
+
+A few lines over the connector's options, so that nobody has to remember which belong together. The guarantees are those
+of mode `lock`: at least once, a message leaves its entity only after the destination confirmed it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..options import Address, InvalidOption, as_options
+from ..source import register
+from ..starting import started
+from .archive import address_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def locked(spark: SparkSession, namespace: str | Address, entity: str, **options: Any) -> DataFrame:
+    """A stream of peek-locked messages of one entity or several (a list, globs). `options`: the connector's.
+
+    What a filter drops keeps its lock until that ends, and comes again: give every row to the sink, or use
+    `pairbus.spark.pipelines.move`, which picks without that.
+    """
+    register(spark)
+    texts = {name: str(value) for name, value in options.items()}
+    found = {**as_options(address_of(namespace)), "entity": entity, "mode": "lock", **texts}
+    return spark.readStream.format("servicebus").options(**found).load()
+
+
+def carry(
+    rows: DataFrame,
+    namespace: str | Address,
+    destination: str | None = None,
+    *,
+    settle: str | Address | None = None,
+    checkpoint: str | Path | None = None,
+) -> Carrying:
+    """Starts a query that sends each row: to `destination`, or where its column `destination` says. After the confirm
+    it is completed at `settle`, the namespace that `locked` read from.
+
+    `checkpoint` may be left out for a lock stream: the queue is the state. For another stream a temporary one would
+    mean that every start begins anew, so there it is wanted.
+    """
+    if settle is None and checkpoint is None:
+        raise InvalidOption("name a checkpoint, or with settle the namespace whose locks the rows hold")
+    options = as_options(address_of(namespace))
+    if destination is not None:
+        options["entity"] = destination
+    if settle is not None:
+        options |= _settling(address_of(settle))
+    started(rows.sparkSession, None, None)
+    folder = None if checkpoint is not None else tempfile.mkdtemp(prefix="pairbus-carry-")
+    place = str(checkpoint) if folder is None else folder
+    query = rows.writeStream.format("servicebus").options(**options).option("checkpointLocation", place).start()
+    return Carrying(query, folder)
+
+
+class Carrying:
+    """A running query; `with` stops it at the end. What was locked by a batch that a stop breaks off comes again when
+    its lock ends."""
+
+    def __init__(self, query: StreamingQuery, folder: str | None) -> None:
+        self.query = query
+        self._folder = folder
+
+    def __repr__(self) -> str:
+        return f"<Carrying {'running' if self.query.isActive else 'ended'}: {self.sent} sent>"
+
+    def __enter__(self) -> Carrying:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def sent(self) -> int:
+        """Rows of the batches that are done, as far as Spark still reports them."""
+        return sum(progress["numInputRows"] for progress in self.query.recentProgress)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        return self.query.awaitTermination(timeout)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self.query.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _settling(address: Address) -> dict[str, str]:
+    if address.connection_string is None:
+        raise InvalidOption("settle is a connection string; by host name the sink can't settle yet")
+    trusted = {} if address.ca_file is None else {"settleCaFile": address.ca_file}
+    return {"settleConnectionString": address.connection_string, **trusted}

@@ -1,0 +1,1 @@
+"""What the ledgers say: audit, availability, cost."""

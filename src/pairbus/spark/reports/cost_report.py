@@ -1,0 +1,339 @@
+"""What it cost, after the fact (P51–P53): operations, units, bytes and money of the ledgers, and what the detour took.
+
+Two books: what the brokers wrote, which is what is billed, and what the clients wrote (senders, receivers, syphons).
+Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation has a term
+of the calculator's (`pairbus.cost.estimate`), so that estimate and report can be laid side by side. The events stay in
+Spark; only sums come to the driver.
+
+What a ledger can't tell is None, never 0: of a place (the primary's entities, the backlog) that no ledger speaks of,
+nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
+from pairbus.cost.prices import EXAMPLE, PriceBook
+
+from .cost_text import cost_lines
+from .reconciliation import Reconciliation, reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Lines of both books that JSON and table show, and that come to the driver at all; Parquet has every one.
+LINES_MAX: Final = 200
+COLLECTED_MAX: Final = 10_000
+DETOUR: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-receives")
+_TRANSFER: Final = "x-servicebus-transfer/"
+
+
+class LedgersRead(Protocol):
+    """As `pairbus.spark.reports.ledgers.Ledgers`."""
+
+    @property
+    def events(self) -> DataFrame: ...
+
+    @property
+    def files(self) -> DataFrame: ...
+
+
+def _words(words: tuple[str, ...]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+# Every attempt at something billable. `spot` is the entity by a name that clients and brokers share: a client's ledger
+# calls namespaces by their hosts, and a diverted message by its destination and the number of its backlog queue.
+_ATTEMPTS: Final = rf"""
+SELECT
+  book, t, coalesce(ns, '') AS ns, place, coalesce(cause, 'app') AS cause, mid,
+  -- the syphon's ledger has the sequence number of the backlog, not of the primary
+  CASE WHEN kind = 'move' THEN NULL ELSE seq END AS seq,
+  CASE WHEN kind = 'divert' THEN concat('…/{_TRANSFER}', coalesce(queue, '?')) ELSE coalesce(entity, '') END AS entity,
+  CASE WHEN kind = 'divert' THEN concat('{_TRANSFER}', coalesce(queue, '?'))
+       WHEN place = 'backlog' THEN regexp_extract(lower(entity), '{_TRANSFER}.*$', 0)
+       ELSE lower(coalesce(entity, '')) END AS spot,
+  CASE WHEN kind IN ('divert', 'move') THEN 'send' ELSE kind END AS operation,
+  coalesce(outcome, 'ok') IN ({_words(BILLED_OUTCOMES)}) AS billed,
+  coalesce(units, 1) AS units,
+  CASE WHEN kind IN ('receive', 'manage', 'poll') THEN 0 ELSE coalesce(bytes, 0) END AS bytes_in,
+  CASE WHEN kind IN ('receive', 'manage') THEN coalesce(bytes, 0) ELSE 0 END AS bytes_out
+FROM (
+  SELECT *,
+    CASE WHEN writer = 'broker' THEN 'broker' ELSE 'clients' END AS book,
+    CASE WHEN kind = 'divert' OR lower(entity) RLIKE '/{_TRANSFER}[0-9]+(/|$)' THEN 'backlog'
+         ELSE 'primary' END AS place
+  FROM {{events}}
+)
+WHERE kind IN ({_words(OPERATIONS)}) OR (book = 'clients' AND kind IN ({_words(CLIENT_OPERATIONS)}))
+"""
+
+# A message was carried home if the syphon sent it there. A receive of that id is the detour's, unless the sequence
+# number is that of a send which came the straight way, for the broker may have stored both (P20).
+_WITH_TERMS: Final = """
+WITH rooted AS (
+  SELECT *, regexp_replace(spot, '/(subscriptions/.*|[$]deadletterqueue)$', '') AS root FROM {attempts}
+),
+carried AS (
+  SELECT root, mid, collect_set(CASE WHEN book = 'broker' AND cause <> 'syphon' THEN seq END) AS straight
+  FROM rooted WHERE billed AND place = 'primary' AND operation = 'send' AND mid IS NOT NULL
+  GROUP BY root, mid HAVING bool_or(cause = 'syphon')
+),
+carried_ids AS (SELECT DISTINCT mid FROM carried),
+marked AS (
+  SELECT r.*,
+    CASE WHEN r.place = 'backlog' THEN i.mid IS NOT NULL
+         ELSE c.mid IS NOT NULL AND NOT coalesce(array_contains(c.straight, r.seq), false) END AS is_carried
+  FROM rooted r
+  LEFT JOIN carried c ON r.place = 'primary' AND r.root = c.root AND r.mid = c.mid
+  LEFT JOIN carried_ids i ON r.place = 'backlog' AND r.mid = i.mid
+)
+SELECT *,
+  CASE WHEN operation = 'ping' THEN 'pings'
+       WHEN operation = 'poll' AND place = 'backlog' THEN 'idle-polls'
+       WHEN operation = 'send' AND place = 'backlog' THEN 'backlog-sends'
+       WHEN operation = 'receive' AND place = 'backlog' THEN 'backlog-receives'
+       WHEN operation = 'send' AND cause = 'syphon' THEN 'home-sends'
+       WHEN operation = 'receive' AND is_carried THEN 'home-receives'
+       WHEN operation = 'send' THEN 'healthy-sends'
+       WHEN operation = 'receive' THEN 'healthy-receives'
+       ELSE 'other' END AS term
+FROM marked
+"""
+
+_LINES: Final = """
+SELECT book, ns AS namespace, entity, place, cause, operation, term,
+  min(t) AS begin, max(t) AS end,
+  count_if(billed) AS operations, count_if(NOT billed) AS refused,
+  sum(CASE WHEN billed THEN units ELSE 0 END) AS units,
+  sum(CASE WHEN billed THEN bytes_in ELSE 0 END) AS bytes_in,
+  sum(CASE WHEN billed THEN bytes_out ELSE 0 END) AS bytes_out,
+  count_if(billed AND is_carried) AS carried_operations,
+  sum(CASE WHEN billed AND is_carried THEN units ELSE 0 END) AS carried_units,
+  sum(CASE WHEN billed AND is_carried THEN bytes_in ELSE 0 END) AS carried_bytes_in,
+  sum(CASE WHEN billed AND is_carried THEN bytes_out ELSE 0 END) AS carried_bytes_out,
+  count_if(billed AND mid IS NULL AND operation IN ('send', 'receive')) AS without_id
+FROM {attempts} GROUP BY ALL
+"""
+
+# Where there are too many lines for the driver: without the entities.
+_SUMS: Final = """
+SELECT book, '' AS namespace, '(many)' AS entity, place, cause, operation, term, min(begin) AS begin, max(end) AS end,
+  sum(operations) AS operations, sum(refused) AS refused, sum(units) AS units, sum(bytes_in) AS bytes_in,
+  sum(bytes_out) AS bytes_out, sum(carried_operations) AS carried_operations, sum(carried_units) AS carried_units,
+  sum(carried_bytes_in) AS carried_bytes_in, sum(carried_bytes_out) AS carried_bytes_out,
+  sum(without_id) AS without_id
+FROM {lines} GROUP BY ALL
+"""
+
+# How many operations each message took that came home, by each book and place (P52: two and two).
+_EACH: Final = """
+SELECT broker_backlog, broker_primary, clients_backlog, clients_primary, count(*) AS messages FROM (
+  SELECT mid,
+    count_if(book = 'broker' AND place = 'backlog') AS broker_backlog,
+    count_if(book = 'broker' AND place = 'primary') AS broker_primary,
+    count_if(book = 'clients' AND place = 'backlog') AS clients_backlog,
+    count_if(book = 'clients' AND place = 'primary') AS clients_primary
+  FROM {attempts}
+  WHERE billed AND is_carried AND term IN ('backlog-sends', 'backlog-receives', 'home-sends', 'home-receives')
+  GROUP BY mid
+) GROUP BY ALL
+"""
+
+
+class CostReport:
+    """`summary` is the whole in figures, `lines` and `differences` are tables of Spark's."""
+
+    def __init__(
+        self, summary: dict[str, Any], lines: DataFrame, reconciliation: Reconciliation, shown: list[dict[str, Any]]
+    ) -> None:
+        self.summary = summary
+        self.lines = lines
+        self.reconciliation = reconciliation
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        billed = self.summary["broker"] or self.summary["clients"] or {"operations": 0, "money": 0.0}
+        return f"<CostReport {billed['operations']} operations, {billed['money']:.4f} {self.summary['currency']}>"
+
+    @property
+    def differences(self) -> DataFrame:
+        return self.reconciliation.differences
+
+    def to_json(self) -> str:
+        return json.dumps({**self.summary, "lines": self._shown}, ensure_ascii=False)
+
+    def to_parquet(self, folder: Path | str) -> None:
+        """`lines`, `differences`, and the summary as `summary.json`."""
+        self.lines.write.mode("overwrite").parquet(str(Path(folder) / "lines"))
+        self.differences.write.mode("overwrite").parquet(str(Path(folder) / "differences"))
+        (Path(folder) / "summary.json").write_text(json.dumps(self.summary, ensure_ascii=False) + "\n")
+
+    def table(self) -> str:
+        return "\n".join(cost_lines(self.summary, self._shown, LINES_MAX))
+
+
+def cost_report(ledgers: LedgersRead, prices: PriceBook | None = None) -> CostReport:
+    book = prices or EXAMPLE
+    events = ledgers.events
+    spark = events.sparkSession
+    attempts = spark.sql(_WITH_TERMS, attempts=spark.sql(_ATTEMPTS, events=events)).persist()
+    lines = spark.sql(_LINES, attempts=attempts).persist()
+    sums = [row.asDict() for row in lines.limit(COLLECTED_MAX + 1).collect()]
+    if len(sums) > COLLECTED_MAX:
+        sums = [row.asDict() for row in spark.sql(_SUMS, lines=lines).collect()]
+    begin, end = min((row["begin"] for row in sums), default=None), max((row["end"] for row in sums), default=None)
+    hours = 0.0 if begin is None or end is None else (end - begin) / 3600
+    each = {name: book.per_unit(sum(row["units"] for row in sums if row["book"] == name), hours) for name in _BOOKS}
+    for row in sums:
+        row["money"] = _money_of(row, book, each)
+    priced = spark.sql(f"SELECT *, {_money(book, each)} AS money FROM {{lines}}", lines=lines).drop(*_INNER)
+    books = {place: _book_of(sums, place) for place in ("primary", "backlog")}
+    counted = _counted(spark.sql(_EACH, attempts=attempts).collect(), books)
+    reconciliation = reconcile(attempts, ledgers.files)
+    sums.sort(key=lambda row: tuple(row[key] for key in _KEYS))
+    shown = [{key: row[key] for key in (*_KEYS, *_FIGURES)} for row in sums[:LINES_MAX]]
+    summary = {
+        "currency": book.currency,
+        "prices": book.name,
+        "period": {"start": begin, "end": end, "seconds": round(hours * 3600, 3)},
+        "base_money": book.base(hours),
+        "broker": _total(sums, "broker"),
+        "clients": _total(sums, "clients"),
+        "by_cause": _by_cause(sums),
+        "terms": _terms(sums),
+        "detour": _detour(sums, books, counted, book, each),
+        "pings": _count(sums, "pings"),
+        "idle_polls": _count(sums, "idle-polls"),
+        "differences": reconciliation.to_list(),
+        "notes": [*_notes(sums, books), *reconciliation.notes],
+    }
+    attempts.unpersist()
+    return CostReport(summary, priced, reconciliation, shown)
+
+
+_BOOKS: Final = ("broker", "clients")
+_KEYS: Final = ("book", "namespace", "entity", "place", "cause", "operation", "term")
+_INNER: Final = (
+    "begin",
+    "end",
+    "carried_operations",
+    "carried_units",
+    "carried_bytes_in",
+    "carried_bytes_out",
+    "without_id",
+)
+#: `refused` are attempts that failed, which nobody bills.
+_FIGURES: Final = ("operations", "refused", "units", "bytes_in", "bytes_out", "money")
+
+
+def _money(book: PriceBook, each: dict[str, float]) -> str:
+    """The SQL of `_money_of`."""
+    (home_in, home_out), (away_in, away_out) = book.per_byte(backlog=False), book.per_byte(backlog=True)
+    return (
+        f"units * CASE WHEN book = 'broker' THEN {each['broker']!r}D ELSE {each['clients']!r}D END"
+        f" + CASE WHEN place = 'backlog' THEN bytes_in * {away_in!r}D + bytes_out * {away_out!r}D"
+        f" ELSE bytes_in * {home_in!r}D + bytes_out * {home_out!r}D END"
+    )
+
+
+def _money_of(row: dict[str, Any], book: PriceBook, each: dict[str, float], prefix: str = "") -> float:
+    traffic = book.traffic(row[f"{prefix}bytes_in"], row[f"{prefix}bytes_out"], backlog=row["place"] == "backlog")
+    return float(row[f"{prefix}units"] * each[row["book"]] + traffic)
+
+
+def _book_of(sums: list[dict[str, Any]], place: str) -> str | None:
+    """The broker's, where one of that place was kept; None: nobody tells."""
+    there = {row["book"] for row in sums if row["place"] == place}
+    return next((name for name in _BOOKS if name in there), None)
+
+
+def _counted(rows: Iterable[Any], books: dict[str, str | None]) -> dict[int, int]:
+    """How many messages took how many operations, by the book that counts for each place."""
+    counted: dict[int, int] = {}
+    for row in rows:
+        number = sum(row[f"{name}_{place}"] for place, name in books.items() if name is not None)
+        counted[number] = counted.get(number, 0) + row["messages"]
+    return dict(sorted(counted.items()))
+
+
+def _total(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """None: no such ledger."""
+    mine = [row for row in rows if row["book"] == name]
+    return _summed(mine) if mine else None
+
+
+def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {figure: sum(row[figure] for row in rows) for figure in _FIGURES}
+
+
+def _by_cause(sums: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = sorted({(row["book"], row["cause"], row["operation"]) for row in sums if row["operations"]})
+    return [
+        dict(zip(("book", "cause", "operation"), key, strict=True))
+        | _summed([row for row in sums if (row["book"], row["cause"], row["operation"]) == key])
+        for key in keys
+    ]
+
+
+def _terms(sums: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By the calculator's names; of each place the broker's word counts, where there is one."""
+    chosen = [row for row in sums if row["book"] == _book_of(sums, row["place"])]
+    return {
+        name: _summed([row for row in chosen if row["term"] == name]) for name in sorted({r["term"] for r in chosen})
+    }
+
+
+def _count(sums: list[dict[str, Any]], term: str) -> dict[str, Any]:
+    found = {name: [row for row in sums if row["book"] == name and row["term"] == term] for name in _BOOKS}
+    return {
+        name: _summed(rows) if rows or any(row["book"] == name for row in sums) else None
+        for name, rows in found.items()
+    }
+
+
+def _detour(
+    sums: list[dict[str, Any]],
+    books: dict[str, str | None],
+    counted: dict[int, int],
+    book: PriceBook,
+    each: dict[str, float],
+) -> dict[str, Any]:
+    rows = [row for row in sums if row["term"] in DETOUR and row["book"] == books[row["place"]]]
+    legs = {leg: sum(row["carried_operations"] for row in rows if row["term"] == leg) for leg in DETOUR}
+    carried = sum(counted.values())
+    operations = sum(legs.values())
+    diverted = None if books["backlog"] is None else sum(r["operations"] for r in rows if r["term"] == "backlog-sends")
+    return {
+        "diverted": diverted,
+        "carried": carried,
+        "operations": operations,
+        "operations_per_message": operations / carried if carried else None,
+        #: how many messages took how many operations
+        "messages_by_operations": {str(number): messages for number, messages in counted.items()},
+        "legs": legs,
+        "units": sum(row["carried_units"] for row in rows),
+        "bytes_in": sum(row["carried_bytes_in"] for row in rows),
+        "bytes_out": sum(row["carried_bytes_out"] for row in rows),
+        "money": sum(_money_of(row, book, each, "carried_") for row in rows),
+        "books": books,
+    }
+
+
+def _notes(sums: list[dict[str, Any]], books: dict[str, str | None]) -> list[str]:
+    notes = []
+    for place, name in (("primary", "the primary's entities"), ("backlog", "the backlog queues")):
+        if books[place] is None:
+            notes.append(f"no ledger speaks of {name}: what was done there is unknown")
+        elif books[place] == "clients":
+            notes.append(
+                f"no broker's ledger speaks of {name}: figures there are the clients' own, their bytes a bound"
+            )
+    nameless = sum(row["without_id"] for row in sums if row["book"] == books[row["place"]])
+    if nameless:
+        notes.append(f"{nameless} sends and receives without a message id: whether they took the detour is unknown")
+    return notes

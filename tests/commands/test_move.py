@@ -1,0 +1,139 @@
+"""The commands `move`, `archive` and `restore` as a user runs them, as far as they go without a JVM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.cli import main
+from pairbus.testing import fault
+
+from ..spark.conftest import Pair, wire
+from ..spark.conftest import make_queue as make_queue
+from ..spark.conftest import pair as pair
+from ..spark.small_spark import SmallSpark, no_carriers_left
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(
+    pair: Pair,
+    make_queue: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Callable[..., Result]]:
+    import pairbus.spark.pipelines.move  # noqa: F401 (so that it can be patched)
+
+    make_queue(pair.primary, "orders", "bills")
+    make_queue(pair.secondary, "copies")
+    (tmp_path / "contoso").write_text(pair.primary.connection_string)
+    (tmp_path / "backup").write_text(pair.secondary.connection_string)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.move"], "started", lambda *_: SmallSpark())
+    monkeypatch.setattr("pairbus.spark.pipelines.rounds.PAUSE_S_FIRST", 0.05)
+
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        return Result(int(ended.value.code or 0), printed.out, printed.err)
+
+    with no_carriers_left():
+        yield call
+
+
+def send(pair: Pair, entity: str, count: int) -> None:
+    with wire(pair.primary) as client:
+        messages = [encode_message(properties=Properties(message_id=f"m{n}"), body=b"x" * 100) for n in range(count)]
+        assert client.sender(entity).send_many(messages) == [None] * count
+
+
+def test_a_move_says_how_many_and_how_much(pair: Pair, run: Callable[..., Result]) -> None:
+    send(pair, "orders", 20)
+    result = run("move", "--from", "@contoso", "--to", "@backup", "orders", "copies", "--count", "19")
+    assert result.code == 0, result.err
+    assert result.out.startswith("19 messages moved (2.") and result.out.endswith(" s\n")
+    assert run("move", "--from", "@contoso", "orders", "bills").out.startswith("1 message moved (")
+    assert run("move", "--from", "@contoso", "orders", "bills").out.startswith("0 messages moved (0 bytes)")
+
+
+def test_as_json_the_last_line_is_the_result(pair: Pair, run: Callable[..., Result]) -> None:
+    send(pair, "orders", 5)
+    result = run("move", "--from", "@contoso", "orders", "bills", "--json", "--ledger", "ledger", "--max-rate", "1000")
+    found = json.loads(result.out.splitlines()[-1])
+    assert result.code == 0 and found["kind"] == "result" and found["outcome"] == "done"
+    assert (found["moved"], found["remaining"], found["gone"], found["not_moved"]) == (5, 0, 0, [])
+    lines = [json.loads(line) for file in Path("ledger").iterdir() for line in file.read_text().splitlines()]
+    assert sum(line.get("kind") == "move" for line in lines) == 5
+
+
+def test_exit_code_3_and_the_reasons(pair: Pair, run: Callable[..., Result]) -> None:
+    send(pair, "orders", 5)
+    with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
+        result = run("move", "--from", "@contoso", "orders", "bills")
+        assert result.code == 3
+        assert "orders: 5 messages remain: unreachable: " in result.out
+        found = json.loads(run("move", "--from", "@contoso", "orders", "bills", "--json").out.splitlines()[-1])
+    assert found["outcome"] == "remaining" and found["not_moved"][0]["messages"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("move", "orders", "bills"), 2, "Missing option '--from'"),
+        (("move", "--from", "@contoso", "orders"), 2, "Missing argument 'ENTITY'"),
+        (("move", "--from", "@contoso", "orders", "bills", "--count", "0"), 2, "0 is not in the range x>=1"),
+        (("move", "--from", "@contoso", "orders", "bills", "--max-rate", "0"), 2, "0.0 is not in the range x>0"),
+        (("move", "--from", "@nothing", "orders", "bills"), 2, "--from: nothing can't be read"),
+        (
+            ("move", "--from", "@contoso", "nowhere", "bills"),
+            1,
+            "has no queue or subscription 'nowhere'; check the name",
+        ),
+        (("move", "--from", "@contoso", "orders", "nowhere"), 1, "has no queue or topic 'nowhere'; check the name"),
+        (("move", "--from", "@contoso", "orders", "orders"), 1, "orders is both ends of the move"),
+        (
+            ("move", "--from", "@contoso", "orders", "bills/$DeadLetterQueue"),
+            1,
+            "nothing can be sent to the dead-letter",
+        ),
+        (("archive", "@contoso", "orders"), 2, "Missing argument 'FOLDER'"),
+        (("archive", "@contoso", "nowhere", "there"), 1, "has no queue or subscription 'nowhere'"),
+        (("archive", "contoso", "orders", "there"), 2, "NS contoso: give the whole host name"),
+        (("restore", "there"), 2, "Missing argument 'NS'"),
+        (("restore", "there", "@contoso"), 1, "there holds no archive: it has no batch="),
+        (("restore", "there", "@nothing"), 2, "NS: nothing can't be read"),
+    ],
+)
+def test_wrong_calls_are_one_line_before_spark_starts(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    def no_spark(*_: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    for module in ("move", "archive"):
+        monkeypatch.setattr(sys.modules[f"pairbus.spark.{module}"], "started", no_spark)
+    result = run(*arguments)
+    assert result.code == code
+    assert words in result.err and result.err.count("\n") == 1 and result.out == ""
+
+
+def test_without_spark_it_says_what_to_install(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name}", name="pyspark")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    result = run("restore", "there", "@contoso")
+    assert result.code == 1 and "install pairbus[spark]" in result.err

@@ -1,0 +1,65 @@
+"""What an archive refuses before Spark starts, and how it removes. The round trip is in test_move_proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete, located
+from pairbus.spark.pipelines.choosing import TransferFailed
+
+from ..conftest import Pair, peeked, wire
+
+
+def test_a_folder_that_is_no_archive_is_told_without_spark(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no archive")
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(TransferFailed, match=r"holds no archive: it has no batch=.*; name the FOLDER of `archive`"):
+            Restorer(folder, pair.primary_address).run()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("orders/$DeadLetterQueue", "dead letters can't be put back there; name the ENTITY .* such as orders$"),
+        ("news/Subscriptions/all", "what a subscription got can't be put back there; .* such as news$"),
+    ],
+)
+def test_what_has_no_way_back_wants_a_destination(path: str, words: str) -> None:
+    _check_way_back("orders")
+    with pytest.raises(TransferFailed, match=words):
+        _check_way_back(path)
+
+
+def test_the_source_is_checked_before_spark_starts(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(TransferFailed, match="has no queue or subscription 'nowhere'"):
+        Archiver(pair.primary_address, "nowhere", tmp_path).run()
+    assert repr(Archiver(pair.primary_address, "orders", "x")) == "<Archiver orders to x: 0 archived>"
+
+
+def test_a_path_is_of_this_machine_and_a_url_is_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located("./a/") == located(Path("a")) == f"file:{tmp_path}/a"
+    assert located("abfss://c@x.example/a/") == "abfss://c@x.example/a"
+    assert located("dbfs:/a") == "dbfs:/a"
+
+
+def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.primary, "orders")
+    with wire(pair.primary) as client:
+        messages = [encode_message(properties=Properties(message_id=f"m{n}"), body=b"x") for n in range(5)]
+        client.sender("orders").send_many(messages)
+        receiver = client.receiver("orders")
+        found: list[Any] = []
+        while len(found) < 5:
+            found += receiver.receive(5 - len(found), max_wait=5)
+        locks = {each.lock_token: each.sequence_number for each in found}
+        locks.pop(next(iter(locks)))
+        receiver.abandon(found[0])
+        assert complete(pair.primary_address, "orders", {uuid4(): found[0].sequence_number, **locks}) == 4
+    assert len(peeked(pair.primary, "orders")) == 1

@@ -1,0 +1,277 @@
+"""A whole move between real brokers, round by round, with as much Spark as fits into this process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Header, Properties, encode_message
+from pairbus.amqp.types import Symbol
+from pairbus.broker import NamespaceServer
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.aliases import sent_anew
+from pairbus.spark import rounds
+from pairbus.spark.pipelines.choosing import Chosen, TransferFailed
+from pairbus.spark.pipelines.move import Mover, Place, move
+from pairbus.spark.pipelines.selection import Selection
+from pairbus.spark.schema import read
+from pairbus.testing import fault
+
+from ..conftest import Pair, admin_of, peeked, wire
+from ..small_spark import SmallSpark, no_carriers_left
+
+Spark = Any
+
+
+def message(number: int, **properties: Any) -> bytes:
+    return encode_message(
+        Header(durable=True, ttl=3_600_000 + number),
+        {Symbol("x-opt-partition-key"): "p"} if number % 5 == 4 else None,
+        Properties(message_id=f"m{number}", subject=f"s{number % 2}", **properties),
+        {"n": number, "DeadLetterReason": "my own"} if number % 7 == 6 else {"n": number},
+        body=[b"data", ("value", {"k": [1, None]}), ("sequence", [[1, "two"]]), ("data", [b"a", b"b"])][number % 4],
+    )
+
+
+def send(namespace: NamespaceServer, entity: str, *payloads: bytes) -> None:
+    with wire(namespace) as client:
+        assert client.sender(entity).send_many(payloads) == [None] * len(payloads)
+
+
+def dead_letter(namespace: NamespaceServer, entity: str, count: int) -> None:
+    with wire(namespace) as client:
+        receiver = client.receiver(entity)
+        found = receiver.receive(count, max_wait=5)
+        while len(found) < count:
+            found += receiver.receive(count - len(found), max_wait=5)
+        receiver.dead_letter(found, "TooLate", "it was too late")
+
+
+def ids(namespace: NamespaceServer, entity: str) -> list[str]:
+    return sorted((str(read(payload)["message_id"]) for payload in peeked(namespace, entity)), key=lambda m: int(m[1:]))
+
+
+def counts(namespace: NamespaceServer, entity: str) -> set[int]:
+    return {read(payload)["delivery_count"] or 0 for payload in peeked(namespace, entity)}
+
+
+@pytest.fixture(autouse=True)
+def queues(pair: Pair, make_queue: Callable[..., None]) -> Iterator[None]:
+    make_queue(pair.primary, "orders", "bills", lock_duration=dt.timedelta(seconds=30))
+    make_queue(pair.secondary, "copies", lock_duration=dt.timedelta(seconds=30))
+    with no_carriers_left():
+        yield
+
+
+@pytest.fixture
+def spark() -> Spark:
+    return SmallSpark()
+
+
+def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[Place, Place]:
+    target = pair.secondary_address if away else pair.primary_address
+    return Place(pair.primary_address, source, "contoso"), Place(target, destination, "backup" if away else "contoso")
+
+
+def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, spark: Spark) -> None:
+    messages = [message(number) for number in range(40)]
+    send(pair.primary, "orders", *messages)
+    mover = Mover(*places(pair, "orders", "copies", away=True), spark=spark)
+    assert mover.run() == []
+    assert peeked(pair.primary, "orders") == []
+    found = {
+        read(each)["message_id"]: sent_anew(each, is_dead_letter=False) for each in peeked(pair.secondary, "copies")
+    }
+    assert found == {f"m{number}": sent_anew(each, is_dead_letter=False) for number, each in enumerate(messages)}
+    report = mover.report()
+    assert (report.moved, report.remaining, report.left) == (40, 0, 0)
+
+
+def test_p41_dead_letters_go_back_without_their_marks(pair: Pair, spark: Spark) -> None:
+    messages = [message(number) for number in range(6)]  # number 6 would have a mark of its own
+    send(pair.primary, "orders", *messages)
+    dead_letter(pair.primary, "orders", 6)
+    (dead, *_) = peeked(pair.primary, "orders/$DeadLetterQueue")
+    assert read(dead)["dead_letter_reason"] == "TooLate"
+    report, remaining = move("orders/$DeadLetterQueue", "orders", namespace=pair.primary.connection_string, spark=spark)
+    assert (report.moved, remaining) == (6, [])
+    assert peeked(pair.primary, "orders/$DeadLetterQueue") == []
+    back = sorted(peeked(pair.primary, "orders"), key=lambda each: read(each)["message_id"])
+    assert [sent_anew(each, is_dead_letter=False) for each in back] == [
+        sent_anew(each, is_dead_letter=False) for each in messages
+    ]
+
+
+def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, spark: Spark) -> None:
+    send(pair.primary, "orders", *map(message, range(30)))
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=10)
+    assert mover.run() == []
+    assert ids(pair.primary, "bills") == [f"m{n}" for n in range(10)]
+    assert ids(pair.primary, "orders") == [f"m{n}" for n in range(10, 30)]
+    assert counts(pair.primary, "orders") == {0}, "none was locked and abandoned on the way"
+
+
+def test_what_is_not_chosen_is_passed_over_and_released(
+    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a filter: the chosen ones lie between others, and behind them."""
+    send(pair.primary, "orders", *map(message, range(700)))
+    wanted = [3, 7, 400, 650, 690]
+    # the package's `move` is the function
+    monkeypatch.setattr(
+        sys.modules["pairbus.spark.pipelines.move"], "choose", lambda *_: Chosen(Selection.of(wanted), len(wanted))
+    )
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark, where="given above")
+    assert mover.run() == []
+    assert ids(pair.primary, "bills") == [f"m{number - 1}" for number in wanted]
+    assert len(peeked(pair.primary, "orders")) == 695 and counts(pair.primary, "orders") == {0}
+    with wire(pair.primary) as client:
+        (first,) = client.receiver("orders").receive(1, max_wait=5)
+        assert first.sequence_number == 1, "nothing is left locked"
+
+
+def test_what_comes_meanwhile_is_not_meant(pair: Pair, spark: Spark) -> None:
+    send(pair.primary, "orders", *map(message, range(20)))
+    spark.before_job = lambda number: send(pair.primary, "orders", message(100 + number))
+    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    assert ids(pair.primary, "bills") == [f"m{n}" for n in range(20)]
+    assert set(ids(pair.primary, "orders")) == {f"m{100 + n}" for n in range(1, spark.jobs + 1)}
+
+
+def test_topics_and_subscriptions(pair: Pair, spark: Spark) -> None:
+    with admin_of(pair.primary) as admin:
+        admin.create_topic("news")
+        for name in ("all", "other"):
+            admin.create_subscription("news", name)
+        try:
+            send(pair.primary, "orders", *map(message, range(5)))
+            assert Mover(*places(pair, "orders", "news"), spark=spark).run() == []
+            assert ids(pair.primary, "news/Subscriptions/all") == ids(pair.primary, "news/Subscriptions/other")
+            assert Mover(*places(pair, "news/Subscriptions/all", "bills"), spark=spark).run() == []
+            assert ids(pair.primary, "bills") == [f"m{n}" for n in range(5)]
+            assert peeked(pair.primary, "news/Subscriptions/all") == []
+            assert len(peeked(pair.primary, "news/Subscriptions/other")) == 5
+        finally:
+            admin.delete_topic("news")
+
+
+def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
+    pair: Pair, spark: Spark, make_queue: Callable[..., None]
+) -> None:
+    make_queue(pair.primary, "in-sessions", requires_session=True)
+    send(pair.primary, "orders", *(message(n, group_id="s" if n % 3 else None) for n in range(9)))
+    mover = Mover(*places(pair, "orders", "in-sessions"), spark=spark)
+    (left,) = mover.run()
+    assert (left.path, left.messages) == ("orders", 3) and "session" in left.reason
+    assert ids(pair.primary, "orders") == ["m0", "m3", "m6"]
+    assert counts(pair.primary, "orders") == {1}, "each was tried once, and once only"
+    assert peeked(pair.primary, "orders/$DeadLetterQueue") == []
+    with wire(pair.primary) as client:
+        assert len(client.receiver("orders").receive(3, max_wait=5)) == 3, "nothing is left locked"
+
+
+def test_a_destination_that_goes_away_leaves_the_rest_where_it_was(
+    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.05)
+    send(pair.primary, "orders", *map(message, range(8)))
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark)
+    with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
+        (left,) = mover.run()
+    assert left.messages == 8 and "amqp:internal-error" in left.reason
+    assert ids(pair.primary, "orders") == [f"m{n}" for n in range(8)] and peeked(pair.primary, "bills") == []
+    assert counts(pair.primary, "orders") <= {1, 2, 3}
+    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    assert ids(pair.primary, "bills") == [f"m{n}" for n in range(8)]
+
+
+def test_what_another_receiver_holds_is_told_after_a_while(pair: Pair, spark: Spark) -> None:
+    send(pair.primary, "orders", *map(message, range(5)))
+    with wire(pair.primary) as client:
+        receiver = client.receiver("orders")
+        held = receiver.receive(2, max_wait=5)
+        mover = Mover(*places(pair, "orders", "bills"), spark=spark, patience_s=0.5)
+        (left,) = mover.run()
+        assert left.messages == len(held) and "locked by another receiver" in left.reason
+        receiver.complete(held)
+    assert len(peeked(pair.primary, "bills")) == 5 - len(held)
+
+
+def test_what_another_receiver_takes_is_gone(pair: Pair, spark: Spark) -> None:
+    send(pair.primary, "orders", *map(message, range(5)))
+
+    def take_one(number: int) -> None:
+        if number == 1:
+            with wire(pair.primary) as client:
+                receiver = client.receiver("orders")
+                receiver.complete(receiver.receive(1, max_wait=5))
+
+    spark.before_job = take_one
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=5)
+    assert mover.run() == []
+    assert (mover.report().moved, mover.gone) == (4, 1)
+
+
+def test_a_stop_ends_it_after_the_round_and_leaves_nothing_locked(pair: Pair, spark: Spark) -> None:
+    send(pair.primary, "orders", *map(message, range(30)))
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark, max_rate=10)
+    spark.before_job = lambda number: mover.stop() if number == 2 else None
+    thread = threading.Thread(target=mover.run)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    moved = mover.report().moved
+    assert 0 < moved < 30 and len(peeked(pair.primary, "bills")) == moved
+    with wire(pair.primary) as client:
+        receiver, found = client.receiver("orders"), 0
+        while some := receiver.receive(50, max_wait=1):
+            found += len(some)
+        assert found == 30 - moved
+
+
+def test_the_ledger_has_a_line_for_each_with_its_cause(pair: Pair, spark: Spark, tmp_path: Path) -> None:
+    send(pair.primary, "orders", *map(message, range(3)))
+    writer = LedgerWriter(tmp_path, "move")
+    Mover(*places(pair, "orders", "copies", away=True), spark=spark, ledger=writer).run()
+    writer.close()
+    lines = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    moves = [line for line in lines if line.get("kind") == "move"]
+    assert {line["mid"] for line in moves} == {"m0", "m1", "m2"}
+    assert {(line["cause"], line["ns"], line["entity"], line["outcome"]) for line in moves} == {
+        ("move", "backup", "copies", "ok")
+    }
+
+
+def test_a_round_that_fails_is_run_again_and_too_many_end_it(
+    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.errors import PySparkRuntimeError
+
+    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.01)
+
+    def fail(number: int) -> None:
+        if number in bad:
+            raise PySparkRuntimeError("the task died")
+
+    spark.before_job = fail
+    send(pair.primary, "orders", *map(message, range(3)))
+    bad = {1, 2}
+    assert Mover(*places(pair, "orders", "bills"), spark=spark).run() == []
+    send(pair.primary, "orders", *map(message, range(3)))
+    spark.jobs, bad = 0, set(range(10))
+    with pytest.raises(TransferFailed, match="the rounds fail, the last one with: the task died"):
+        Mover(*places(pair, "orders", "bills"), spark=spark).run()
+
+
+def test_an_entity_is_not_moved_to_itself(pair: Pair) -> None:
+    with pytest.raises(TransferFailed, match="Orders is both ends of the move"):
+        Mover(*places(pair, "Orders", "orders"))
+    mover = Mover(*places(pair, "orders", "bills"))
+    assert repr(mover) == "<Mover <Place orders of contoso> to <Place bills of contoso>>"

@@ -1,0 +1,51 @@
+"""What is no ledger is said before Spark starts; the reading itself is in test_reports_proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import PairbusError
+from pairbus.spark.reports.ledgers import BadLedger, check_first_line, check_ledgers
+
+from ..book import Book
+
+
+def test_a_folder_a_file_and_a_remote_one_pass(tmp_path: Path) -> None:
+    with Book(tmp_path / "deep" / "er", "client") as book:
+        pass
+    check_ledgers(tmp_path, book.path, "s3a://bucket/ledger")
+    (tmp_path / "events").mkdir()
+    (tmp_path / "files").mkdir()
+    check_ledgers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the first line, which names its schema and its writer, is missing"),
+        (b'{"schema": 1, "wri', "is missing"),
+        (b"\xff\xfe\n", "is missing"),
+        (b"[1]\n", "is missing"),
+        (b'{"schema": "1", "writer": "x"}\n', "is missing"),
+        (b'{"schema": 7, "writer": "x"}\n', "schema 7, and this pairbus reads schema 1; update pairbus"),
+        (b'{"schema": 0, "writer": "x"}\n', "read it with the pairbus that wrote it"),
+    ],
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "odd.jsonl").write_bytes(content)
+    with pytest.raises(BadLedger, match=r"odd\.jsonl") as raised:
+        check_ledgers(tmp_path)
+    assert said in str(raised.value) and isinstance(raised.value, PairbusError)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(BadLedger, match="does not exist; name a folder"):
+        check_ledgers(tmp_path / "nowhere")
+    with pytest.raises(BadLedger, match=r"holds no ledger: no \*\.jsonl file"):
+        check_ledgers(tmp_path)
+
+
+def test_a_good_first_line() -> None:
+    check_first_line("x", 1, "client")

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pairbus.spark.reports.audit_rules import COUNTS, FINDINGS
+from pairbus.spark.reports.report_text import WIDTH, aligned, audit_table, availability_table, percent, seconds
+
+
+def summary(**given: Any) -> dict[str, Any]:
+    counts = {name: given.get(name, 0) for name in COUNTS}
+    return {
+        **counts, "late_s": 60.0, "start": 0.0, "end": 61.0, "entities": {"orders": counts},
+        "ids": {name: [] for name in FINDINGS}, "findings": [], "notes": [], **given,
+    }  # fmt: skip
+
+
+def test_the_first_line_answers_the_question() -> None:
+    assert audit_table(summary(confirmed=1234)).splitlines()[0] == (
+        "lost 0, unknown 0, doubled 0 of 1,234 confirmed messages"
+    )
+    assert audit_table(summary(confirmed=1, lost=1)).startswith("lost 1, unknown 0, doubled 0 of 1 confirmed message\n")
+
+
+def test_ids_are_named_and_the_rest_counted() -> None:
+    found = [
+        {
+            "finding": "lost",
+            "entity": "orders",
+            "mid": f"m{n}",
+            "detail": "gone",
+            "sent_at": 3661.0,
+            "received_at": None,
+        }
+        for n in range(12)
+    ]
+    lines = audit_table(summary(lost=12, findings=found)).splitlines()
+    assert "  m0  orders  01:01:01  gone" in lines
+    assert "  m9  orders  01:01:01  gone" in lines
+    assert "  and 2 more" in lines
+
+
+def test_what_else_there_is_is_one_line_and_only_where_there_is() -> None:
+    assert "also" not in audit_table(summary())
+    assert "also: late 3, dead-lettered 2 (late: more than 60 s)" in audit_table(summary(late=3, dead_lettered=2))
+
+
+def test_it_reads_at_a_hundred_columns() -> None:
+    big = dict.fromkeys(COUNTS, 123_456)
+    text = audit_table(summary(**big, notes=["orders: 3 unknown: " + "the words of a reason " * 8]))
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_several_entities_have_a_sum() -> None:
+    each = dict.fromkeys(COUNTS, 1)
+    lines = audit_table(summary(**dict.fromkeys(COUNTS, 2), entities={"a": each, "b": each})).splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith(("a ", "b ", "in all"))] == ["1", "1", "2"]
+
+
+def test_ledgers_without_an_event() -> None:
+    assert audit_table(summary(start=None, end=None, entities={})).count("\n") == 0
+
+
+OUTAGE = {
+    "entity": "orders", "start": 0.0, "end": 75.0, "seconds": 75.0, "open": False, "failed_over": True, "clients": 1,
+    "time_to_fail_over_s": 2.0, "time_to_return_s": None,
+}  # fmt: skip
+
+
+def test_availability_says_refused_first() -> None:
+    entity = {
+        "calls": 10, "refused": 1, "availability": 90.0, "outages": [OUTAGE], "outage_s": 75.0,
+        "time_to_fail_over_s": 2.0, "time_to_return_s": None, "primary_availability": 99.9999,
+    }  # fmt: skip
+    whole = {
+        "refused": 1, "calls": 10, "availability": 90.0, "start": 0.0, "end": 100.0, "entities": {"orders": entity},
+        "outages": [OUTAGE, {**OUTAGE, "open": True, "end": None}], "notes": ["so"],
+    }  # fmt: skip
+    text = availability_table(whole)
+    assert text.splitlines()[0] == "refused 1 of 10 sends, availability 90.000 %, 2 outages"
+    assert "1 min 15 s" in text and "99.999 %" in text and "still out" in text and text.endswith("note: so")
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(None, "-"), (100.0, "100 %"), (99.99999, "99.999 %"), (0.0, "0.000 %"), (50.1234, "50.123 %")]
+)
+def test_only_all_is_a_hundred_per_cent(share: float | None, said: str) -> None:
+    assert percent(share) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(None, "-"), (0.04, "0.0 s"), (59.9, "59.9 s"), (75.4, "1 min 15 s"), (5400.0, "1 h 30 min")]
+)
+def test_seconds(value: float | None, said: str) -> None:
+    assert seconds(value) == said
+
+
+def test_columns_stand_apart() -> None:
+    assert aligned([["", "N"], ["orders", "12"]]) == ["         N", "orders  12"]
