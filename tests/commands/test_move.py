@@ -124,7 +124,7 @@ def test_wrong_calls_are_one_line_before_spark_starts(
         raise AssertionError("Spark was started")
 
     for module in ("move", "archive"):
-        monkeypatch.setattr(sys.modules[f"pairbus.spark.{module}"], "started", no_spark)
+        monkeypatch.setattr(sys.modules[f"pairbus.spark.pipelines.{module}"], "started", no_spark)
     result = run(*arguments)
     assert result.code == code
     assert words in result.err and result.err.count("\n") == 1 and result.out == ""

@@ -186,7 +186,7 @@ def _imported(name: str) -> Any:
     import importlib
 
     try:
-        return importlib.import_module(f"pairbus.spark.{name}")
+        return importlib.import_module(f"pairbus.spark.pipelines.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("pairbus"):
             raise

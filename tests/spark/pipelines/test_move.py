@@ -17,7 +17,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.broker import NamespaceServer
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.aliases import sent_anew
-from pairbus.spark import rounds
+from pairbus.spark.pipelines import rounds
 from pairbus.spark.pipelines.choosing import Chosen, TransferFailed
 from pairbus.spark.pipelines.move import Mover, Place, move
 from pairbus.spark.pipelines.selection import Selection

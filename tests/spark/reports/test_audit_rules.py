@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.spark import audit_rules as rules
+from pairbus.spark.reports import audit_rules as rules
 
 ZEROS: dict[str, Any] = dict.fromkeys(
     ("c_lines", "c_send", "c_divert", "b_tries", "b_send", "b_dup", "b_car", "b_car_dup", "m_ok", "x_send", "x_taken",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pairbus.spark import reconciliation
+from pairbus.spark.reports import reconciliation
 from pairbus.spark.reports.reconciliation import REASONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "costs.md"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark import strips
+from pairbus.spark.reports import strips
 
 
 def test_a_frame_holds_every_event() -> None:
