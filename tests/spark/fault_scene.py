@@ -309,11 +309,15 @@ class Command:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def __enter__(self) -> Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
+        if not self.has_ended:
             self.kill()
 
     def terminate(self) -> int:

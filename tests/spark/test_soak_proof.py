@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def test_p39_random_kills_lose_nothing(tmp_path: Path, master: str) -> None:
         scene = Scene(broker.namespaces["contoso"], broker.namespaces["backup"], data=broker.data, clock=clock)
         with contextlib.ExitStack() as stack:
             command = stack.enter_context(Command(scene, tmp_path, master))
+            driver_died = False
+
+            def again() -> Command:
+                """As a supervisor would: a JVM that dies before it has started ends the command, with exit code 1."""
+                assert driver_died or not command.has_ended, command
+                return stack.enter_context(Command(scene, tmp_path, master)) if command.has_ended else command
+
             while time.monotonic() < end:
                 in_flight = count = scene.stock(dice.choice((30, 300, 1500)), poison=dice.choice((0, 1)))
                 for _ in range(dice.randint(1, 3)):
@@ -54,6 +62,7 @@ def test_p39_random_kills_lose_nothing(tmp_path: Path, master: str) -> None:
                         if whom is not None:
                             pids = whom(command.pid)
                             kills += kill(dice.sample(pids, dice.randint(1, len(pids))) if pids else [])
+                            driver_died = driver_died or (whom is drivers_of and bool(pids))
                         elif dice.random() < 0.3:
                             command.kill()
                             kills += 1
@@ -62,6 +71,7 @@ def test_p39_random_kills_lose_nothing(tmp_path: Path, master: str) -> None:
                 beaten = time.monotonic() + 240
                 while scene.waiting():
                     assert time.monotonic() < beaten, (scene, command)
+                    command = again()
                     time.sleep(1.0)
                     if time.monotonic() > beaten - 200:  # what a kill left locked meanwhile
                         scene.expire_locks()
@@ -69,5 +79,6 @@ def test_p39_random_kills_lose_nothing(tmp_path: Path, master: str) -> None:
                 moved += count
                 doubled += scene.settle_accounts(4 * in_flight)
                 print(f"{moved:,} moved, {kills} kills, {doubled} doubled, 0 lost", flush=True)
-            assert command.terminate() == 0
+            # one that has only just begun ends as every process does
+            assert command.has_ended or command.terminate() in (0, -signal.SIGTERM)
         until(lambda: scene.locked() == 0, 10, lambda: scene)
