@@ -244,3 +244,24 @@ async def test_a_send_whose_answer_is_lost_survives_a_kill(tmp_path: Path) -> No
         process.start()
         async with WireClient.from_connection_string(process.connection_string) as wire:
             assert await ids_in(wire, "orders") == ["stored"]
+
+
+async def test_p45_latency_does_not_starve_receivers_that_compete(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    """Each gets a few at a time: what is left of its credit must be served after the delay, and its drain answered."""
+    queue = queues[0]
+    sender = await wire.sender(queue)
+    assert await sender.send_many([payload_of(str(number)) for number in range(400)]) == [None] * 400
+    receivers = [await wire.receiver(queue) for _ in range(2)]
+    began = time.monotonic()
+
+    async def take(receiver: Any) -> int:
+        got = 0
+        while some := await receiver.receive(200, max_wait=0.5):
+            got += len(some)
+        return got
+
+    with fault(broker, "latency", delay=0.05, entity=queue):
+        assert sum(await asyncio.gather(*map(take, receivers))) == 400
+    assert time.monotonic() - began < 4, "a drain that nobody answers costs five seconds"

@@ -269,7 +269,7 @@ class Egress:
             if delay:
                 self._reserved += count
                 self.connection.loop.call_later(delay, self._deliver_late, count)
-                return 0
+                return count
         return self._deliver(count, now)
 
     def _deliver_late(self, count: int) -> None:
@@ -277,6 +277,7 @@ class Egress:
         if self.capacity > 0:
             self._deliver(min(count, self.capacity), self.connection.host.clock())
             self.connection.flush_soon()
+        self.dispatcher.wake()  # what a competing receiver got in the meantime, and a drain that waited for this
 
     def _deliver(self, count: int, now: float) -> int:
         namespace = self.connection.host.namespace
