@@ -6,8 +6,9 @@ SOAK_MINUTES ?= 10
 PYTEST_ARGS ?=
 SUITE_ARGS ?=
 DRILL_ARGS ?=
+SITE ?= site
 
-.PHONY: help setup demo test lint format test-slow soak bench sdk-suite spark-matrix requirements clean
+.PHONY: help setup demo test lint format test-slow soak bench sdk-suite spark-matrix docs requirements clean
 
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
@@ -17,6 +18,7 @@ help:
 	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
 	@echo "make sdk-suite  the official SDK's own tests against the broker, SUITE_ARGS=\"--only test_topic\" for some"
 	@echo "make spark-matrix  the connector on the oldest and the newest supported Spark"
+	@echo "make docs       the documentation as a site that can be read offline: $(SITE)/index.html"
 	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
 	@echo "make format     rewrites the code in the house's format"
 
@@ -60,17 +62,32 @@ sdk-suite: setup
 spark-matrix: setup
 	@$(BIN)/python -m tests.spark_matrix
 
+# Sphinx has an environment of its own, so that nothing that is tested depends on it. What .buildinfo marks is a site of
+# Sphinx's, and may be replaced; pages that are gone would stay in it.
+docs: .venv/docs/.ready
+	@if [ -f "$(SITE)/.buildinfo" ]; then rm -rf "$(SITE)"; fi
+	@.venv/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto \
+	  --conf-dir docs --doctree-dir .venv/docs/doctrees . "$(SITE)"
+	@echo "open $(SITE)/index.html"
+
+.venv/docs/.ready: requirements-docs.txt
+	@echo "setting up .venv/docs, once" >&2
+	@$(PYTHON) -m venv .venv/docs
+	@.venv/docs/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@touch $@
+
 format: setup
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-# For maintainers, after a change of the dependencies in pyproject.toml. The files name no index.
+# For maintainers, after a change of the dependencies in pyproject.toml or requirements-docs.in. The files name no index.
 COMPILE := CUSTOM_COMPILE_COMMAND="make requirements" .venv/tools/bin/pip-compile --quiet --generate-hashes \
   --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 requirements: setup
 	@test -x .venv/tools/bin/pip-compile || { $(PYTHON) -m venv .venv/tools && .venv/tools/bin/pip install --quiet pip-tools; }
 	$(COMPILE) -o requirements.txt pyproject.toml
 	$(COMPILE) --extra dev -o requirements-dev.txt pyproject.toml
+	$(COMPILE) -o requirements-docs.txt requirements-docs.in
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis site

@@ -6,6 +6,9 @@ A mark is an HTML comment on the line above the fence, so that readers never see
                                     is what it prints; sh: typed as it stands. The exit code is 0.
     <!-- run: WORD, WORD -->        the words are those of `WORDS`
     <!-- output -->                 what the block before it printed; `…` stands for anything
+    <!-- goes on -->                what the last command that `serves` printed next, waited for; a last line of `^C` is
+                                    typed into it then, and it ends
+    <!-- file: NAME -->             saved under that name in the document's folder, for the commands after it
     <!-- not run: REASON -->
     <!-- tested by: tests/FILE.py::test_NAME -->    that test runs it, or proves what it shows
 
@@ -25,9 +28,11 @@ WORDS = re.compile(r"pair|serves|continues|pytest|slow|exit \d+")
 DATA = {"json", "toml", "mermaid", "text", "xml", "ini", "csv", "sql", "yaml"}
 RUNNABLE = {"python", "console", "sh"}
 ANYTHING = "…"
+INTERRUPT = "^C"
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
-_MARK = re.compile(r"<!-- *(?P<verb>run|output|not run|tested by)(?:: *(?P<rest>[^>]*?))? *-->\s*\Z")
+_MARK = re.compile(r"<!-- *(?P<verb>run|output|goes on|file|not run|tested by)(?:: *(?P<rest>[^>]*?))? *-->\s*\Z")
+_NAME = re.compile(r"\w[\w.-]*")
 
 
 class Unmarked(ValueError):
@@ -40,7 +45,7 @@ class Block:
     line: int
     language: str
     text: str
-    verb: str  # run, output, not run, tested by, data
+    verb: str  # run, output, goes on, file, not run, tested by, data
     rest: str = ""
 
     def __repr__(self) -> str:
@@ -81,6 +86,10 @@ def _problem(block: Block, before: list[Block], *, marked: bool) -> str:
         return "a block needs a mark above it: run, output, not run: REASON, or tested by: tests/FILE.py::test_NAME"
     if block.verb in ("not run", "tested by") and not block.rest:
         return f"`{block.verb}:` wants its {'reason' if block.verb == 'not run' else 'test'}"
+    if block.verb == "file" and not _NAME.fullmatch(block.rest):
+        return "`file:` wants the name that it is saved under, of letters, digits, `_`, `-` and dots"
+    if block.verb == "goes on" and not any("serves" in each.words for each in before):
+        return "`goes on` wants a block before it that `serves`"
     if block.verb == "output" and not (before and before[-1].verb in ("run", "not run", "tested by")):
         return "`output` is that of the block before it"
     if block.verb == "run":
@@ -114,6 +123,23 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def shows(expected: str, printed: str) -> bool:
-    """Whether that was printed. `…` stands for any text, within a line or across lines."""
-    pattern = ".*?".join(re.escape(part) for part in expected.rstrip("\n").split(ANYTHING))
-    return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
+    """Whether that was printed. `…` is any text, within a line or across lines; alone on a line, for none too."""
+    return re.fullmatch(_pattern(expected), printed.rstrip("\n"), re.DOTALL) is not None
+
+
+def shown(expected: str, printed: str) -> int | None:
+    """Where, at the end of a line, that has been printed, if it has; more may follow."""
+    found = re.match(_pattern(expected) + "\n", printed, re.DOTALL)
+    return None if found is None else found.end()
+
+
+def typed_at_the_end(text: str) -> tuple[str, bool]:
+    """What a terminal shows before `^C`, and whether that was typed."""
+    before = text.rstrip("\n").removesuffix(INTERRUPT)
+    return before, before != text.rstrip("\n")
+
+
+def _pattern(expected: str) -> str:
+    text = re.escape(expected.rstrip("\n"))
+    text = re.sub(rf"^{ANYTHING}\\?\n", r"(?:.*?\\n)?", text, flags=re.MULTILINE)  # alone on a line: lines, or none
+    return text.replace(ANYTHING, ".*?")

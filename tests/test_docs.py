@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,11 +20,12 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker import serve_sync
 from pairbus.broker.faults import KINDS
 from tests.cli_page import PAGE, page
-from tests.document_blocks import Block, commands, find, shows
+from tests.document_blocks import Block, commands, find, shown, shows, typed_at_the_end
 from tests.typed_commands import calls, check
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SERVING_S_MAX = 60
 BLOCK_S_MAX = {False: 100, True: 280}  # by whether it is slow
 
 #: What a Python block of the stage `pair` finds ready: on Azure none of these two options would be needed.
@@ -69,6 +72,70 @@ def test_every_command_that_is_shown_could_be_typed(document: str) -> None:
             check(words)
 
 
+class Serving:
+    """A command that goes on, as in a terminal of its own: what it prints is kept, Ctrl-C reaches all of it."""
+
+    def __init__(self, command: str, folder: Path, environment: dict[str, str]) -> None:
+        self._command = command
+        self._process = subprocess.Popen(
+            ["bash", "-c", command], cwd=folder, env=environment, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._printed = ""
+        self._ended = False
+        self._told = 0  # how much of it the document has shown
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self._printed += line
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def ready(self) -> None:
+        """Waits for its first line."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._printed or self._ended, SERVING_S_MAX)
+            assert self._printed, f"{self._command} said nothing"
+
+    def until(self, expected: str, block: Block) -> None:
+        """Waits until that is what it printed next."""
+
+        def end() -> int | None:
+            return shown(expected, self._printed[self._told :])
+
+        with self._changed:
+            self._changed.wait_for(lambda: end() is not None or self._ended, SERVING_S_MAX)
+            told = end()
+            assert told is not None, f"{block}: {self._command}\nprinted\n{self._printed[self._told :]}"
+            self._told += told
+
+    def interrupt(self) -> None:
+        os.killpg(self._process.pid, signal.SIGINT)
+        self._process.wait(30)
+
+    def end(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # it has ended by itself
+        try:
+            self._process.wait(30)
+            self._reader.join(30)
+        finally:
+            if self._reader.is_alive():
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._reader.join()
+            self._process.wait()
+            self._process.communicate()
+
+
 class Stage:
     """A folder of its own for one document, whose blocks are run in it one after the other."""
 
@@ -78,6 +145,7 @@ class Stage:
         self._stack = stack
         self._paired = False
         self._program = ""
+        self._serving: Serving | None = None
         (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
 
     def begin(self, block: Block) -> None:
@@ -142,17 +210,16 @@ class Stage:
         return done.stdout
 
     def _serve(self, command: str) -> None:
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
-        )
+        self._serving = Serving(command, self.folder, self.environment)
+        self._stack.callback(self._serving.end)
+        self._serving.ready()
 
-        def end() -> None:
-            process.terminate()
-            process.communicate(timeout=30)
-
-        self._stack.callback(end)
-        assert process.stdout is not None
-        assert process.stdout.readline(), f"{command} said nothing"
+    def goes_on(self, block: Block) -> None:
+        assert self._serving is not None
+        expected, interrupted = typed_at_the_end(block.text)
+        self._serving.until(expected, block)
+        if interrupted:
+            self._serving.interrupt()
 
 
 @contextmanager
@@ -172,6 +239,10 @@ def play(document: str, folder: Path, *, slow: bool) -> None:
                 made.begin(block)  # it is run with the one that goes on from it
             elif block.verb == "run":
                 printed = made.run(block)
+            elif block.verb == "file":
+                (folder / block.rest).write_text(block.text)
+            elif block.verb == "goes on":
+                made.goes_on(block)
             elif block.verb == "output" and printed is not None:
                 assert shows(block.text, printed), f"{block}: it printed\n{printed}"
             else:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.document_blocks import Unmarked, commands, find, shows
+from tests.document_blocks import Unmarked, commands, find, shown, shows, typed_at_the_end
 
 
 def one(text: str) -> object:
@@ -30,12 +30,24 @@ def test_marks_are_read() -> None:
         ("<!-- output -->\n```text\n```", "is that of the block before"),
         ("<!-- run -->\n```text\n```", "to be run, a block is console, python, sh, not text"),
         ("<!-- run: pears -->\n```sh\n```", "unknown after `run:`: pears"),
+        ("<!-- file: -->\n```python\n```", "wants the name"),
+        ("<!-- file: ../x.py -->\n```python\n```", "wants the name"),
+        ("<!-- run -->\n```sh\na\n```\n<!-- goes on -->\n```text\n```", "wants a block before it that `serves`"),
         ("<!-- run: continues -->\n```python\n```", "wants a Python block before it"),
     ],
 )
 def test_a_block_without_a_true_mark_is_refused(text: str, says: str) -> None:
     with pytest.raises(Unmarked, match=says):
         find("x.md", text)
+
+
+def test_a_file_and_what_a_command_that_serves_prints_later() -> None:
+    file, _, later = find(
+        "x.md",
+        "<!-- file: x.py -->\n```python\na\n```\n<!-- run: serves -->\n```sh\nx\n```\n"
+        "<!-- goes on -->\n```text\ny\n```\n",
+    )
+    assert (file.verb, file.rest, file.words, later.verb, later.text) == ("file", "x.py", set(), "goes on", "y\n")
 
 
 def test_an_indented_block_is_read_without_its_indent() -> None:
@@ -56,9 +68,32 @@ def test_commands_and_what_they_print() -> None:
         ("a\n", "a\n\n", True),
         ("a … c\n", "a b c", True),
         ("a\n…\nd", "a\nb\nc\nd", True),
+        ("a\n…\nd", "a\nd", True),
+        ("…\nd", "d", True),
+        ("…\nd", "c d", False),
+        ("a\n…\n", "a\nb\nc", True),
         ("a.c", "abc", False),
         ("a", "a\nb", False),
     ],
 )
 def test_what_was_shown(expected: str, printed: str, same: bool) -> None:
     assert shows(expected, printed) is same
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "end"),
+    [
+        ("a\n", "a\nb\n", 2),
+        ("a\n", "a", None),  # the line may go on
+        ("a … c\n", "a b c\nd c\n", 6),
+        ("a\n…\nd\n", "a\nb\nc\nd\ne\n", 8),
+        ("b\n", "a\nb\n", None),  # from the start: nothing is passed over unsaid
+    ],
+)
+def test_what_was_shown_so_far(expected: str, printed: str, end: int | None) -> None:
+    assert shown(expected, printed) == end
+
+
+@pytest.mark.parametrize(("text", "parts"), [("a\n^C\n", ("a\n", True)), ("a\n", ("a", False)), ("^C\n", ("", True))])
+def test_what_is_typed_at_the_end(text: str, parts: tuple[str, bool]) -> None:
+    assert typed_at_the_end(text) == parts

@@ -272,7 +272,7 @@ def test_no_machine_and_no_registry_is_named(repository: list[Path]) -> None:
 
 
 def test_requirements_are_pinned_with_hashes() -> None:
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in ("requirements.txt", "requirements-dev.txt", "requirements-docs.txt"):
         text = (ROOT / name).read_text()
         entries = re.findall(r"^[A-Za-z0-9][^\n]*", text, re.MULTILINE)
         assert entries
