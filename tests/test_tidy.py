@@ -38,7 +38,7 @@ DECISIONS = {
     "pairing/terms", "pairing/verdicts",
     "spark/allowance", "spark/arrow_rows", "spark/entities", "spark/options", "spark/schema",
     "spark/pipelines/rounds", "spark/pipelines/selection",
-    "spark/reports/audit_rules", "spark/reports/cost_text", "spark/reports/coverage", "spark/reports/outages",
+    "spark/reports/audit_rules", "spark/reports/cost_text", "spark/reports/coverage", "spark/reports/effort", "spark/reports/outages",
     "spark/reports/places", "spark/reports/report_text", "spark/reports/strips",
     "syphon/arrival", "syphon/books", "syphon/destinations", "syphon/draining", "syphon/meter", "syphon/parcels",
     "syphon/partnership", "syphon/progress", "syphon/rate", "syphon/underway",

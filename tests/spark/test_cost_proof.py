@@ -121,5 +121,6 @@ def test_p53_the_command(scene: Scene, report: CostReport, tmp_path: Path, capsy
     told = capsys.readouterr()
     assert json.loads(told.out)["detour"] == report.summary["detour"]
     assert "lines and differences are in" in told.err
+    assert "reading the ledgers" not in told.err, "progress is for people"
     assert (tmp_path / "out" / "summary.json").exists()
     assert f"{DIVERTED_ALL} messages came home, 4.00 operations each" in report.table()

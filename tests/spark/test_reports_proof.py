@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.cli import main
 from pairbus.spark.reports.audit import Audit, audit
 from pairbus.spark.reports.audit_rules import COUNTS
 from pairbus.spark.reports.availability import availability
@@ -498,6 +499,24 @@ def test_availability_of_an_entity(outage: Ledgers, spark: Any, tmp_path: Path) 
     found.to_parquet(tmp_path)
     assert spark.read.parquet(str(tmp_path / "availability")).collect()[0]["refused"] == 1
     assert spark.read.parquet(str(tmp_path / "availability_outages")).count() == found.outages.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "doing"),
+    [
+        (["audit"], "following every message"),
+        (["availability"], "looking for outages"),
+        (["cost", "report"], "summing up what was billed"),
+    ],
+    ids=str,
+)
+def test_the_commands_say_what_they_are_doing(
+    outage: Ledgers, command: list[str], doing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = next(iter(outage.file_facts))
+    with pytest.raises(SystemExit):
+        main([*command, file])
+    assert capsys.readouterr().err.splitlines() == ["reading the ledgers", doing]
 
 
 def test_series_of_an_outage(outage: Ledgers) -> None:

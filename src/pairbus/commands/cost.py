@@ -199,15 +199,27 @@ def report(
     try:
         from pairbus.spark import session
         from pairbus.spark.reports.cost_report import cost_report
-        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers
+        from pairbus.spark.reports.effort import at_start
+        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers, size_of
     except ModuleNotFoundError:
         raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
     check_ledgers(*ledgers)
     # Not stopped: it ends with the process, and a notebook that calls this has use for it.
-    spark = session(master, app_name="pairbus cost report", on_progress=None if as_json else status_line.starting)
-    made = cost_report(read_ledgers(spark, *ledgers), book)
+    spark = session(
+        master,
+        app_name="pairbus cost report",
+        conf=at_start(size_of(*ledgers)),
+        on_progress=None if as_json else status_line.starting,
+    )
+    say = (lambda text: None) if as_json else status_line.say
+    say("reading the ledgers")
+    read = read_ledgers(spark, *ledgers)
+    say("summing up what was billed")
+    made = cost_report(read, book)
     if parquet is not None:
+        say("writing the tables")
         made.to_parquet(parquet)
-        click.echo(f"lines and differences are in {parquet}", err=True)
     status_line.clear()
     click.echo(made.to_json() if as_json else made.table())
+    if parquet is not None:
+        click.echo(f"lines and differences are in {parquet}", err=True)

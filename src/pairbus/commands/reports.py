@@ -76,6 +76,7 @@ def audit(
     read = _read(ledgers, master, as_json, parquet)
     from pairbus.spark.reports.audit import audit as examine
 
+    _say("following every message", as_json)
     report = examine(read, late_s=late, ids=ids)
     _tell(report, read, as_json, parquet)
     if report.exit_code:
@@ -99,6 +100,7 @@ def availability(ledgers: tuple[str, ...], as_json: bool, parquet: Path | None, 
     read = _read(ledgers, master, as_json, parquet)
     from pairbus.spark.reports.availability import availability as examine
 
+    _say("looking for outages", as_json)
     _tell(examine(read), read, as_json, parquet)
 
 
@@ -107,19 +109,30 @@ def _read(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Pa
         raise click.UsageError(f"--parquet {parquet} is a ledger that is read; name another folder to write to")
     try:
         from pairbus.spark import session
-        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers
+        from pairbus.spark.reports.effort import at_start
+        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers, size_of
     except ModuleNotFoundError:
         raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
     check_ledgers(*given)
     # Not stopped: it ends with the process.
-    spark = session(master, app_name="pairbus report", on_progress=None if as_json else status_line.starting)
-    if not as_json:
-        status_line.say("reading the ledgers")
+    spark = session(
+        master,
+        app_name="pairbus report",
+        conf=at_start(size_of(*given)),
+        on_progress=None if as_json else status_line.starting,
+    )
+    _say("reading the ledgers", as_json)
     return read_ledgers(spark, *given)
+
+
+def _say(text: str, as_json: bool) -> None:
+    if not as_json:
+        status_line.say(text)
 
 
 def _tell(report: Any, read: Ledgers, as_json: bool, parquet: Path | None) -> None:
     if parquet is not None:
+        _say("writing the tables", as_json)
         report.to_parquet(parquet)
         read.to_parquet(parquet)
     status_line.clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import PairbusError
-from pairbus.spark.reports.ledgers import BadLedger, check_first_line, check_ledgers
+from pairbus.spark.reports.ledgers import BadLedger, check_first_line, check_ledgers, file_name, size_of
 
 from ..book import Book
 
@@ -49,3 +49,29 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_good_first_line() -> None:
     check_first_line("x", 1, "client")
+
+
+@pytest.mark.parametrize(
+    ("uri", "file"),
+    [
+        ("file:///data/client-1-000001.jsonl", "/data/client-1-000001.jsonl"),
+        ("file:/led%20%7Bg%7D+ers/%C3%A4.jsonl", "/led {g}+ers/ä.jsonl"),
+        ("s3a://bucket/a%2Bb.jsonl", "s3a://bucket/a+b.jsonl"),
+    ],
+)
+def test_a_file_is_called_as_people_do(uri: str, file: str) -> None:
+    assert file_name(uri) == file
+
+
+def test_how_much_there_is_to_read(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    with Book(lines / "deep", "client") as book:
+        pass
+    size = book.path.stat().st_size
+    assert size_of(lines) == size_of(book.path) == size and size_of(lines, book.path) == 2 * size
+    tables = tmp_path / "tables"
+    for name in ("events", "files", "audit_messages"):
+        (tables / name).mkdir(parents=True)
+        (tables / name / "part.parquet").write_bytes(b"x" * 7)
+    assert size_of(tables) == 70, "only events, and Parquet is denser"
+    assert size_of(lines, "s3a://bucket/ledger") is None

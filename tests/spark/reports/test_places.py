@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pairbus.spark.reports.places import Fact, facts, homes, named, shown
+from pairbus.spark.reports.places import Fact, facts, homes, named, series, shown
 
 
 def row(file: str, ns: str | None, place: str | None, **more: Any) -> dict[str, Any]:
@@ -58,3 +58,12 @@ def test_a_namespace_is_named_only_where_it_must() -> None:
 
 def test_expressions_by_name() -> None:
     assert named({"b": "a + 1", "c": "b * 2"}) == ["a + 1 as b", "b * 2 as c"]
+
+
+def test_only_a_broker_numbers_what_has_no_id() -> None:
+    found = made(row("a", "x", "q", no_id=3, numbered=2), row("b", "x", "q", by_broker=True, no_id=3, numbered=2))
+    assert [(fact.no_id, fact.numbered) for fact in found] == [(3, 0), (3, 2)]
+
+
+def test_the_files_of_a_process_are_a_series() -> None:
+    assert series("/x/client-7-000012.jsonl") == series("/x/client-7-000001.jsonl") == "/x/client-7"

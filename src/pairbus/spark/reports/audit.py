@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 LATE_S: Final = 60.0
 IDS: Final = 100
+#: What is told of a message; the rest need not be carried to the end.
+_TOLD: Final = (
+    "home", "place", "name", "id", "reason", "sent_at", "received_at", "copies", "wanted", "x_path", "x_dead", "x_left",
+    *(name for name in rules.COUNTS if name != "no_id"),
+)  # fmt: skip
 _KEY: Final = ("home", "place", "id")
 _OK: Final = "coalesce(outcome, 'ok') = 'ok'"
 _TAKEN: Final = "outcome in ('ok', 'duplicate')"
@@ -79,7 +84,7 @@ class Audit:
 
 def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
     """What became of every message. `ids`: how many are named for each finding."""
-    messages = _judged(ledgers, late_s).persist()
+    messages = _judged(ledgers, late_s).select(*_TOLD).persist()
     return Audit(_summary(ledgers, messages, late_s, ids), _by_finding(messages), messages)
 
 
@@ -134,6 +139,13 @@ def _count(condition: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(f"count_if({condition})")
+
+
+def _of_copies(condition: str) -> Column:
+    """Lines without a sequence number tell of copies that others have numbered: never add the two."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"greatest(count_if(numbered and ({condition})), count_if(not numbered and ({condition})))")
 
 
 _BY_CLIENT: Final = "kind in ('send', 'divert') and not by_broker"
@@ -202,16 +214,17 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
     seen = (
         ledgers.normal.where(f"(kind in ('receive', 'settle', 'dead-letter', 'expire', 'left') or {_UNNAMED})")
         .where("entity is not null")
-        .withColumn("ns_key", F.lower("ns"))
-        .join(F.broadcast(snapshots), "ns_key", "left")
+        .join(F.broadcast(snapshots), F.lower("ns") == F.col("ns_key"), "left")
         .where("kind <> 'left' or t > coalesce(left_since, -1)")
         .withColumn("copy", F.expr("coalesce(cast(seq as string), concat('id ', mid))"))
         .where("copy is not null")
     )
     received = f"kind = 'receive' and not is_dead and ({_OK} or in_backlog)"
     each = (
-        seen.groupBy("home", "place", "in_backlog", "path", "copy")
+        # `in_backlog` is the path's, and no key here: Spark would go over all events once for each of its values.
+        seen.groupBy("home", "place", "path", "copy")
         .agg(
+            F.bool_or("in_backlog").alias("in_backlog"),
             F.min("entity").alias("entity"),
             F.collect_set("mid").alias("mids"),
             F.min("seq").alias("seq"),
@@ -236,29 +249,26 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
                 {
                     "id": f"case when unnamed > 0 then concat('#', seq) else {_ID} end",
                     "numbered": "seq is not null",
-                    "taken": "by_brokers + by_receivers > 0",
+                    # The second half follows from the first; with it both uses need the same columns, and share a pass.
+                    "taken": "by_brokers + by_receivers > 0 or received_at is not null",
                 }
             ),
         )
         .where("id is not null")
     )
 
-    def copies(condition: str) -> Column:
-        """Lines without a sequence number tell of copies that others have numbered: never add the two."""
-        return F.expr(f"greatest(count_if(numbered and ({condition})), count_if(not numbered and ({condition})))")
-
     at_home = (
         each.where("not in_backlog")
         .groupBy(*_KEY, "path")
         .agg(
             F.min(F.expr("substring(entity, 1, length(place))")).alias("name"),
-            copies("taken or settled + expired + dead + left > 0").alias("found"),
-            copies("taken").alias("received"),
+            _of_copies("taken or settled + expired + dead + left > 0").alias("found"),
+            _of_copies("taken").alias("received"),
             # A dead letter that was sent again, after repair, has not come twice.
-            copies("taken and dead = 0").alias("kept"),
-            copies("dead > 0").alias("dead"),
-            copies("left > 0").alias("left_home"),
-            copies("expired > 0").alias("expired_home"),
+            _of_copies("taken and dead = 0").alias("kept"),
+            _of_copies("dead > 0").alias("dead"),
+            _of_copies("left > 0").alias("left_home"),
+            _of_copies("expired > 0").alias("expired_home"),
             # The broker's line and the receiver's are the same delivery.
             F.sum(F.expr("greatest(0L, greatest(by_brokers, by_receivers) - 1)")).alias("redelivered"),
             F.min("received_at").alias("received_at"),
@@ -279,9 +289,6 @@ def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
         "home", F.col("mid").alias("x_id"), "entity", "t", "ms"
     )
 
-    def copies(condition: str) -> Column:
-        return F.expr(f"greatest(count_if(numbered and ({condition})), count_if(not numbered and ({condition})))")
-
     return (
         sends.unionByName(in_backlog, allowMissingColumns=True)
         .groupBy("home", "x_id")
@@ -290,10 +297,10 @@ def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
             F.count("t").alias("x_send"),
             F.min("t").alias("x_sent_at"),
             F.min(F.expr("t - coalesce(ms, 0) / 1000")).alias("x_begun_at"),
-            copies("taken or settled > 0").alias("x_taken"),
-            copies("left > 0 and dead = 0").alias("x_left"),
-            copies("dead > 0").alias("x_dead"),
-            copies("expired > 0 and dead = 0").alias("x_expired"),
+            _of_copies("taken or settled > 0").alias("x_taken"),
+            _of_copies("left > 0 and dead = 0").alias("x_left"),
+            _of_copies("dead > 0").alias("x_dead"),
+            _of_copies("expired > 0 and dead = 0").alias("x_expired"),
         )
     )
 
@@ -363,17 +370,20 @@ def _watched(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
             for file in [ledgers.file_facts[name]]
         ]
 
+    def rows(by: dict[tuple[str, ...], set[str]], ask: bool) -> dict[tuple[str, ...], tuple[Any, ...]]:
+        return {key: _as_row(coverage(watches(names, ask))) for key, names in by.items()}
+
+    primaries, receivers, backlogs = rows(by_ns, True), rows(by_place, False), rows(by_home, True)
+    nobody = (False, None, None, None)
     result = messages
-    for who, by, keys, ask in (
-        ("p", by_ns, ("home",), True),
-        ("r", by_place, ("home", "place"), False),
-        ("s", by_home, ("home",), True),
+    for keys, table in (
+        (("home",), [(*k, *primaries.get(k, nobody), *backlogs.get(k, nobody)) for k in {**primaries, **backlogs}]),
+        (("home", "place"), [(*k, *each) for k, each in receivers.items()]),
     ):
-        rows = [(*key, *_as_row(coverage(watches(names, ask)))) for key, names in by.items()]
-        columns = ", ".join(f"{key} string" for key in keys) + ", " + _COVERAGE.format(who=who)
-        table = ledgers.spark.createDataFrame(rows, columns)
-        result = result.join(F.broadcast(table), list(keys), "left").fillna({f"{who}_known": False})
-    return result
+        whose = ("p", "s") if len(keys) == 1 else ("r",)
+        columns = ", ".join([*(f"{key} string" for key in keys), *(_COVERAGE.format(who=who) for who in whose)])
+        result = result.join(F.broadcast(ledgers.spark.createDataFrame(table, columns)), list(keys), "left")
+    return result.withColumns({f"{who}_known": F.expr(f"coalesce({who}_known, false)") for who in ("p", "r", "s")})
 
 
 def _as_row(each: Coverage) -> tuple[Any, ...]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pairbus.errors import PairbusError
 from pairbus.ledger import SCHEMA
@@ -37,8 +38,13 @@ FILES: Final = (
     "file string, writer string, pid bigint, started double, last double, ended boolean, cut boolean, "
     "gap_events bigint, bad_lines bigint"
 )
+_BY_URI: Final = (
+    "uri string, file string, writer string, pid bigint, by_broker boolean, series string, told_home string"
+)
 #: Names of the two tables in a folder of Parquet.
 TABLES: Final = ("events", "files")
+#: Bytes of JSON lines that are one of Parquet, about.
+_PACKED: Final = 10
 _REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]+://")
 _FIRST_LINE_MAX: Final = 4096
 _GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
@@ -69,11 +75,13 @@ class FileFacts:
 class Ledgers:
     """`events`: a row an event. `files`: a row a file. Both cached; `close` gives the memory back."""
 
-    def __init__(self, spark: SparkSession, events: DataFrame, files: DataFrame, cached: Sequence[DataFrame]) -> None:
+    def __init__(self, spark: SparkSession, events: DataFrame, files: DataFrame, lines: Lines | None = None) -> None:
+        """`lines`: where there is nothing else, they have been counted when they were read."""
         self.spark = spark
         self.events = events
         self.files = files
-        self._cached = list(cached)
+        self._lines = lines
+        self._cached: list[DataFrame] = []
 
     def __repr__(self) -> str:
         kept = self.file_facts.values()
@@ -96,14 +104,16 @@ class Ledgers:
         for table in self._cached:
             table.unpersist()
 
+    def _keep(self, *tables: DataFrame) -> None:
+        """To be given back with the rest."""
+        self._cached += tables
+
     @cached_property
     def facts(self) -> list[places.Fact]:
         """What each file says of each place, in few words: one pass over all events."""
-        from pyspark.sql import functions as F
-
-        table = self.events.selectExpr("*", *places.named(places.BY_NAME))
-        aggregates = [F.expr(expression).alias(name) for name, expression in places.FACTS.items()]
-        rows = table.groupBy(*places.FACT_KEYS).agg(*aggregates).collect()
+        if self._lines is not None:
+            return places.facts(self._lines.counted)
+        rows = _counted(self._placed, ("file", "by_broker")).collect()
         return places.facts([row.asDict() for row in rows])
 
     @cached_property
@@ -132,9 +142,63 @@ class Ledgers:
         from pyspark.sql import functions as F
 
         homes = places.homes(self.facts)
-        by_file = self.spark.createDataFrame(list(homes.items()), "file string, told_home string")
-        told = self.events.join(F.broadcast(by_file), "file", "left")
-        return told.selectExpr("*", *places.named({**places.BY_NAME, "home": places.HOME}))
+        if self._lines is not None:
+            told = self._lines.with_files(homes)
+        else:
+            by_file = self.spark.createDataFrame(list(homes.items()), "file string, told_home string")
+            told = self._placed.join(F.broadcast(by_file), "file", "left")
+        return told.selectExpr("*", f"{places.HOME} as home")
+
+    @cached_property
+    def _placed(self) -> DataFrame:
+        """Names are taken apart once, not by every question."""
+        placed = self.events.selectExpr("*", *places.named({**places.BY_ENTITY, **places.BY_FILE})).persist()
+        self._keep(placed)
+        return placed
+
+
+class Lines:
+    """What was read as JSON lines, by `uri`, the file as Spark calls it. `counted`: the rows of `places.facts`."""
+
+    def __init__(
+        self,
+        table: DataFrame,
+        counted: list[dict[str, Any]],
+        uris: Mapping[str, str],
+        writers: Mapping[str, tuple[str, int | None]],
+    ) -> None:
+        self.table = table
+        self.counted = counted
+        self._uris = uris
+        self._writers = writers
+
+    def with_files(self, homes: Mapping[str, str]) -> DataFrame:
+        """Names of files are long and few: they come from a small table rather than with every line."""
+        from pyspark.sql import functions as F
+
+        rows = []
+        for uri, file in self._uris.items():
+            writer, pid = self._writers[file]
+            rows.append((uri, file, writer, pid, writer == places.BROKER, places.series(file), homes.get(file)))
+        columns = (
+            "uri string, file string, writer string, pid bigint, by_broker boolean, series string, told_home string"
+        )
+        return self.table.join(F.broadcast(self.table.sparkSession.createDataFrame(rows, columns)), "uri").drop("uri")
+
+
+def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str, str]] | None = None) -> DataFrame:
+    """`places.FACTS` by `keys` and place. `more`: further figures, as counted from lines and as summed up of that."""
+    from pyspark.sql import functions as F
+
+    further = more or {}
+    of_lines = {**places.OF_LINES, **{name: first for name, (first, _) in further.items()}}
+    of_places = {**places.FACTS, **{name: then for name, (_, then) in further.items()}}
+    return (
+        table.groupBy(*keys, *(F.expr(key).alias(name) for name, key in places.LINE_KEYS.items()))
+        .agg(*(F.expr(expression).alias(name) for name, expression in of_lines.items()))
+        .groupBy(*keys, *places.FACT_KEYS)
+        .agg(*(F.expr(expression).alias(name) for name, expression in of_places.items()))
+    )
 
 
 def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
@@ -152,16 +216,20 @@ def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
                 lines.append(str(given))
         elif _is_parquet(Path(given)):
             root = _target(given)
-            tables.append((spark.read.parquet(f"{root}/events"), spark.read.parquet(f"{root}/files")))
+            tables.append((spark.read.parquet(f"{root}/events").select(*EVENTS), spark.read.parquet(f"{root}/files")))
         else:
             lines += [_escaped(path) for path in _local(Path(given))]
-    cached: list[DataFrame] = []
+    raw, told = None, None
     if lines:
-        tables.insert(0, _read_lines(spark, list(dict.fromkeys(lines)), cached))
+        raw, told, first = _read_lines(spark, list(dict.fromkeys(lines)))
+        tables.insert(0, first)
     events, files = tables[0]
     for more_events, more_files in tables[1:]:
         events, files = events.unionByName(more_events), files.unionByName(more_files)
-    return Ledgers(spark, events.select(*EVENTS), files, cached)
+    read = Ledgers(spark, events, files, told if len(tables) == 1 else None)
+    if raw is not None:
+        read._keep(raw)
+    return read
 
 
 def check_ledgers(*folders_or_files: str | Path) -> None:
@@ -169,6 +237,20 @@ def check_ledgers(*folders_or_files: str | Path) -> None:
     for given in folders_or_files:
         if not _REMOTE.match(str(given)) and not _is_parquet(Path(given)):
             _local(Path(given))
+
+
+def size_of(*folders_or_files: str | Path) -> int | None:
+    """Bytes of what `read_ledgers` would read, as JSON lines; None: somewhere else than on this machine."""
+    size = 0
+    for given in folders_or_files:
+        path = Path(given)
+        if _REMOTE.match(str(given)):
+            return None
+        if _is_parquet(path):
+            size += _PACKED * sum(each.stat().st_size for each in (path / "events").rglob("*.parquet"))
+        else:
+            size += sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*.jsonl")))
+    return size
 
 
 def _is_parquet(folder: Path) -> bool:
@@ -206,51 +288,60 @@ def _look_at(path: Path) -> None:
     check_first_line(str(path), first["schema"] if is_first else None, first.get("writer") if is_first else None)
 
 
-def _read_lines(spark: SparkSession, paths: list[str], cached: list[DataFrame]) -> tuple[DataFrame, DataFrame]:
+#: Of a file as a whole: as counted from lines, and as summed up from those.
+_OF_FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "started": ("min(if(schema is not null, t, null))", "min(started)"),
+    "ends": ("count_if(kind = 'end')", "sum(ends)"),
+    "gap_events": ("sum(if(kind = 'gap', events, 0))", "sum(gap_events)"),
+    "bad_lines": ("count(_bad)", "sum(bad_lines)"),
+}
+
+
+def _read_lines(spark: SparkSession, paths: list[str]) -> tuple[DataFrame, Lines, tuple[DataFrame, DataFrame]]:
+    """What is cached, the lines, and the tables `events` and `files`."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F
 
     reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
     try:
         read = reader.option("recursiveFileLookup", "true").json(paths)
     except AnalysisException as error:
         raise BadLedger(f"the ledger can't be read: {str(error).splitlines()[0]}") from None
-    # The name comes as a URI; a plus sign is none of its escapes.
-    name = F.expr("url_decode(replace(_metadata.file_path, '+', '%2B'))")
-    raw = read.withColumn("file", F.regexp_replace(name, "^file:/+", "/")).persist()
-    cached.append(raw)
-    is_end = F.expr("kind = 'end'")
-    found = (
-        raw.groupBy("file")
-        .agg(
-            F.max("schema").alias("schema"),
-            F.max("writer").alias("writer"),
-            F.max("pid").alias("pid"),
-            F.min(F.expr("if(schema is not null, t, null)")).alias("started"),
-            F.max("t").alias("last"),
-            F.coalesce(F.bool_or(is_end), F.lit(False)).alias("ended"),
-            F.coalesce(F.sum(F.expr("if(kind = 'gap', events, 0)")), F.lit(0)).alias("gap_events"),
-            F.count("_bad").alias("bad_lines"),
-        )
-        .collect()
-    )  # a row a file
-    rows = []
-    for row in sorted(found, key=lambda row: row["file"]):
-        check_first_line(row["file"], row["schema"], row["writer"])
-        rows.append(
-            (row["file"], row["writer"], row["pid"], row["started"], row["last"], row["ended"], not row["ended"],
-             row["gap_events"], row["bad_lines"])
-        )  # fmt: skip
-    if not rows:
+    is_event = "schema is null and _bad is null and kind is not null"
+    raw = read.selectExpr(
+        "*", "_metadata.file_path as uri", f"{is_event} as is_event", *places.named(places.BY_ENTITY)
+    ).persist()
+    # One pass fills the cache, tells the files, and counts what they say: a row for each file and place.
+    found = [row.asDict() for row in _counted(raw, ("uri", "schema", "writer", "pid", "is_event"), _OF_FILES).collect()]
+    by_file: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        row["file"] = file_name(row["uri"])
+        by_file.setdefault(row["file"], []).append(row)
+    if not by_file:
         raise BadLedger(f"{', '.join(paths)}: no ledger there: no *.jsonl file with lines in it")
-    files = spark.createDataFrame(rows, FILES)
-    events = (
-        raw.where("schema is null and _bad is null and kind is not null")
-        .drop("writer", "pid", "schema", "pairbus", "events", "_bad")
-        .withColumnsRenamed({"from": "from_state", "to": "to_state"})
-        .join(F.broadcast(files.select("file", "writer", "pid")), "file")
-    )
-    return events, files
+    rows = []
+    for file, told in sorted(by_file.items()):
+        schema, writer, pid = (_most(told, name) for name in ("schema", "writer", "pid"))
+        check_first_line(file, schema, writer)
+        ended = any(row["ends"] for row in told)
+        rows.append(
+            (file, writer, pid, _most(told, "started", min), _most(told, "last"), ended, not ended,
+             sum(row["gap_events"] or 0 for row in told), sum(row["bad_lines"] for row in told))
+        )  # fmt: skip
+    writers = {row[0]: (row[1], row[2]) for row in rows}
+    table = raw.where("is_event").drop("writer", "pid", "schema", "pairbus", "events", "_bad", "is_event")
+    counted = [{**row, "by_broker": writers[row["file"]][0] == places.BROKER} for row in found if row["is_event"]]
+    uris = {row["uri"]: row["file"] for row in found}
+    lines = Lines(table.withColumnsRenamed({"from": "from_state", "to": "to_state"}), counted, uris, writers)
+    return raw, lines, (lines.with_files({}).select(*EVENTS), spark.createDataFrame(rows, FILES))
+
+
+def _most(rows: Iterable[Mapping[str, Any]], name: str, choose: Callable[..., Any] = max) -> Any:
+    return choose((row[name] for row in rows if row[name] is not None), default=None)
+
+
+def file_name(uri: str) -> str:
+    """A file as people know it: Spark gives a URI. A plus sign is none of its escapes."""
+    return re.sub("^file:/+", "/", unquote(uri, errors="replace"))
 
 
 def check_first_line(file: str, schema: int | None, writer: str | None) -> None:
@@ -275,7 +366,7 @@ def _remote_parquet(spark: SparkSession, root: str) -> tuple[DataFrame, DataFram
     from pyspark.errors import AnalysisException
 
     try:
-        return spark.read.parquet(f"{root}/events"), spark.read.parquet(f"{root}/files")
+        return spark.read.parquet(f"{root}/events").select(*EVENTS), spark.read.parquet(f"{root}/files")
     except AnalysisException:
         return None
 

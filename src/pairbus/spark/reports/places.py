@@ -18,46 +18,62 @@ from pairbus.pairing.backlog import INFIX
 BROKER: Final = "broker"
 DEAD_LETTERS: Final = "/$deadletterqueue"
 SUBSCRIPTIONS: Final = "/subscriptions/"
-#: Added to every event. Names are compared as the service does, without regard to case.
-BY_NAME: Final[Mapping[str, str]] = {
-    "by_broker": f"writer = '{BROKER}'",
-    "series": r"regexp_replace(file, '-[0-9]+[.]jsonl$', '')",
+#: Added to every event: what its own line tells. Names are compared as the service does, without regard to case.
+BY_ENTITY: Final[Mapping[str, str]] = {
     "path": f"replace(lower(entity), '{DEAD_LETTERS}', '')",
     "is_dead": f"coalesce(contains(lower(entity), '{DEAD_LETTERS}'), false)",
     "in_backlog": f"coalesce(contains(lower(entity), '{INFIX}') and kind <> 'divert', false)",
     "place": f"case when contains(lower(entity), '{INFIX}') then path "
     f"else substring_index(path, '{SUBSCRIPTIONS}', 1) end",
+    "own_home": f"case when in_backlog then substring_index(lower(entity), '{INFIX}', 1) else lower(ns) end",
+}
+#: And what its file tells.
+BY_FILE: Final[Mapping[str, str]] = {
+    "by_broker": f"writer = '{BROKER}'",
+    "series": r"regexp_replace(file, '-[0-9]+[.]jsonl$', '')",
 }
 #: The primary namespace; a diverted message's is what its file tells otherwise, '' where it tells none.
-HOME: Final = (
-    f"case when in_backlog then substring_index(lower(entity), '{INFIX}', 1) "
-    "when kind = 'divert' then coalesce(told_home, '') else lower(ns) end"
-)
+HOME: Final = "case when not in_backlog and kind = 'divert' then coalesce(told_home, '') else own_home end"
 _TELLS_HOME: Final = "kind in ('send', 'ping', 'state') or (kind = 'move' and cause = 'syphon')"
 #: One row for each file and place: few enough for one machine, and all that is asked of files as wholes.
-FACT_KEYS: Final = ("file", "by_broker", "ns", "in_backlog", "place")
+FACT_KEYS: Final = ("ns", "in_backlog", "place")
+#: Counted first by these, which each line has ready, in numbers alone: Spark does that without sorting the lines. Names
+#: and lists are made of the few rows that are left.
+LINE_KEYS: Final[Mapping[str, str]] = {
+    **{name: name for name in (*FACT_KEYS, "entity")},
+    "stock_at": "case when kind = 'stock' then t end",
+}
 _NO_ID: Final = (
     "kind in ('send', 'divert') and mid is null and outcome in ('ok', 'duplicate') "
     "and coalesce(cause, 'app') <> 'syphon'"
 )
-FACTS: Final[Mapping[str, str]] = {
-    "name": "min(substring(entity, 1, length(place)))",
+_COUNTED: Final[Mapping[str, str]] = {
+    "tells_home": _TELLS_HOME,
+    "diverts": "kind = 'divert'",
+    "receives": "kind = 'receive'",
+    "states": "kind = 'state'",
+    "no_id": _NO_ID,
+    "numbered": f"{_NO_ID} and seq is not null",
+}
+OF_LINES: Final[Mapping[str, str]] = {
     "first": "min(t)",
     "last": "max(t)",
-    "tells_home": f"count_if({_TELLS_HOME})",
-    "diverts": "count_if(kind = 'divert')",
-    "receives": "count_if(kind = 'receive')",
-    "states": "count_if(kind = 'state')",
     # A snapshot tells of what was sent before it began; its line comes when it is complete.
     "asked": "max(case when kind = 'stock' then t - coalesce(ms, 0) / 1000 end)",
-    "completed": "slice(sort_array(collect_set(case when kind = 'stock' then t end), false), 1, 2)",
     "gap": "max(case when kind = 'gap' then t end)",
-    "no_id": f"count_if({_NO_ID})",
-    "numbered": f"count_if({_NO_ID} and writer = '{BROKER}' and seq is not null)",
+    **{name: f"count_if({condition})" for name, condition in _COUNTED.items()},
+}
+FACTS: Final[Mapping[str, str]] = {
+    "name": "min(substring(entity, 1, length(place)))",
+    "completed": "slice(sort_array(collect_set(stock_at), false), 1, 2)",
+    "first": "min(first)",
+    "last": "max(last)",
+    "asked": "max(asked)",
+    "gap": "max(gap)",
+    **{name: f"sum({name})" for name in _COUNTED},
 }
 _AS_COUNTED: Final = (
     "file", "by_broker", "in_backlog", "first", "last", "diverts", "receives", "states", "asked", "gap", "no_id",
-    "numbered",
 )  # fmt: skip
 _SERIES: Final = re.compile(r"-[0-9]+[.]jsonl$")
 
@@ -97,7 +113,7 @@ def facts(rows: Iterable[Mapping[str, Any]]) -> list[Fact]:
             Fact(
                 **{name: row[name] for name in _AS_COUNTED},
                 ns=ns, place=place, name=row["name"] or place, home=home, tells_home=row["tells_home"] > 0,
-                completed=tuple(row["completed"]),
+                completed=tuple(row["completed"]), numbered=row["numbered"] if row["by_broker"] else 0,
             )
         )  # fmt: skip
     known = homes(made)
@@ -124,15 +140,20 @@ def homes(facts: Iterable[Fact]) -> dict[str, str]:
             wanted.append(fact.file)
         if fact.tells_home and fact.ns is not None:
             by_file.setdefault(fact.file, set()).add(fact.ns)
-            by_series.setdefault(_SERIES.sub("", fact.file), set()).add(fact.ns)
+            by_series.setdefault(series(fact.file), set()).add(fact.ns)
             everywhere.add(fact.ns)
     found = {}
     for file in wanted:
-        for known in (by_file.get(file, set()), by_series.get(_SERIES.sub("", file), set()), everywhere):
+        for known in (by_file.get(file, set()), by_series.get(series(file), set()), everywhere):
             if len(known) == 1:
                 found[file] = next(iter(known))
                 break
     return found
+
+
+def series(file: str) -> str:
+    """The files of one process, as `BY_FILE` has it."""
+    return _SERIES.sub("", file)
 
 
 def named(expressions: Mapping[str, str]) -> list[str]:
