@@ -101,15 +101,20 @@ class Bench:
     def spark_step(self, host: SparkHost, case: str, who: str, count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
             total = await self.fill(count)
-            measured = await self.timed(total, _Cpu(host.pid), lambda: self._drain(host))
+            said: dict[str, float] = {}
+
+            async def work() -> None:
+                said.update(await self._drain(host))
+
+            measured = await self.timed(total, _Cpu(host.pid), work)
             await self.empty(total)
-            return {(case, who): measured}
+            return {(case, who): {**measured, **flow(said)}}
 
         return Step(f"{case}: {who}", run)
 
-    async def _drain(self, host: SparkHost) -> None:
+    async def _drain(self, host: SparkHost) -> dict[str, float]:
         primary, secondary = self.primary.connection_string, self.secondary.connection_string
-        await asyncio.to_thread(host.ask, "drain", primary=primary, secondary=secondary, paths=PATHS)
+        return await asyncio.to_thread(host.ask, "drain", primary=primary, secondary=secondary, paths=PATHS)
 
     def engine_step(self, count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
@@ -156,6 +161,12 @@ class Bench:
             return {(WRITE, "append"): written, (READ, "all columns"): found}
 
         return Step("connector", run)
+
+
+def flow(said: Mapping[str, float]) -> Metrics:
+    """When a drain's first message was confirmed, and the rate after its first batch, if there was a second one."""
+    later = {"flowing": said["later"] / said["later_s"]} if said["later_s"] > 0 else {}
+    return {"first_s": said["first_s"], **later}
 
 
 class _Own(_Cpu):

@@ -1,7 +1,8 @@
 """A process with a Spark session, told by lines of JSON what to do: `python -m benchmarks.spark_host MASTER`.
 
 Apart from the benchmark's own process, since a process can have one session only, and so that the CPU of Spark (the
-JVM and its Python workers) can be told from the rest. Answers each line with one: the seconds that it took.
+JVM and its Python workers) can be told from the rest. Answers each line with one: the seconds that it took, and of a
+drain also those to the first message that the primary confirmed, and how many came after the first batch, how fast.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.servers import _die_with_parent
@@ -36,11 +38,11 @@ class SparkHost:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, what: str, **arguments: Any) -> float:
+    def ask(self, what: str, **arguments: Any) -> dict[str, float]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
         self._process.stdin.flush()
-        return float(self._answer()["seconds"])
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -78,11 +80,16 @@ def _serve(master: str) -> None:
     spark = session(master)
     spark.range(2).count()
 
-    def drain(primary: str, secondary: str, paths: list[str]) -> None:
+    def drain(primary: str, secondary: str, paths: list[str]) -> dict[str, float]:
         queues = [(path, index) for index, path in enumerate(paths)]
-        left = SparkSyphon(Address(primary), Address(secondary), queues, spark=spark, drain=True).run()
-        if left:
-            raise RuntimeError(f"left behind: {left}")
+        begun = time.time()
+        moving = SparkSyphon(Address(primary), Address(secondary), queues, spark=spark, drain=True)
+        left = moving.run()
+        moved = moving.report().moved
+        if left or moving.moved_from is None or moving.moved_until is None or moving.moved_at_first is None:
+            raise RuntimeError(f"left behind: {left}; {moved} moved")
+        count, until = moving.moved_at_first
+        return {"first_s": moving.moved_from - begun, "later": moved - count, "later_s": moving.moved_until - until}
 
     def read(namespace: str, entity: str) -> None:
         source = spark.read.format("servicebus").options(connectionString=namespace, entity=entity).load()
@@ -93,17 +100,17 @@ def _serve(master: str) -> None:
         sink = rows.write.format("servicebus").options(connectionString=namespace, entity=entity)
         sink.mode("append").save()
 
-    told = {"drain": drain, "read": read, "write": write}
+    told: dict[str, Callable[..., dict[str, float] | None]] = {"drain": drain, "read": read, "write": write}
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         begun = time.perf_counter()
         try:
-            told[request.pop("what")](**request)
+            more = told[request.pop("what")](**request) or {}
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}), flush=True)
         else:
-            print(json.dumps({"seconds": time.perf_counter() - begun}), flush=True)
+            print(json.dumps({"seconds": time.perf_counter() - begun, **more}), flush=True)
     spark.stop()
 
 

@@ -429,15 +429,21 @@ def test_a_deeper_backlog_is_held_against_the_smallest() -> None:
     depths = ["10 messages", "20 messages"]
     outcome = Outcome(
         {
-            (scale.DEPTH, depths[0]): rate(100.0),
-            (scale.DEPTH, depths[1]): rate(90.0),
+            (scale.DEPTH, depths[0]): {**rate(10.0), "flowing": Series((100.0,))},
+            (scale.DEPTH, depths[1]): {**rate(15.0), "flowing": Series((90.0,))},
             (scale.EXECUTORS, "local-cluster[2,1,1024]"): rate(50.0),
         }
     )
     first, second, cluster, start = scale.rows_from(outcome, depths, {"local[2,4]": 9.0})
     assert "flat" not in first.metrics
-    assert second.metrics["flat"].values == (0.9,)
+    assert second.metrics["flat"].values == (0.9,), "of the flowing rates"
     assert (cluster.case, start.metrics["seconds"].median) == (scale.EXECUTORS, 9.0)
+
+
+def test_a_drain_s_first_message_is_told_from_the_rate_of_the_others() -> None:
+    said = {"seconds": 9.0, "first_s": 3.0, "later": 1_000.0, "later_s": 5.0}
+    assert spark.flow(said) == {"first_s": 3.0, "flowing": 200.0}
+    assert spark.flow({**said, "later": 0.0, "later_s": 0.0}) == {"first_s": 3.0}, "there was one batch"
 
 
 @pytest.mark.slow

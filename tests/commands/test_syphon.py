@@ -20,6 +20,7 @@ from pairbus.broker.control import request
 from pairbus.cli import main
 from pairbus.commands import syphon
 from pairbus.pairing.backlog import path
+from pairbus.syphon import roster
 from pairbus.wire.sync import LoopThread
 
 from ..syphon.conftest import Clock
@@ -311,9 +312,67 @@ class TestSyphon:
         result = run(*DRAIN)
         assert result.code == 0
         assert "nothing to drain" in result.err
+
+    @pytest.fixture
+    def sigterm(self) -> Iterator[int]:
+        """Harmless for the tests, should the command have ended before it comes."""
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        yield signal.SIGTERM
+        signal.signal(signal.SIGTERM, before)
+
+    @pytest.mark.parametrize("engine", ["in-process", "spark"])
+    def test_p36_waits_for_the_first_queue_until_a_signal(
+        self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, sigterm: int, engine: str
+    ) -> None:
+        """On Spark, without starting it."""
+        monkeypatch.setitem(syphon.SHOW_S, "json", 0.1)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), sigterm))
+        greeting = roster.Roster.greeting
+
+        def started(self: roster.Roster) -> str | None:
+            timer.start()
+            return greeting(self)
+
+        monkeypatch.setattr(roster.Roster, "greeting", started)
+        result = run("syphon", "--engine", engine, "--json")
+        timer.join()
+        assert result.code == 0, result.err
+        assert result.err == (
+            f"pairbus: 127.0.0.1 has no backlog queue of {pair.name} yet; waiting for the first to appear "
+            "(pairbus provision makes them)\n"
+        )
+        told = [json.loads(line) for line in result.out.splitlines()]
+        assert told[0]["waiting_for"] == f"127.0.0.1 has no backlog queue of {pair.name} yet"
+        assert (told[-1]["kind"], told[-1]["outcome"], told[-1]["moved"]) == ("result", "stopped", 0)
+
+    def test_p36_goes_on_when_the_first_queue_is_there_and_takes_in_more(
+        self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, sigterm: int
+    ) -> None:
+        monkeypatch.setattr(roster, "FIRST_S", 0.2)
+        monkeypatch.setattr(roster, "LIST_S", 0.2)
+        orders = pair.destination("orders")
+
+        def outage() -> None:
+            try:
+                for index in range(2):
+                    time.sleep(0.5)
+                    pair.backlog(index)
+                    pair.divert(index, [diverted(orders, f"m{index}")])
+                    end = time.monotonic() + 10
+                    while pair.left(index) and time.monotonic() < end:
+                        time.sleep(0.05)
+            finally:
+                os.kill(os.getpid(), sigterm)
+
+        application = threading.Thread(target=outage)
+        application.start()
         result = run("syphon", "--engine", "in-process")
-        assert result.code == 1
-        assert "pairbus provision makes them" in result.err
+        application.join()
+        assert result.code == 0, result.err
+        assert result.out.startswith("2 messages moved")
+        assert pair.ids(orders) == ["m0", "m1"]
+        told = [line for line in result.err.splitlines() if "new backlog queue" in line]
+        assert told == [f"pairbus: a new backlog queue: {path(pair.name, index)}" for index in range(2)]
 
     def test_until_a_signal(self, pair: Any, run: Run) -> None:
         pair.backlog(0)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.lock_reader import MOVES, POLLS, LockStream, Share, take
+from pairbus.spark.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
 from pairbus.spark.noticeboard import STOP, Noticeboard
 from pairbus.spark.options import parse
 from pairbus.spark.pipelines.selection import Selection
 from pairbus.spark.schema import read
+from pairbus.wire.sync import Receiver
 
-from .conftest import Pair, peeked, wire
+from .conftest import Pair, admin_of, peeked, wire
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
@@ -66,6 +67,51 @@ def test_p37_nothing_to_move_is_no_batch(pair: Pair, stream: Callable[..., LockS
     first = idle.initialOffset()
     for _ in range(50):
         assert idle.latestOffset(first) == first
+
+
+def test_the_first_batch_is_not_empty_where_there_is_something(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs the first batch whatever its offset, and an empty one takes as long."""
+    monkeypatch.setattr("pairbus.spark.lock_reader.BEGIN_S", 20.0)
+    send(pair, "a", 1)
+    send(pair, "b", 1)
+    reading = stream()
+    assert reading.latestOffset(reading.initialOffset())["entities"] == ["a", "b"]
+
+
+def test_the_first_batch_does_not_wait_for_queues_that_are_empty(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.spark.lock_reader.BEGIN_S", 20.0)
+    send(pair, "b", 1)
+    reading = stream()
+    begun = time.monotonic()
+    assert reading.latestOffset(reading.initialOffset())["entities"] == ["b"]
+    assert time.monotonic() - begun < 10
+    reading.stop()
+    monkeypatch.setattr("pairbus.spark.lock_reader.BEGIN_S", 0.1)
+    with wire(pair.secondary) as client:
+        receiver = client.receiver("b")
+        receiver.complete(receiver.receive(1, max_wait=5))
+    idle = stream()
+    assert idle.latestOffset(idle.initialOffset()) == idle.initialOffset(), "the time is over"
+
+
+def test_a_reader_asks_what_there_is_and_waits_for_the_first_only(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    receive = Receiver.receive
+
+    def receive_and_tell(self: Receiver, count: int = 1, max_wait: float | None = None) -> Any:
+        waits.append(max_wait)
+        return receive(self, count, max_wait)
+
+    monkeypatch.setattr(Receiver, "receive", receive_and_tell)
+    send(pair, "a", 3)
+    assert len(rows(stream(), {"epoch": 0}, {"epoch": 5, "entities": ["a"], "count": 10})) == 3
+    assert waits[0] == WAIT_FIRST_S and set(waits[1:]) == {0.0}
 
 
 def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[..., LockStream]) -> None:
@@ -185,6 +231,50 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
         assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 1
     finally:
         reading.stop()
+
+
+def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_watched_too(
+    pair: Pair, stream: Callable[..., LockStream], make_queue: Callable[..., None], tmp_path: Path
+) -> None:
+    reading = stream()
+    start = reading.initialOffset()
+    assert reading.latestOffset(start) == start
+    make_queue(pair.secondary, "late")
+    send(pair, "late", 2)
+    Noticeboard(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 2
+    assert repr(reading._watcher) == "<Watcher 1 of 3 queues have messages>"
+    reading.stop()
+    again = stream()  # a query that is started again reads the board from its beginning
+    again.latestOffset(start)
+    assert repr(again._watcher) == "<Watcher 0 of 3 queues have messages>"
+
+
+def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
+    pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
+) -> None:
+    """Spark would run a batch that fails again and again, and the other queues would wait for it."""
+    reading = stream()
+    board = Noticeboard(tmp_path)
+    with admin_of(pair.secondary) as admin:
+        admin.create_queue("short-lived")
+        board.append(QUEUES, {"entities": ["short-lived"]})
+        start = reading.initialOffset()
+        send(pair, "short-lived", 1)
+        send(pair, "a", 1)
+        wait_for(lambda: len(reading._watching().ready()) == 2)
+        end = reading.latestOffset(start)
+        admin.delete_queue("short-lived")
+    assert end["entities"] == ["a", "short-lived"]
+    assert [row["entity"] for row in rows(reading, start, end)] == ["a"]
+    assert reading.latestOffset(end) == end
+    assert "short-lived" not in reading._watching().ready()
+    told: list[dict[str, Any]] = []
+    wait_for(lambda: told.extend(board.news(POLLS)) or [each for each in told if "error" in each])
+    assert {(each["entity"], each["condition"]) for each in told if "error" in each} == {
+        ("short-lived", "amqp:not-found")
+    }
 
 
 def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(

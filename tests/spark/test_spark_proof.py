@@ -20,7 +20,9 @@ import pytest
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
 from pairbus.pairing.aliases import BROKER_ANNOTATIONS, send_away
+from pairbus.spark import syphon
 from pairbus.spark.schema import read
+from pairbus.syphon import roster
 
 from .conftest import Pair, admin_of, peeked, wire
 
@@ -190,6 +192,45 @@ def _bare(payload: bytes) -> Any:
         payload[body[0] : body[1]],
         read(payload).get("time_to_live"),
     )
+
+
+def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
+    spark: Any, pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "FIRST_S", 0.5)
+    monkeypatch.setattr(roster, "LIST_S", 0.5)
+    make_queue(pair.primary, "orders")
+    with (
+        admin_of(pair.secondary) as admin,
+        syphon(
+            pair.primary.connection_string,
+            pair.secondary.connection_string,
+            spark=spark,
+            primary_name="contoso",
+            ca_file=pair.secondary.ca_file,
+        ) as running,
+    ):
+
+        def brings_home(index: int, count: int) -> None:
+            send(pair, BACKLOG[index], *(send_away(plain(n), "orders") for n in range(count)), secondary=True)
+            wanted, end = running.report().moved + count, time.monotonic() + 60
+            while running.report().moved < wanted:
+                assert time.monotonic() < end and running.is_running, running
+                time.sleep(0.05)
+
+        assert "has no backlog queue of contoso yet" in running.report().line()
+        make_queue(pair.secondary, BACKLOG[0])
+        brings_home(0, 10)
+        admin.create_queue(BACKLOG[1])
+        brings_home(1, 20)
+        begun = spark.streams.active[0].runId
+        admin.delete_queue(BACKLOG[1])
+        make_queue(pair.secondary, BACKLOG[2])
+        brings_home(2, 30)
+        brings_home(0, 5)
+        assert spark.streams.active[0].runId == begun, "the query was not disturbed"
+        assert running.report().waiting_for is None
+    assert all(peeked(pair.secondary, BACKLOG[index]) == [] for index in (0, 2))
 
 
 PROGRAM = """

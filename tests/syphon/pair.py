@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -15,6 +16,8 @@ from pairbus.broker import Broker
 from pairbus.pairing.backlog import QUEUE_PROPERTIES, path
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
+from pairbus.syphon.roster import Roster
 from pairbus.testing import fault
 from pairbus.wire import WireClient
 
@@ -85,6 +88,15 @@ class Pair:
 
     def engine(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> SyphonEngine:
         return SyphonEngine(self.primary, self.secondary, queues, wall=self.clock, **options)
+
+    def lister(self, queues: Sequence[tuple[str, int | None]]) -> Lister:
+        def admin() -> Any:
+            return ServiceBusAdministrationClient.from_connection_string(
+                self.west.connection_string, connection_verify=self.west.ca_file, **OPTIONS
+            )
+
+        roster = Roster(self.name, "west", [queue for queue, _ in queues])
+        return Lister(roster, partial(list_backlog, admin, self.name))
 
     @asynccontextmanager
     async def running(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> AsyncIterator[SyphonEngine]:

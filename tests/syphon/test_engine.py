@@ -22,7 +22,7 @@ from pairbus.amqp.types import Symbol, Timestamp, UByte
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import path
 from pairbus.syphon import engine as engine_module
-from pairbus.syphon import lanes, sources
+from pairbus.syphon import lanes, roster, sources
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
@@ -414,6 +414,100 @@ class TestOutages:
         assert outcome.report.moved == 5
 
 
+class TestQueuesThatComeAndGo:
+    @pytest.fixture(autouse=True)
+    def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(roster, "LIST_S", 0.2)
+        monkeypatch.setattr(roster, "FIRST_S", 0.2)
+
+    async def test_p36_a_queue_that_is_made_while_it_runs(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        async with pair.running(queues, lister=pair.lister(queues)) as engine:
+            await until(lambda: engine.sources[0]._receiving is not None)
+            engine.progress.counted(0)
+            polling = engine.sources[0]._receiving
+            await pair.backlog(3)
+            await pair.divert(3, numbered(orders, 5))
+            await until(lambda: engine.progress.moved_count == 5)
+            assert engine.sources[0]._receiving is polling, "what was under way goes on"
+            assert [source.index for source in engine.sources] == [0, 3]
+            assert engine.report().remaining == 0
+            # the long poll (P37) of the new queue too
+            await until(lambda: all(source._receiving is not None for source in engine.sources))
+            await pair.divert(0, [diverted(orders, "m9")])
+            await until(lambda: engine.progress.moved_count == 6 and engine.underway.in_hand == 0)
+        assert await pair.left(3) == 0
+        assert caplog.messages.count(f"a new backlog queue: {path(pair.name, 3)}") == 1
+
+    async def test_p36_the_first_queue_of_all(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+        orders = await pair.destination("orders")
+        async with pair.running([], lister=pair.lister([])) as engine:
+            await until(lambda: caplog.messages)
+            assert "waiting for the first to appear (pairbus provision makes them)" in caplog.messages[0]
+            assert engine.report().line().endswith(f"waiting: west has no backlog queue of {pair.name} yet")
+            assert not engine.primary_client.is_connected, "nothing to do there"
+            await pair.backlog(0)
+            await pair.divert(0, numbered(orders, 3))
+            await until(lambda: engine.progress.moved_count == 3 and engine.underway.in_hand == 0)
+            assert engine.report().waiting_for is None
+        async with pair.running([], lister=pair.lister([])):
+            pass  # it stops while it waits
+
+    async def test_p36_no_listing_no_news(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0)
+        async with pair.running(queues, lister=pair.lister(queues)) as engine:
+            with pair.fault("no-manage", "west"):
+                await until(lambda: any("can't be listed" in line for line in caplog.messages))
+                await pair.divert(0, numbered(orders, 3))
+                await until(lambda: engine.progress.moved_count == 3)
+                await asyncio.sleep(0.6)
+            await until(lambda: any("can be listed again" in line for line in caplog.messages))
+        assert sum("can't be listed" in line for line in caplog.messages) == 1
+
+    async def test_p36_a_queue_that_is_deleted_stops_no_other(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(sources, "MISSING_S", 0.5)
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, 1)
+        gone = queues[1][0]
+        async with pair.running(queues) as engine:
+            await until(lambda: all(source._receiving is not None for source in engine.sources))
+            opened: list[str] = []
+            open_ = engine.secondary_client.receiver
+
+            async def counted(entity: str, **options: Any) -> Any:
+                opened.append(entity)
+                return await open_(entity, **options)
+
+            monkeypatch.setattr(engine.secondary_client, "receiver", counted)
+            await pair.manage(pair.west, lambda admin: admin.delete_queue(gone))
+            await until(lambda: engine.sources[1].is_missing)
+            await pair.divert(0, numbered(orders, 3))
+            await until(lambda: engine.progress.moved_count == 3)
+            assert engine.report().waiting_for is None, "nothing is wrong with the secondary"
+            await asyncio.sleep(1.0)
+            assert set(opened) == {gone} and len(opened) <= 4, "once in MISSING_S"
+            assert caplog.messages == [f"{gone} does not exist any more; it is looked for again"]
+            await pair.backlog(1)
+            await pair.divert(1, numbered(orders, 2, "n"))
+            await until(lambda: engine.progress.moved_count == 5 and engine.underway.in_hand == 0)
+
+    async def test_p39_its_queue_is_deleted_while_a_message_is_on_its_way(self, pair: Pair) -> None:
+        orders = await pair.destination("orders")
+        queues = await pair.backlog(0, 1)
+        with pair.fault("latency", entity=orders, delay=1.0):
+            async with pair.running(queues) as engine:
+                await pair.divert(1, numbered(orders, 3))
+                await until(lambda: engine.underway.in_hand == 3)
+                await pair.manage(pair.west, lambda admin: admin.delete_queue(queues[1][0]))
+                await pair.divert(0, numbered(orders, 2, "n"))
+                await until(lambda: engine.progress.moved_count == 5 and engine.underway.in_hand == 0)
+        assert await pair.ids(orders) == sorted([*names(3), *names(2, "n")])
+
+
 class TestLocks:
     async def test_locks_of_slow_sends_are_renewed(self, pair: Pair) -> None:
         orders = await pair.destination("orders")
@@ -456,6 +550,8 @@ class TestStopping:
     async def test_no_queue_at_all(self, pair: Pair) -> None:
         with pytest.raises(ValueError, match="no backlog queue"):
             pair.engine([])
+        with pytest.raises(ValueError, match="no backlog queue"):
+            pair.engine([], lister=pair.lister([]), drain=True)
 
 
 class TestLedger:

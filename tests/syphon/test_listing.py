@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.syphon.listing import OPTIONS, Listed, ListingFailed, list_backlog, reason
+from pairbus.syphon import roster as roster_module
+from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, reason
+from pairbus.syphon.roster import Listed, Roster
 
 from .pair import Pair, diverted
 
@@ -41,6 +44,35 @@ async def test_a_certificate_that_nobody_vouches_for(pair: Pair) -> None:
     make = ServiceBusAdministrationClient.from_connection_string
     with pytest.raises(ListingFailed, match="--ca-file"):
         await list_backlog(lambda: make(pair.west.connection_string, **OPTIONS), pair.name)
+
+
+async def test_p36_new_queues_are_told_and_a_listing_that_fails_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(roster_module, "LIST_S", 0.0)
+    answers: list[Any] = [
+        [Listed("0", 0, 0, 0)],
+        ListingFailed("no Manage right"),
+        ValueError("no XML"),
+        [Listed("0", 0, 0, 0), Listed("1", 1, 5, 0)],
+    ]
+
+    async def find() -> list[Listed]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    taken: list[Listed] = []
+    lister = Lister(Roster("contoso", "backup", ["0"], count=2), find)
+    assert repr(lister) == "<Lister <Roster contoso on backup: 1 queues>>"
+    await asyncio.wait_for(lister.keep_listing(taken.extend), 5)
+    assert (taken, answers) == ([Listed("1", 1, 5, 0)], [])
+    assert caplog.messages == [
+        "backup: the backlog queues of contoso can't be listed: no Manage right; those that are known are read on",
+        "the backlog queues of contoso can be listed again",
+        "a new backlog queue: 1",
+    ]
 
 
 def response(status: int) -> HttpResponseError:

@@ -58,6 +58,15 @@ def test_more_than_was_counted() -> None:
     assert progress.moved_count == 8
 
 
+def test_messages_of_a_queue_that_is_new() -> None:
+    progress = Progress(0.0)
+    progress.found(7)
+    assert progress.report(1.0).remaining is None, "nobody has counted the others"
+    progress.counted(5)
+    progress.found(7)
+    assert progress.report(1.0).remaining == 12
+
+
 def test_trouble_that_is_over_is_not_told() -> None:
     progress = Progress(0.0)
     progress.left("news", 1)

@@ -27,6 +27,7 @@ from pairbus.commands.progress_bar import bar
 if TYPE_CHECKING:
     from pairbus.syphon.engine import Outcome
     from pairbus.syphon.inspection import Depth
+    from pairbus.syphon.listing import Lister
     from pairbus.syphon.progress import Report
 
 UNAVAILABLE: Final = 3
@@ -100,7 +101,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
 @namespace_option("primary", "Where the messages belong.")
 @namespace_option("secondary", "Where the backlog is.")
 @_primary_name
-@_count(None, "Read the backlog queues 0 to N-1. By default all that exist; without the Manage right 0 to 9.")
+@_count(None, "Read the backlog queues 0 to N-1. By default all, new ones too; without the Manage right 0 to 9.")
 @_ca_file
 @click.option("--drain", is_flag=True, help="End when the backlog is empty.")
 @click.option("--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most.")
@@ -143,6 +144,9 @@ def syphon(
 
     A message leaves the backlog only after the primary has confirmed it. Several may run at once.
 
+    Backlog queues that are made while it runs are found within minutes; where there is none yet, it waits for the
+    first.
+
     With --drain the exit code is 0 when the backlog is empty, and 3 when only messages for destinations that are
     unavailable remain; these are listed.
 
@@ -162,11 +166,9 @@ def syphon(
         from pairbus.ledger import LedgerWriter
 
         queues = await _queues(secondary, ca_file, name, count, orphans, partial(click.echo, err=True))
-        if not queues:
-            if drain:
-                click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
-                return 0
-            raise click.ClickException(f"{secondary.host} has no backlog queue of {name}; pairbus provision makes them")
+        if not queues and drain:
+            click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
+            return 0
         writer = None if ledger is None else LedgerWriter(ledger, "syphon")
         try:
             made = make_engine(
@@ -178,6 +180,7 @@ def syphon(
                 dead_letters=dead_letters,
                 count_backlog_time=count_backlog_time,
                 ledger=writer,
+                lister=None if drain else _lister(secondary, ca_file, name, queues, count, orphans),
             )
             counts = [each.dead_letters if dead_letters else each.messages for each in queues]
             depth = None if None in counts else sum(count or 0 for count in counts)
@@ -268,6 +271,7 @@ async def _queues(
     """The queues to read or look at."""
     from pairbus.pairing import backlog
     from pairbus.syphon.listing import OPTIONS, ListingFailed, list_backlog
+    from pairbus.syphon.roster import Roster
 
     try:
         listed = await list_backlog(lambda: secondary.admin(ca_file, **OPTIONS), name)
@@ -279,11 +283,30 @@ async def _queues(
         known = count or COUNT
         tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
         return [Queue(backlog.path(name, index), index) for index in range(known)]
-    return [
-        Queue(*each)
-        for each in listed
-        if orphans or (each.number is not None and (count is None or each.number < count))
-    ]
+    return [Queue(*each) for each in Roster(name, secondary.host, count=count, orphans=orphans).listed(listed).queues]
+
+
+def _lister(
+    secondary: NamespaceArgument,
+    ca_file: Path | None,
+    name: str,
+    queues: Sequence[Queue],
+    count: int | None,
+    orphans: bool,
+) -> Lister:
+    """Finds the queues that are made while it runs (P36)."""
+    from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
+    from pairbus.syphon.roster import Roster
+
+    roster = Roster(
+        name,
+        secondary.host,
+        [each.path for each in queues],
+        count=count,
+        orphans=orphans,
+        is_blind=any(each.messages is None for each in queues),
+    )
+    return Lister(roster, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
 
 
 async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:

@@ -10,26 +10,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from pairbus.syphon.daemon_thread import on_a_thread
 
 from .findings import Findings
 from .plan import DrillPlan
 from .reckoning import Reports, reckon
 from .rehearsal import Hook, Rehearsal
 from .story import Line
-from .syphoning import Spark, on_a_thread
+from .syphoning import Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-#: A drill's ledgers are small and its questions many: compiling each of them would take longer than answering it.
-SMALL: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
 
 
 async def conduct(
@@ -59,14 +52,19 @@ async def conduct(
 
 def read_reports(session: SparkSession, folder: Path, said: Callable[[str], object] = lambda text: None) -> Reports:
     """`said` hears what has been read, one by one."""
+    from pairbus.spark.reports import effort
     from pairbus.spark.reports.audit import audit
     from pairbus.spark.reports.availability import availability
     from pairbus.spark.reports.cost_report import cost_report
-    from pairbus.spark.reports.ledgers import read_ledgers
+    from pairbus.spark.reports.ledgers import read_ledgers, size_of
     from pairbus.spark.reports.series import series
 
-    for name, value in SMALL.items():
-        session.conf.set(name, value)
+    is_small = effort.is_small(size_of(folder))
+    for name, value in effort.SQL.items():
+        if is_small:
+            session.conf.set(name, value)
+        else:
+            session.conf.unset(name)
     with read_ledgers(session, folder) as ledgers:
         followed = audit(ledgers).summary
         said(f"audit: {followed['confirmed']:,} messages followed, lost {followed['lost']:,}")

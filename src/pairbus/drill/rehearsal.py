@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.broker.control import request
+from pairbus.syphon.daemon_thread import on_a_thread
 
 from . import staging
 from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
 from .story import Line, Story
-from .syphoning import Spark, Syphoning, on_a_thread
+from .syphoning import Spark, Syphoning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,14 +7,14 @@ the session waits for `ready`. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing import backlog
+from pairbus.syphon.daemon_thread import on_a_thread
 from pairbus.syphon.endpoint import Endpoint
 
 from .plan import PRIMARY, SECONDARY, DrillPlan
@@ -23,42 +23,12 @@ from .processes import DrillFailed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pairbus.spark.syphon import SparkSyphon
     from pairbus.syphon.progress import Report
 
 LOOK_S: Final = 0.25
 #: A drain of a backlog that does not get empty is given up after so long: the audit says what remains.
 DRAIN_S: Final = 120.0
-
-T = TypeVar("T")
-
-
-async def on_a_thread(work: Callable[[], T]) -> T:
-    """A daemon thread: nobody waits for it when the drill is interrupted, unlike one of an executor's."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(tell, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
-
-    threading.Thread(target=run, name="pairbus-drill", daemon=True).start()
-    return await done
 
 
 def check_spark() -> Callable[..., SparkSession]:
@@ -137,30 +107,23 @@ class Syphoning:
         tell(self._before)
 
     async def warm_up(self) -> None:
-        """A drain of nothing: the first query of a session takes seconds that later ones don't."""
-        if self._plan.engine == "spark":
-            await self.drain(lambda moved: None)
+        """The first query of a session takes seconds that later ones don't."""
+        if self._plan.engine != "spark":
+            return
+        made = self._spark_syphon(await self._spark.ready())
+        warming = asyncio.ensure_future(on_a_thread(made.warm_up))
+        try:
+            await asyncio.shield(warming)
+        finally:
+            made.stop()
+            await asyncio.wait({warming})
 
     async def _on_spark(self, tell: Callable[[Report], None]) -> Report:
-        from pairbus.spark.options import Address
         from pairbus.spark.starting import RunningSyphon
-        from pairbus.spark.syphon import SparkSyphon
 
         spark = await self._spark.ready()
         writer = LedgerWriter(self._ledger, "syphon")
-        running = RunningSyphon(
-            SparkSyphon(
-                Address(self._primary),
-                Address(self._secondary),
-                self._queues,
-                primary_label=PRIMARY,
-                secondary_label=SECONDARY,
-                spark=spark,
-                drain=True,
-                ledger=writer,
-            ),
-            writer,
-        )
+        running = RunningSyphon(self._spark_syphon(spark, writer), writer)
         try:
             while running.is_running:
                 await asyncio.sleep(LOOK_S)
@@ -170,6 +133,21 @@ class Syphoning:
             if running.is_running:
                 await on_a_thread(running.stop)
         return running.report()
+
+    def _spark_syphon(self, spark: SparkSession, writer: LedgerWriter | None = None) -> SparkSyphon:
+        from pairbus.spark.options import Address
+        from pairbus.spark.syphon import SparkSyphon
+
+        return SparkSyphon(
+            Address(self._primary),
+            Address(self._secondary),
+            self._queues,
+            primary_label=PRIMARY,
+            secondary_label=SECONDARY,
+            spark=spark,
+            drain=True,
+            ledger=writer,
+        )
 
     async def _in_process(self, tell: Callable[[Report], None]) -> Report:
         from pairbus.syphon.engine import SyphonEngine

@@ -1,18 +1,65 @@
 """Queues as DataFrames, and the syphon at scale. Comes with the extra `spark`; nothing else in pairbus imports pyspark.
 
 from pairbus.spark import register, session, syphon
+
+The names are looked up when they are first asked for. Every Python process that Spark starts imports this package, for
+the reader or the writer in it: it must not pay for the SDK and the pipelines, which only the application needs.
 """
 
-from .engine import SparkEngine
-from .options import InvalidOption
-from .pipelines.archive import archive, archived, restore
-from .pipelines.move import move
-from .pipelines.pipeline import carry, locked
-from .session import session
-from .source import register
-from .starting import RunningSyphon, syphon
+import sys
+from types import ModuleType
 
-__all__ = [
-    "InvalidOption", "RunningSyphon", "SparkEngine", "archive", "archived", "carry", "locked", "move", "register",
-    "restore", "session", "syphon",
-]  # fmt: skip
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .engine import SparkEngine as SparkEngine
+    from .options import InvalidOption as InvalidOption
+    from .pipelines.archive import archive as archive
+    from .pipelines.archive import archived as archived
+    from .pipelines.archive import restore as restore
+    from .pipelines.move import move as move
+    from .pipelines.pipeline import carry as carry
+    from .pipelines.pipeline import locked as locked
+    from .session import session as session
+    from .source import register as register
+    from .starting import RunningSyphon as RunningSyphon
+    from .starting import syphon as syphon
+
+_HOMES = {
+    "engine": ("SparkEngine",),
+    "options": ("InvalidOption",),
+    "pipelines.archive": ("archive", "archived", "restore"),
+    "pipelines.move": ("move",),
+    "pipelines.pipeline": ("carry", "locked"),
+    "session": ("session",),
+    "source": ("register",),
+    "starting": ("RunningSyphon", "syphon"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+if not TYPE_CHECKING:  # or a checker would believe in every name
+
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = getattr(import_module(f"{__name__}.{home}"), name)
+        globals()[name] = found
+        return found
+
+    class _Package(ModuleType):
+        """`session` and `syphon` are functions here, and modules too: an import of the module, which sets it as an
+        attribute, must not hide the function."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not (name in _HOME_OF and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Package
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

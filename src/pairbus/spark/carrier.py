@@ -56,6 +56,9 @@ class Tally:
 
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
+    #: Unix times at which the first and the last of them were confirmed.
+    moved_from: float | None = None
+    moved_until: float | None = None
     dead_lettered: dict[str, int] = field(default_factory=dict)
     #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused for good)
     left: list[tuple[str, str, str, float, bool]] = field(default_factory=list)
@@ -194,9 +197,12 @@ class Carrier:
                     pass  # no renewal on Spark: batches are small enough
 
     def confirmed(self, parcels: Sequence[Parcel]) -> None:
-        path = parcels[0].path
-        self._tally.moved[path] = self._tally.moved.get(path, 0) + len(parcels)
-        self._tally.moved_bytes += sum(parcel.size for parcel in parcels)
+        path, tally = parcels[0].path, self._tally
+        tally.moved[path] = tally.moved.get(path, 0) + len(parcels)
+        tally.moved_bytes += sum(parcel.size for parcel in parcels)
+        tally.moved_until = time.time()
+        if tally.moved_from is None:
+            tally.moved_from = tally.moved_until
         self._record("move", path, parcels, "ok")
         self.carry_out(self.underway.confirmed(parcels))
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.errors import PairingError
@@ -24,6 +24,9 @@ from pairbus.wire.errors import Unauthorized, WireError
 
 from .options import CREDENTIALS, Address
 from .syphon import SparkSyphon
+
+if TYPE_CHECKING:
+    from pairbus.syphon.listing import Lister
 
 
 class Runnable(Protocol):
@@ -109,6 +112,7 @@ class SparkEngine(OnAThread):
         master: str | None = None,
         checkpoint: Path | None = None,
         on_start: Callable[[float], None] | None = None,
+        lister: Lister | None = None,
     ) -> None:
         self._on_access = on_access
         inner = SparkSyphon(
@@ -127,6 +131,7 @@ class SparkEngine(OnAThread):
             on_access=self._access,
             on_busy=on_busy,
             on_start=on_start,
+            lister=lister,
         )
         super().__init__(inner)
 

@@ -1,6 +1,7 @@
 """What a namespace has, asked with the administration client: only where an `entity` option holds a glob, or to count.
 
-A stream with a glob asks again now and then, so that it finds entities that are made while it runs.
+A stream with a glob asks again now and then, so that it finds entities that are made while it runs. The SDK is imported
+when there is something to ask: every Python process that Spark starts imports this module, and few ask.
 """
 
 from __future__ import annotations
@@ -9,10 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-
-from azure.core.exceptions import AzureError
-
-from pairbus.syphon.listing import OPTIONS
 
 from . import entities
 from .connections import named_credential
@@ -36,8 +33,10 @@ class Entities:
     def __call__(self) -> list[str]:
         if not self.may_change:
             return list(self.patterns)
+        from azure.core.exceptions import AzureError
+
         try:
-            with _admin(self.address) as admin:
+            with administration(self.address) as admin:
                 queues = [queue.name for queue in admin.list_queues()]
                 subscriptions = [
                     f"{topic.name}/Subscriptions/{subscription.name}"
@@ -89,9 +88,13 @@ class Roster:
 
 def depth(address: Address, entity: str) -> int | None:
     """How many messages a receiver of `entity` would find, by the administration's count; None: it can't be asked."""
+    from azure.core.exceptions import AzureError
+
+    from pairbus.syphon.listing import OPTIONS
+
     head, dead = entities.without_dead_letters(entity)
     try:
-        with _admin(address, **OPTIONS) as admin:
+        with administration(address, **OPTIONS) as admin:
             topic, _, subscription = entities.subscription_of(head)
             if subscription:
                 found = admin.get_subscription_runtime_properties(topic, subscription)
@@ -103,7 +106,7 @@ def depth(address: Address, entity: str) -> int | None:
     return None if count is None else int(count)
 
 
-def _admin(address: Address, **options: Any) -> Any:
+def administration(address: Address, **options: Any) -> Any:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     extra = options if address.ca_file is None else {**options, "connection_verify": address.ca_file}

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.syphon.rate import Rate
+from pairbus.syphon.roster import NOT_FOUND
 from pairbus.wire.errors import WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
@@ -30,7 +31,7 @@ from .schema import CarriedRows, Rows
 from .watcher import Watcher
 
 RECEIVE_COUNT: Final = 500
-#: For the first message of a queue that was said to have some, and for each that may follow.
+#: For the first message of a queue that was said to have some, and for each chosen one that may follow.
 WAIT_FIRST_S: Final = 2.0
 WAIT_NEXT_S: Final = 0.2
 ROWS_A_BATCH: Final = 1000
@@ -40,6 +41,12 @@ PASSED_MAX: Final = 100_000
 STRIDE: Final = 200
 HOLD_S: Final = (1.0, 20.0)
 
+#: The first batch waits so long for the first messages to be found: Spark runs it in any case, and an empty one takes
+#: about as long as one that carries.
+BEGIN_S: Final = 1.0
+#: An empty first batch has so many tasks, of nothing: they start Python workers that the next batch finds running.
+WARMED: Final = 2
+
 #: A backlog queue's lock (P9), and the size of a batch while no rate is known.
 LOCK_S: Final = 60.0
 ROWS_FIRST: Final = 2000
@@ -47,6 +54,8 @@ ROWS_FIRST: Final = 2000
 #: What the source tells the application, and what the sink tells both.
 POLLS: Final = "polls"
 MOVES: Final = "moves"
+#: And what the application tells the source: queues that were made while it runs.
+QUEUES: Final = "queues"
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,12 @@ class LockStream(DataSourceStreamReader):
         # The clock, so that it grows from one run to the next where Spark hands over no start (before 4.2).
         epoch = max(last["epoch"] + 1, time.time_ns() // 1_000_000)
         self._in_batch = ready
-        self._tell({"epoch": epoch})
+        self._tell({"epoch": epoch, "entities": ready})
         self._last = {"epoch": epoch, "entities": ready, "count": allowed}
         return self._last
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        entities = end.get("entities") or [""]
+        entities = end.get("entities") or [""] * WARMED
         count = -(-int(end.get("count", 0)) // len(entities))
         return [Share(entity, count) for entity in entities]
 
@@ -130,8 +139,12 @@ class LockStream(DataSourceStreamReader):
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
                 failed=lambda entity, error: self._tell(_trouble(entity, error)),
             )
+            self._watcher.wait(BEGIN_S)
         else:
             self._watcher.watch(self._roster.names())
+        if self._board is not None:
+            for notice in self._board.news(QUEUES):
+                self._watcher.watch(notice["entities"])
         return self._watcher
 
     def _batch_max(self, now: float) -> int:
@@ -167,7 +180,13 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
-    return fill(Rows() if options.board is None else CarriedRows(), options.address, share)
+    try:
+        yield from fill(Rows() if options.board is None else CarriedRows(), options.address, share)
+    except WireError as error:
+        # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
+        # would begin the next with the same batch, again and again.
+        if error.condition not in NOT_FOUND:
+            raise
 
 
 def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
@@ -198,7 +217,8 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
 def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
     got = 0
     while got < count:
-        messages = receiver.receive(min(RECEIVE_COUNT, count - got), max_wait=WAIT_NEXT_S if got else WAIT_FIRST_S)
+        # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
+        messages = receiver.receive(min(RECEIVE_COUNT, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
         if not messages:
             return
         got += len(messages)

@@ -146,6 +146,8 @@ def summed(batch_id: int, tallies: list[Tally]) -> dict[str, Any]:
         "batch": batch_id,
         "moved": moved,
         "bytes": sum(tally.moved_bytes for tally in tallies),
+        "from": min((tally.moved_from for tally in tallies if tally.moved_from is not None), default=None),
+        "until": max((tally.moved_until for tally in tallies if tally.moved_until is not None), default=None),
         "dead_lettered": buried,
         "left": [entry for tally in tallies for entry in tally.left],
         "troubles": troubles,

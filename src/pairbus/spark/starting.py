@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing import backlog
 from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
 from pairbus.syphon.progress import Report
+from pairbus.syphon.roster import Roster
 from pairbus.wire import ConnectionString
 
-from .listing import Entities
+from .listing import administration
 from .options import Address, InvalidOption
 from .syphon import SparkSyphon
 
@@ -84,15 +87,16 @@ def syphon(
 ) -> RunningSyphon:
     """Starts it and returns at once. The namespaces: connection strings, or host names (then DefaultAzureCredential).
 
-    `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right.
+    `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right,
+    and but for a drain those that are made while it runs.
     `options`: drain, max_rate, dead_letters, count_backlog_time, master, checkpoint, messages_per_trigger.
     """
     home, away = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
     name = backlog.primary_name(host_of(primary), primary_name)
-    paths = [backlog.path(name, index) for index in range(count or 0)] or Entities(
-        away, [backlog.path(name, 0)[:-1] + "*"]
-    )()
-    queues = [(path, int(last) if (last := path.rpartition("/")[2]).isdigit() else None) for path in paths]
+    queues: list[tuple[str, int | None]] = [(backlog.path(name, index), index) for index in range(count or 0)]
+    lister = None
+    if not queues:
+        queues, lister = _found(away, name, host_of(secondary), is_drain=bool(options.get("drain")))
     writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
     return RunningSyphon(
         SparkSyphon(
@@ -103,10 +107,29 @@ def syphon(
             secondary_label=host_of(secondary),
             spark=spark,
             ledger=writer,
+            lister=lister,
             **options,
         ),
         writer,
     )
+
+
+def _found(
+    secondary: Address, name: str, label: str, *, is_drain: bool
+) -> tuple[list[tuple[str, int | None]], Lister | None]:
+    """The queues that there are, and what finds those that are made later (P36)."""
+    make_admin = partial(administration, secondary, **OPTIONS)
+    try:
+        known = list_now(make_admin, name)
+    except ListingFailed as error:
+        raise InvalidOption(
+            f"without count the backlog queues are found by listing those of {label}, and that failed: {error}; so "
+            "give count, the backlog_queue_count that the applications pair with"
+        ) from error
+    if is_drain and not known:
+        raise InvalidOption(f"{label} has no backlog queue of {name}: nothing to drain")
+    roster = Roster(name, label, [each.path for each in known], orphans=True)
+    return [(each.path, each.number) for each in known], Lister(roster, partial(list_backlog, make_admin, name))
 
 
 def started(spark: SparkSession | None, master: str | None, on_start: Callable[[float], None] | None) -> SparkSession:

@@ -8,6 +8,7 @@ The queue is the state, so a checkpoint that is lost loses nothing. The decision
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -20,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.message import read_message_annotations, split
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
@@ -28,11 +31,13 @@ from pairbus.syphon.destinations import Trouble, Verdict, pause
 from pairbus.syphon.parcels import Key
 from pairbus.syphon.partnership import Which
 from pairbus.syphon.progress import Progress, Report
-from pairbus.wire.errors import LockLost, WireError
+from pairbus.syphon.roster import NOT_FOUND, Listed
+from pairbus.wire import WireClient
+from pairbus.wire.errors import LockLost, NotFound, WireError
 from pairbus.wire.sync import LoopThread
 
 from . import connections
-from .lock_reader import MOVES, POLLS
+from .lock_reader import MOVES, POLLS, QUEUES
 from .noticeboard import STOP, Noticeboard
 from .options import Address, as_options
 from .session import is_gone, session
@@ -42,8 +47,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pairbus.syphon.listing import Lister
+
 MESSAGES_PER_TRIGGER: Final = 20_000
 LOOK_S: Final = 0.1
+#: And where somebody waits for the end.
+LOOK_S_SOON: Final = 0.03
 #: How long a clean stop waits for the batch under way.
 STOP_S: Final = 60.0
 RESTART_S_FIRST: Final = 1.0
@@ -52,6 +61,11 @@ RESTART_S_MAX: Final = 60.0
 DRAIN_STRIKES: Final = 3
 #: A drain looks at the backlog when nothing has been moved for so long.
 QUIET_S: Final = 1.0
+#: The first look comes sooner, and is a glance: the drain is over if it finds nothing at all, and goes on if it does.
+GLANCE_S: Final = 0.15
+GLANCE_S_MAX: Final = 5.0
+#: Beyond it, sequence numbers are not counted up one by one (those of a partitioned queue), and say nothing.
+COUNT_MAX: Final = 1_000_000_000
 
 _BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
 
@@ -67,7 +81,8 @@ class _Left(NamedTuple):
 
 
 class SparkSyphon:
-    """`run` until `stop`, or until a drain is over. `queues`: paths of backlog queues, with their indexes."""
+    """`run` until `stop`, or until a drain is over. `queues`: paths of backlog queues, with their indexes. `lister`
+    finds those that are made while it runs (not in a drain); with one there may be none at first."""
 
     def __init__(
         self,
@@ -89,15 +104,18 @@ class SparkSyphon:
         on_access: Callable[[Which, str | None], None] | None = None,
         on_busy: Callable[[str], None] | None = None,
         on_start: Callable[[float], None] | None = None,
+        lister: Lister | None = None,
     ) -> None:
-        if not queues:
+        if not queues and (lister is None or drain):
             raise ValueError("no backlog queue to read from was named")
         primary, secondary = replace(primary, cause=SYPHON), replace(secondary, cause=SYPHON)
         self._primary, self._secondary = primary, secondary
         self._labels = {"primary": primary_label, "secondary": secondary_label}
         self._indexes = dict(queues)
         self._dead_letters = dead_letters
-        self._paths = [f"{path}/$DeadLetterQueue" if dead_letters else path for path, _ in queues]
+        self._paths = [self._read_path(path) for path, _ in queues]
+        self._missing: set[str] = set()
+        self._lister = None if drain else lister
         self._spark, self._master = spark, master
         self._is_own = spark is None
         self._checkpoint = checkpoint
@@ -115,6 +133,13 @@ class SparkSyphon:
             primary, secondary, self._board.folder, count_backlog_time, dead_letters, ledger is not None
         )
         self.progress = Progress(time.monotonic())
+        #: Unix times at which the primary confirmed the first message and the last one so far.
+        self.moved_from: float | None = None
+        self.moved_until: float | None = None
+        #: How many the first batch moved, and when the last of them was confirmed: it is small, and slow to start.
+        self.moved_at_first: tuple[int, float] | None = None
+        if self._lister is not None:
+            self.progress.waiting_for = self._lister.roster.waiting_for
         self._troubles: dict[str, Trouble] = {}
         self._refused: dict[Key, str] = {}
         #: What was left to its lock's end, by queue and lock token.
@@ -123,6 +148,8 @@ class SparkSyphon:
         self._begun = 0
         self._source_stopped = False
         self._moved_at = time.monotonic()
+        self._has_glanced = False
+        self._is_counted = False
         self._failures = 0
         #: Ends of the query with nothing moved between them.
         self._breaks = 0
@@ -144,6 +171,13 @@ class SparkSyphon:
         looking = LoopThread()
         delay, broke_at = RESTART_S_FIRST, 0.0
         try:
+            if self._lister is not None:
+                looking.start(self._lister.keep_listing(self._take_in))
+            while not self._paths:  # no JVM before there is something to read
+                if self._stop.wait(LOOK_S):
+                    return []
+            if self._drain and self._is_empty(looking):  # then no JVM either
+                return []
             while True:
                 try:
                     return self._keep_running(self._session(), looking)
@@ -165,6 +199,36 @@ class SparkSyphon:
         finally:
             looking.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def warm_up(self) -> None:
+        """One batch of the query, of what there is or of nothing, and its end: whatever is slow for the first time in a
+        session is so here, and not in the drain that follows. An object for itself, as for `run`."""
+        looking = LoopThread()
+        try:
+            query = self._query(self._session())
+            try:
+                while query.isActive and query.lastProgress is None and not self._stop.wait(LOOK_S):
+                    self._hear()
+            finally:
+                self._finish(query, looking)
+        finally:
+            looking.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _take_in(self, queues: Sequence[Listed]) -> None:
+        """On the lister's thread: the source is told, and goes on with these as well; a query that is started later
+        knows them by its options (P36)."""
+        paths = [self._read_path(each.path) for each in queues]
+        self._board.append(QUEUES, {"entities": paths})
+        with self._lock:
+            self._indexes |= {each.path: each.number for each in queues}
+            if not self._paths:
+                self.progress.waiting_for = None
+            self.progress.found(sum(each.dead_letters if self._dead_letters else each.messages for each in queues))
+        self._paths += paths
+
+    def _read_path(self, path: str) -> str:
+        return f"{path}/$DeadLetterQueue" if self._dead_letters else path
 
     # -- the query
 
@@ -188,6 +252,11 @@ class SparkSyphon:
             options["maxRate"] = str(self._max_rate)
         self._begun = 0
         rows = spark.readStream.format("servicebus").options(**options).load()
+        context = spark.sparkContext
+        if (context.master or "").startswith("local["):
+            # A task for each core, not for each queue: to start one costs more than to carry a hundred messages. Where
+            # executors come and go, their number is Spark's to know.
+            rows = rows.coalesce(context.defaultParallelism)
         return (
             rows.writeStream.format(NAME)
             .option("syphon", self._sink.as_text())
@@ -200,7 +269,7 @@ class SparkSyphon:
         query = self._query(spark)
         delay, broke_at = RESTART_S_FIRST, 0.0
         try:
-            while not self._stop.wait(LOOK_S):
+            while not self._stop.wait(LOOK_S_SOON if self._drain else LOOK_S):
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
@@ -214,6 +283,8 @@ class SparkSyphon:
                         break
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
                     query = self._query(spark)
+                elif self._drain and self._is_settled(query) and self._is_empty(looking):
+                    return []
                 elif self._drain and self._is_quiet(query):
                     verdict = self._judge(looking)
                     if isinstance(verdict, draining.Finished):
@@ -224,6 +295,9 @@ class SparkSyphon:
                         self._give_back(looking, wanted)
                 elif not self._drain:
                     self._revive(looking)
+                elif self.moved_from is not None and not self._is_counted:
+                    self._is_counted = True
+                    looking.start(self._count())
             return []
         finally:
             self._finish(query, looking)
@@ -239,11 +313,10 @@ class SparkSyphon:
         deadline = time.monotonic() + STOP_S
         while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S_SOON)
         query.stop()
         self._hear()
-        with contextlib.suppress(WireError):
-            looking.run(self._release(list(self._left)))
+        self._give_back(looking, list(self._left))
 
     # -- what the other processes tell
 
@@ -262,14 +335,18 @@ class SparkSyphon:
     def _heard_of_source(self, notice: dict[str, Any]) -> None:
         if "epoch" in notice:
             self._begun = notice["epoch"]
+            self._missing.difference_update(notice["entities"])
         elif "stopped" in notice:
             self._source_stopped = True
+        elif "error" in notice and notice["condition"] in NOT_FOUND:
+            self._heard_of_missing(notice["entity"], was_there=notice["kind"] == "LinkLost")
         elif "error" in notice:
             self._failures += 1
             self.progress.waiting_for = f"the secondary: {notice['error']}"
             if notice["kind"] == "Unauthorized" and self._on_access is not None:
                 self._on_access("secondary", notice["error"])
         else:
+            self._missing.discard(notice["entity"])
             self.progress.polled()
             if self._ledger is not None:
                 path = notice["entity"]
@@ -278,11 +355,24 @@ class SparkSyphon:
                     "poll", notice["t"], self._labels["secondary"], path, size=0, cause="syphon", queue=queue
                 )
 
+    def _heard_of_missing(self, path: str, *, was_there: bool) -> None:
+        """It is looked for again; the others flow meanwhile, and nothing is wrong with the secondary."""
+        self._missing.add(path)
+        if was_there:
+            _log.warning("%s does not exist any more; it is looked for again", path)
+        if self._missing.issuperset(self._paths):
+            self.progress.waiting_for = "none of the backlog queues exists"
+
     def _heard_of_sink(self, notice: dict[str, Any]) -> None:
         now, wall = time.monotonic(), time.time()
         self._failures = self._breaks = 0
         self.progress.waiting_for = None
         moved = sum(notice["moved"].values())
+        if moved:
+            self.moved_from = notice["from"] if self.moved_from is None else min(self.moved_from, notice["from"])
+            self.moved_until = notice["until"] if self.moved_until is None else max(self.moved_until, notice["until"])
+            if self.moved_at_first is None:
+                self.moved_at_first = moved, notice["until"]
         for path, count in notice["moved"].items():
             self.progress.moved(path, count, notice["bytes"] * count // max(1, moved), now)
         for path, count in notice["dead_lettered"].items():
@@ -308,6 +398,7 @@ class SparkSyphon:
                 self._on_busy(path)
         if moved or notice["dead_lettered"] or notice["left"]:
             self._moved_at = now
+            self._has_glanced = False
 
     def _write_events(self) -> None:
         assert self._ledger is not None
@@ -323,10 +414,31 @@ class SparkSyphon:
     # -- a drain
 
     def _is_at_work(self, query: StreamingQuery) -> bool:
-        """The source has begun a batch that Spark has not reported as done."""
+        """The source has begun a batch that Spark has not reported as done; the first begins with the query."""
         done = query.lastProgress
-        end = None if done is None else done["sources"][0]["endOffset"]
+        if done is None:
+            return True
+        end = done["sources"][0]["endOffset"]
         return bool(self._begun > (json.loads(end) if end else {}).get("epoch", 0))
+
+    def _is_settled(self, query: StreamingQuery) -> bool:
+        """Time for a glance: once after each movement, and only where every message that was taken has gone home. With
+        destinations in trouble it takes the whole look, and its pauses (P40)."""
+        if self._has_glanced or self._troubles or self._left or self._refused:
+            return False
+        return time.monotonic() - self._moved_at > GLANCE_S and not self._is_at_work(query)
+
+    def _is_empty(self, looking: LoopThread) -> bool:
+        """A peek at each queue finds nothing (P41). Where it fails, the looks that follow deal with that."""
+        self._has_glanced = True
+        try:
+            if looking.run(self._glance()):
+                return False
+        except (WireError, TimeoutError):
+            return False
+        with self._lock:
+            self.progress.counted(0)
+        return True
 
     def _is_quiet(self, query: StreamingQuery) -> bool:
         return time.monotonic() - self._moved_at > QUIET_S and not self._is_at_work(query)
@@ -378,8 +490,32 @@ class SparkSyphon:
         async with connections.endpoint(self._secondary).client() as client:
             for path in self._paths:
                 queue = path.removesuffix("/$DeadLetterQueue")
-                seen += [each async for each, _ in inspection.scan(client, queue, path)]
+                with contextlib.suppress(NotFound):
+                    seen += [each async for each, _ in inspection.scan(client, queue, path)]
         return seen
+
+    async def _glance(self) -> bool:
+        """Whether there is any message, for whomever and whoever may hold it."""
+        async with asyncio.timeout(GLANCE_S_MAX), connections.endpoint(self._secondary).client() as client:
+            for path in self._paths:
+                with contextlib.suppress(NotFound):
+                    async for _ in inspection.scan(client, path, path, 1):
+                        return True
+        return False
+
+    async def _count(self) -> None:
+        """About how many are left, for whoever watches; where the caller has not said so, or a look found out."""
+        if self.report().remaining is not None:
+            return
+        count = 0
+        with contextlib.suppress(WireError, AmqpError):
+            async with connections.endpoint(self._secondary).client() as client:
+                for path in self._paths:
+                    with contextlib.suppress(NotFound):
+                        count += await _span(client, path)
+            if count <= COUNT_MAX and self.report().remaining is None:
+                with self._lock:
+                    self.progress.counted(count)
 
     async def _release(self, tokens: list[tuple[str, str]]) -> None:
         from uuid import UUID
@@ -387,7 +523,7 @@ class SparkSyphon:
         async with connections.endpoint(self._secondary).client() as client:
             for queue, token in tokens:
                 self._left.pop((queue, token), None)
-                with contextlib.suppress(LockLost):
+                with contextlib.suppress(LockLost, NotFound):
                     await client.settle_by_token(queue, [UUID(token)], "abandoned", timeout=5.0)
 
 
@@ -405,6 +541,33 @@ class _Known:
 
     def due(self, now: float) -> list[str]:
         return list(self._troubles)
+
+
+async def _span(client: WireClient, path: str) -> int:
+    """From the first message to the last, by their sequence numbers: some dozens of peeks at one message, where a look
+    at all of them would take about as long as to carry them."""
+    first = await _number_from(client, path, 1)
+    if first is None:
+        return 0
+    last, step = first, 1
+    while (found := await _number_from(client, path, last + step)) is not None:
+        last, step = found, step * 2
+    beyond = last + step
+    while beyond - last > 1:
+        middle = (last + beyond) // 2
+        found = await _number_from(client, path, middle)
+        if found is None:
+            beyond = middle
+        else:
+            last = found
+    return last - first + 1
+
+
+async def _number_from(client: WireClient, path: str, number: int) -> int | None:
+    for payload in await client.peek(path, number, 1):
+        found = read_message_annotations(payload, split(payload)).get("x-opt-sequence-number")
+        return found if isinstance(found, int) else None
+    return None
 
 
 def _first_line(error: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -19,6 +20,8 @@ from pairbus.wire.sync import LoopThread
 POLL_S: Final = 15 * 60.0
 RETRY_S_FIRST: Final = 0.5
 RETRY_S_MAX: Final = 30.0
+#: Queues whose messages are found together answer within so long of each other.
+APART_S: Final = 0.1
 
 
 class Watcher:
@@ -37,7 +40,7 @@ class Watcher:
         self._polled = polled
         self._failed = failed
         self._poll_s = poll_s
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._ready: set[str] = set()
         self._thread = LoopThread()
         self._thread.run(self._start(make_client))
@@ -49,6 +52,15 @@ class Watcher:
         """Queues that are known to hold messages, in order."""
         with self._lock:
             return [entity for entity in self._entities if entity in self._ready]
+
+    def wait(self, limit_s: float) -> None:
+        """Until it is known which queues hold messages, as far as can be told: all do, or some do and no other follows
+        soon, or the time is over."""
+        end = time.monotonic() + limit_s
+        with self._lock:
+            while len(self._ready) < len(self._entities) and (left := end - time.monotonic()) > 0:
+                if not self._lock.wait(min(left, APART_S) if self._ready else left) and self._ready:
+                    return
 
     def taken(self, entities: Iterable[str]) -> None:
         """A batch has been read from these: look again."""
@@ -115,3 +127,4 @@ class Watcher:
                 continue
             with self._lock:
                 self._ready.add(entity)
+                self._lock.notify_all()

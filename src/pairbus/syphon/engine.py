@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
@@ -31,8 +31,12 @@ from .parcels import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejectio
 from .partnership import Which
 from .progress import Progress, Report
 from .rate import Rate
+from .roster import Listed
 from .sources import Source
 from .underway import Underway
+
+if TYPE_CHECKING:
+    from .listing import Lister
 
 #: Messages and bytes in hand beyond which nothing more is asked for.
 ROOM: Final = 100_000
@@ -78,8 +82,9 @@ class Outcome(NamedTuple):
 
 
 class SyphonEngine:
-    """`queues`: paths of backlog queues, with their indexes where they have one. `on_access(which, error)`: access to
-    "primary" or "secondary" was refused, or (None) granted."""
+    """`queues`: paths of backlog queues, with their indexes where they have one. `lister` finds those that are made
+    while it runs (not in a drain); with one there may be none at first. `on_access(which, error)`: access to "primary"
+    or "secondary" was refused, or (None) granted."""
 
     def __init__(
         self,
@@ -95,9 +100,10 @@ class SyphonEngine:
         halted_until: Callable[[str], float] | None = None,
         on_busy: Callable[[str], None] | None = None,
         on_access: Access | None = None,
+        lister: Lister | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        if not queues:
+        if not queues and (lister is None or drain):
             raise ValueError("no backlog queue to read from was named")
         self.primary = primary._replace(cause=SYPHON)
         self.secondary = secondary._replace(cause=SYPHON)
@@ -110,8 +116,10 @@ class SyphonEngine:
         self.primary_client: WireClient
         self.secondary_client: WireClient
         self.progress = Progress(0.0)
+        self._dead_letters = dead_letters
         self.sources = [Source(self, path, index, is_replay=dead_letters) for path, index in queues]
         self._sources = {source.queue: source for source in self.sources}
+        self._lister = lister
         self._ledger = ledger
         self._on_busy = on_busy
         self._on_access = on_access
@@ -124,6 +132,7 @@ class SyphonEngine:
         self._tick: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
+        self._told_of_none = False
         self._is_stopping = False
         self._unavailable: list[draining.Unavailable] = []
         self._stop_wanted = False
@@ -155,10 +164,31 @@ class SyphonEngine:
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
         self._round: asyncio.Future[None] = self.loop.create_future()
-        self._readers = [self.spawn(source.run()) for source in self.sources]
-        self.spawn(self._keep_primary())
+        self._readers: list[asyncio.Task[None]] = []
+        if self.sources:
+            self._read_from(self.sources)
         if self.drain:
             self.spawn(self._keep_judging())
+        elif self._lister is not None:
+            self.progress.waiting_for = self._lister.roster.waiting_for
+            self.spawn(self._lister.keep_listing(self._take_in))
+
+    def _read_from(self, sources: Sequence[Source]) -> None:
+        if not self._readers:
+            self.spawn(self._keep_primary())
+        self._readers += [self.spawn(source.run()) for source in sources]
+
+    def _take_in(self, queues: Sequence[Listed]) -> None:
+        """What the others do goes on undisturbed (P36)."""
+        if self._is_stopping:
+            return
+        made = [Source(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
+        self._sources |= {source.queue: source for source in made}
+        if not self.sources:
+            self.progress.waiting_for = None
+        self.sources += made
+        self.progress.found(sum(each.dead_letters if self._dead_letters else each.messages for each in queues))
+        self._read_from(made)
 
     def stop(self) -> None:
         """Ends `run` within seconds; what is locked goes back first. Safe to call often."""
@@ -288,6 +318,8 @@ class SyphonEngine:
 
     def access_granted(self, which: Which) -> None:
         self.well(which)
+        if which == "secondary":
+            self._told_of_none = False
         if self._on_access is not None:
             self._on_access(which, None)
 
@@ -312,11 +344,16 @@ class SyphonEngine:
             )
             self._flush_soon()
 
-    def missing(self, source: Source) -> None:
-        """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line."""
-        _log.info("%s does not exist", source.path)
-        if all(each.is_missing for each in self.sources) and "missing" not in self._told:
-            self._told["missing"] = source.path
+    def missing(self, source: Source, *, was_there: bool) -> None:
+        """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line. So
+        is one that was there. The secondary has answered."""
+        self.well("secondary")
+        if was_there:
+            _log.warning("%s does not exist any more; it is looked for again", source.path)
+        else:
+            _log.info("%s does not exist", source.path)
+        if all(each.is_missing for each in self.sources) and not self._told_of_none:
+            self._told_of_none = True
             _log.warning("none of the backlog queues exists (%s …); they are looked for again", self.sources[0].queue)
         self._look_if_quiet()
 

@@ -1,42 +1,70 @@
 """Which backlog queues there are, and how deep, by asking the secondary's management API. Needs the Manage right.
 
 A shell round the SDK's administration client, which is called on a thread. Where it can't be asked, the reason is
-`ListingFailed`, and callers go on without.
+`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `roster` decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 
 from pairbus.errors import PairbusError
 from pairbus.pairing import backlog
 
+from .daemon_thread import on_a_thread
+from .roster import Listed, Roster
+
 #: The SDK's own would try for a minute; whoever asks here waits, and can do without.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 30}
+
+
+_log = logging.getLogger("pairbus.syphon")
 
 
 class ListingFailed(PairbusError):
     pass
 
 
-class Listed(NamedTuple):
-    path: str
-    #: None: the name is one of ours, but for its end.
-    number: int | None
-    messages: int
-    dead_letters: int
+class Lister:
+    """Says which queues are new, until it is cancelled or all that are wanted are known. A listing that fails is no
+    reason to stop: the known queues go on."""
+
+    def __init__(self, roster: Roster, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
+        self.roster = roster
+        self._find = find
+
+    def __repr__(self) -> str:
+        return f"<Lister {self.roster!r}>"
+
+    async def keep_listing(self, take_in: Callable[[list[Listed]], None]) -> None:
+        if (greeting := self.roster.greeting()) is not None:
+            _log.warning("%s", greeting)
+        while (pause_s := self.roster.pause_s) is not None:
+            await asyncio.sleep(pause_s)
+            try:
+                found = await self._find()
+            except Exception as error:
+                line = self.roster.failed(str(error) if isinstance(error, ListingFailed) else reason(error))
+                lines = [] if line is None else [line]
+            else:
+                queues, lines = self.roster.listed(found)
+                if queues:
+                    take_in(queues)
+            for line in lines:
+                _log.warning("%s", line)
 
 
 async def list_backlog(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
     """Every backlog queue of the primary, by index."""
-    return await asyncio.to_thread(_list, make_admin, primary_name)
+    return await on_a_thread(lambda: list_now(make_admin, primary_name))
 
 
-def _list(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
+def list_now(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
     front = f"{primary_name}{backlog.INFIX}".lower()
     try:
         with make_admin() as admin:

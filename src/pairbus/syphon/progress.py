@@ -118,6 +118,11 @@ class Progress:
         """So many messages are in the backlog now."""
         self._depth = depth + self._moved + self._buried
 
+    def found(self, messages: int) -> None:
+        """So many more, in a queue that is new."""
+        if self._depth is not None:
+            self._depth += messages
+
     def report(self, now: float, troubled: Iterable[tuple[str, Trouble]] = ()) -> Report:
         for tally in self._tallies.values():
             tally.trouble = None

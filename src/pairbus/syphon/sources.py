@@ -24,6 +24,7 @@ from . import inspection
 from .arrival import arrive
 from .destinations import HALT_S
 from .parcels import Parcel
+from .roster import NOT_FOUND
 
 if TYPE_CHECKING:
     from .engine import SyphonEngine
@@ -66,6 +67,8 @@ class Source:
         #: In a drain: the last look found nothing.
         self.is_empty = False
         self.is_missing = False
+        #: It was open since it was last found missing.
+        self._was_there = False
         self._receiver: Receiver | None = None
         self._receiving: asyncio.Task[list[ReceivedMessage]] | None = None
         self._interrupted = False
@@ -184,6 +187,7 @@ class Source:
         if self._receiver is None or self._receiver.closed:
             self._receiver = await self.engine.secondary_client.receiver(self.path)
             self._left = 0
+            self._was_there = True
             self.engine.access_granted("secondary")
         return self._receiver
 
@@ -194,10 +198,13 @@ class Source:
         await self._close()
         if isinstance(error, NotFound):
             self.is_missing = self.is_empty = True
-            engine.missing(self)
+            engine.missing(self, was_there=self._was_there)
+            self._was_there = False
             await asyncio.sleep(MISSING_S)
             return
-        if isinstance(error, TooLarge):
+        if isinstance(error, LinkLost) and error.condition in NOT_FOUND:
+            pass  # it was deleted: no trouble of the secondary's, as the next attempt shows
+        elif isinstance(error, TooLarge):
             _log.warning("%s", error)
         elif isinstance(error, Busy):
             engine.busy()
