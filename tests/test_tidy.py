@@ -65,7 +65,7 @@ SHELLS = {
     "spark/listing", "spark/lock_reader", "spark/noticeboard", "spark/session", "spark/sink", "spark/source",
     "spark/starting", "spark/stream_reader", "spark/syphon", "spark/watcher", "spark/writer",
     "spark/pipelines/archive", "spark/pipelines/choosing", "spark/pipelines/lock_batches", "spark/pipelines/move",
-    "spark/pipelines/pipeline",
+    "spark/pipelines/pipeline", "spark/pipelines/restoring", "spark/pipelines/transfer",
     "spark/reports/audit", "spark/reports/availability", "spark/reports/cost_report", "spark/reports/ledgers",
     "spark/reports/reconciliation", "spark/reports/series",
     "sync/client", "sync/fork", "sync/heart", "sync/inner", "sync/provisioning", "sync/receiver", "sync/sender",

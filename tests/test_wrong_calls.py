@@ -200,6 +200,8 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("", 2, "Missing argument 'FOLDER'"),
         ("folder", 2, "Missing argument 'NS'"),
         ("folder @missing", 2, f"NS: missing can't be read: {NO_FILE}"),
+        ("folder @good --max-rate 0", 2, "Invalid value for '--max-rate': 0.0 is not in the range x>0"),
+        ("folder @good --max-rate fast", 2, "Invalid value for '--max-rate': 'fast' is not a valid float range"),
         ("missing @good", 1, "missing holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`"),
         ("nothing @good", 1, "nothing holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`"),
     ],

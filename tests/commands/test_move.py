@@ -34,7 +34,8 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Callable[..., Result]]:
-    import pairbus.spark.pipelines.move  # noqa: F401 (so that it can be patched)
+    import pairbus.spark.pipelines.archive
+    import pairbus.spark.pipelines.move  # noqa: F401 (so that they can be patched)
 
     make_queue(pair.primary, "orders", "bills")
     make_queue(pair.secondary, "copies")
@@ -115,6 +116,7 @@ def test_exit_code_3_and_the_reasons(pair: Pair, run: Callable[..., Result]) -> 
         (("restore", "there"), 2, "Missing argument 'NS'"),
         (("restore", "there", "@contoso"), 1, "there holds no archive: it has no batch="),
         (("restore", "there", "@nothing"), 2, "NS: nothing can't be read"),
+        (("restore", "there", "@contoso", "--max-rate", "0"), 2, "0.0 is not in the range x>0"),
     ],
 )
 def test_wrong_calls_are_one_line_before_spark_starts(
@@ -130,10 +132,28 @@ def test_wrong_calls_are_one_line_before_spark_starts(
     assert words in result.err and result.err.count("\n") == 1 and result.out == ""
 
 
-def test_without_spark_it_says_what_to_install(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name}", name="pyspark")
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (("move", "--from", "@contoso", "orders", "bills"), "move"),
+        (("archive", "@contoso", "orders", "there"), "archive"),
+        (("restore", "there", "@contoso"), "archive"),
+    ],
+)
+def test_without_spark_it_says_what_to_install(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], module: str
+) -> None:
+    module = f"pairbus.spark.pipelines.{module}"
 
-    monkeypatch.setattr("importlib.import_module", missing)
-    result = run("restore", "there", "@contoso")
-    assert result.code == 1 and "install pairbus[spark]" in result.err
+    class NoSpark:
+        """Comes first, and the import fails as it would on its own import of pyspark."""
+
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == module:
+                raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [NoSpark(), *sys.meta_path])
+    result = run(*arguments)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "pairbus: this runs on Spark, which is not installed: install pairbus[spark]\n"

@@ -1,4 +1,4 @@
-"""As much of Spark as a round of `pairbus move` needs, in this process and without a JVM: one task, on one thread.
+"""As much of Spark as a round of `pairbus move` needs, in this process and without a JVM, on one thread.
 
 The data sources are ours and real; only what calls them is not Spark.
 """
@@ -19,7 +19,7 @@ class SmallSpark:
         self.read = _Reading(self)
         #: Called with the number of each job before it runs.
         self.before_job: Callable[[int], None] = lambda number: None
-        self.jobs = 0
+        self.jobs = self.tasks = 0
 
     def register(self, source: Any) -> None:
         self.sources[source.name()] = source
@@ -79,8 +79,9 @@ class _Writing(_Reading):
         source = self._rows.source
         reader = source.reader(source.schema())
         writer = self._spark.sources[self._format](self._options).writer(source.schema(), False)
-        told = [writer.write(reader.read(partition)) for partition in reader.partitions()]
-        writer.commit(told)
+        partitions = reader.partitions()
+        self._spark.tasks += len(partitions)
+        writer.commit([writer.write(reader.read(partition)) for partition in partitions])
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from pairbus.cli import main
 from pairbus.pairing.aliases import sent_anew
 from pairbus.spark import archive, archived, move, restore
 from pairbus.spark.options import InvalidOption
+from pairbus.spark.pipelines.archive import Restorer
 from pairbus.spark.pipelines.choosing import TransferFailed
 from pairbus.spark.pipelines.move import Mover, Place
 from pairbus.spark.schema import read
@@ -169,6 +170,48 @@ def test_an_archive_and_back_is_the_same_to_the_byte(spark: Any, pair: Pair, tmp
     assert exact(pair.secondary, "copies") == {name: _plain(each) for name, each in messages.items()}
     with pytest.raises(TransferFailed, match="has no queue or topic 'bills'"):
         restore(spark, folder, pair.secondary.connection_string)
+
+
+def test_several_tasks_move_exactly_what_was_chosen(spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.rounds"], "TASK_MAX", 100)
+    messages = [message(number) for number in range(1000)]
+    send(pair.primary, "orders", *messages)
+    found: dict[str, Any] = {"namespace": pair.primary.connection_string, "spark": spark}
+    report, remaining = move("orders", "copies", to=pair.secondary.connection_string, count=700, **found)
+    assert (report.moved, remaining) == (700, [])
+    assert sorted(_plain(each) for each in _all(pair.secondary, "copies")) == sorted(map(_plain, messages[:700]))
+    left = [read(each) for each in _all(pair.primary, "orders")]
+    assert {each["message_id"] for each in left} == {f"m{number}" for number in range(700, 1000)}
+    assert {each["delivery_count"] for each in left} == {0} and free(pair.primary, "orders") == 300
+
+
+def test_p41_a_restore_keeps_to_its_rate(spark: Any, pair: Pair, tmp_path: Path) -> None:
+    send(pair.primary, "bills", *map(message, range(120)))
+    archive(spark, pair.primary.connection_string, "bills", tmp_path / "a")
+    begun = time.monotonic()
+    assert restore(spark, tmp_path / "a", pair.secondary.connection_string, "copies", max_rate=40) == 120
+    times = sorted(read(each)["enqueued_time"].timestamp() for each in _all(pair.secondary, "copies"))
+    assert times[-1] - times[0] >= 120 / 40 - 0.6 and time.monotonic() - begun < 30
+    assert max(sum(first <= each < first + 1 for each in times) for first in times) <= 40 * 1.5 + 1
+
+
+def test_a_restore_is_stopped_in_mid_job(spark: Any, pair: Pair, tmp_path: Path) -> None:
+    send(pair.primary, "bills", *map(message, range(120)))
+    archive(spark, pair.primary.connection_string, "bills", tmp_path / "a")
+    slow = Restorer(tmp_path / "a", pair.primary_address, "orders", spark=spark, max_rate=5)
+
+    def stop_in_mid_job() -> None:
+        while not peeked(pair.primary, "orders"):
+            time.sleep(0.1)
+        slow.stop()
+
+    stopping = threading.Thread(target=stop_in_mid_job, daemon=True)
+    stopping.start()
+    with pytest.raises(TransferFailed, match="was not restored as a whole: it was stopped; what was sent stays sent"):
+        slow.run()
+    stopping.join(10)
+    assert 0 < len(peeked(pair.primary, "orders")) < 120
+    assert restore(spark, tmp_path / "a", pair.primary.connection_string, "orders", where="subject = 's1'") == 40
 
 
 def test_an_archive_that_is_interrupted_before_it_removes_loses_nothing_and_doubles_nothing(

@@ -78,6 +78,11 @@ def test_no_repr_holds_the_key() -> None:
         ({"connectionString": CS, "pushFilters": "yes"}, ["pushFilters", "true or false"]),
         ({"connectionString": CS, "entity": " "}, ["entity is empty"]),
         ({"connectionString": CS, "settleConnectionString": "a", "settleConnectionStringEnv": "B"}, ["exclude"]),
+        ({"connectionString": CS, "settleConnectionString": CS, "settleCredential": "default"},
+            ["settleCredential goes with settleFullyQualifiedNamespace"]),
+        ({"connectionString": CS, "settleFullyQualifiedNamespace": "h", "settleCredential": "magic"},
+            ["settleCredential 'magic'", "managed-identity"]),
+        ({"connectionString": CS, "settleCaFile": "ca.pem"}, ["none of them was given", "settleConnectionString"]),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_named_with_what_would_be_right(given: dict[str, str], words: list[str]) -> None:

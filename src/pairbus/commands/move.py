@@ -7,7 +7,8 @@ moved or removed, and 130 where a signal ended it early. All of them run on Spar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ _master = click.option("--master", metavar="URL", help="The Spark cluster; by de
 _where = click.option(
     "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
 )
+_max_rate = click.option(
+    "--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most."
+)
 
 
 @click.command()
@@ -40,7 +44,7 @@ _where = click.option(
 @click.argument("entity_to", metavar="ENTITY")
 @_where
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Only the oldest N of them.")
-@click.option("--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most.")
+@_max_rate
 @_ca_file
 @_master
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
@@ -72,12 +76,13 @@ def move(
       pairbus move --from @contoso 'orders/$DeadLetterQueue' orders --count 10 --where "dead_letter_reason = 'TooLate'"
       pairbus move --from @contoso --to @backup news/Subscriptions/all news-copy --max-rate 200
     """
-    mover = _imported("move")
+    with _spark_wanted():
+        from pairbus.spark.pipelines.move import Mover, Place
     target = source if destination is None else destination
     _run(
-        lambda writer, on_start: mover.Mover(
-            mover.Place(_address(source, ca_file), entity_from, label_of(source)),
-            mover.Place(_address(target, ca_file), entity_to, label_of(target)),
+        lambda writer, on_start: Mover(
+            Place(_address(source, ca_file), entity_from, label_of(source)),
+            Place(_address(target, ca_file), entity_to, label_of(target)),
             where=where,
             count=count,
             max_rate=max_rate,
@@ -123,9 +128,10 @@ def archive(
       pairbus archive @contoso orders ./orders-archive
       pairbus archive @contoso 'orders/$DeadLetterQueue' ./dead --remove --where "enqueued_time < '2026-01-01'"
     """
-    archiver = _imported("archive")
+    with _spark_wanted():
+        from pairbus.spark.pipelines.archive import Archiver
     _run(
-        lambda _, on_start: archiver.Archiver(
+        lambda _, on_start: Archiver(
             _address(namespace, ca_file),
             entity,
             folder,
@@ -145,6 +151,7 @@ def archive(
 @namespace_argument()
 @click.argument("entity", required=False)
 @_where
+@_max_rate
 @_ca_file
 @_master
 @_json
@@ -153,26 +160,30 @@ def restore(
     namespace: NamespaceArgument,
     entity: str | None,
     where: str | None,
+    max_rate: float | None,
     ca_file: Path | None,
     master: str | None,
     as_json: bool,
 ) -> None:
     """Send the messages of an archive to ENTITY, a queue or a topic; without it to the queues that they came from.
 
-    Each message once, whole, and without the marks of dead-lettering. Run again, it sends all of them again.
+    Each message once, whole, and without the marks of dead-lettering. Run again, it sends all of them again. A busy
+    destination slows it down.
 
     \b
     Examples:
       pairbus restore ./orders-archive @contoso
-      pairbus restore ./dead @contoso orders --where "subject = 'invoice'"
+      pairbus restore ./dead @contoso orders --where "subject = 'invoice'" --max-rate 200
     """
-    archiver = _imported("archive")
+    with _spark_wanted():
+        from pairbus.spark.pipelines.archive import Restorer
     _run(
-        lambda _, on_start: archiver.Restorer(
+        lambda _, on_start: Restorer(
             folder,
             _address(namespace, ca_file),
             entity,
             where=where,
+            max_rate=max_rate,
             label=label_of(namespace),
             master=master,
             on_start=on_start,
@@ -182,11 +193,11 @@ def restore(
     )
 
 
-def _imported(name: str) -> Any:
-    import importlib
-
+@contextmanager
+def _spark_wanted() -> Iterator[None]:
+    """Round the imports of a command."""
     try:
-        return importlib.import_module(f"pairbus.spark.pipelines.{name}")
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("pairbus"):
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pairbus import billing
@@ -32,10 +32,14 @@ NAMES: Final = (
     "caFile",
     "settleConnectionString",
     "settleConnectionStringEnv",
+    "settleFullyQualifiedNamespace",
+    "settleCredential",
     "settleCaFile",
     "board",
     "cause",
 )
+#: How the options begin that name the namespace where the rows of a lock stream are settled.
+SETTLE: Final = "settle"
 #: What Spark adds by itself to the options of a read or a write.
 _SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
 CREDENTIALS: Final = {
@@ -80,13 +84,26 @@ class ConnectorOptions:
 
 def as_options(address: Address) -> dict[str, str]:
     """What `parse` reads it from."""
-    found = {"cause": address.cause}
-    if address.ca_file is not None:
-        found["caFile"] = address.ca_file
+    return {"cause": address.cause, **_way_to(address, "")}
+
+
+def as_settle_options(address: Address) -> dict[str, str]:
+    """The same for `settle`, whose cause is that of the sink."""
+    return _way_to(address, SETTLE)
+
+
+def _way_to(address: Address, prefix: str) -> dict[str, str]:
+    found = {} if address.ca_file is None else {"caFile": address.ca_file}
     if address.connection_string is not None:
-        return {**found, "connectionString": address.connection_string}
-    assert address.host is not None
-    return {**found, "fullyQualifiedNamespace": address.host, "credential": address.credential}
+        found["connectionString"] = address.connection_string
+    else:
+        assert address.host is not None
+        found |= {"fullyQualifiedNamespace": address.host, "credential": address.credential}
+    return {_prefixed(prefix, name): value for name, value in found.items()}
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    return prefix + name[0].upper() + name[1:] if prefix else name
 
 
 def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
@@ -121,43 +138,43 @@ def wanted_entity(options: ConnectorOptions, what: str) -> str:
     return options.entity
 
 
-def _address(given: Mapping[str, str], environ: Mapping[str, str]) -> Address:
-    ways = [name for name in ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace") if name in given]
+def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str = "") -> Address:
+    text, variable, host, credential_name, trusted = (
+        _prefixed(prefix, name)
+        for name in ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")
+    )
+    ways = [name for name in (text, variable, host) if name in given]
     if len(ways) != 1:
         found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
         raise InvalidOption(
-            f"{found}: name the namespace by connectionString, by connectionStringEnv (a variable of the environment) "
-            "or by fullyQualifiedNamespace with credential"
+            f"{found}: name the namespace by {text}, by {variable} (a variable of the environment) "
+            f"or by {host} with {credential_name}"
         )
-    if "credential" in given and ways != ["fullyQualifiedNamespace"]:
-        raise InvalidOption("credential goes with fullyQualifiedNamespace; a connection string has a key of its own")
-    credential = given.get("credential", "default")
+    if credential_name in given and ways != [host]:
+        raise InvalidOption(f"{credential_name} goes with {host}; a connection string has a key of its own")
+    credential = given.get(credential_name, "default")
     if credential not in CREDENTIALS:
-        raise InvalidOption(f"credential {credential!r} is not known; right are {_listed(tuple(CREDENTIALS))}")
+        raise InvalidOption(f"{credential_name} {credential!r} is not known; right are {_listed(tuple(CREDENTIALS))}")
     return Address(
-        _connection_string(given, environ, "connectionString"),
-        _text(given, "fullyQualifiedNamespace"),
+        _connection_string(given, environ, text),
+        _text(given, host),
         credential,
-        _text(given, "caFile"),
+        _text(given, trusted),
         _cause(given),
     )
 
 
 def _settle(given: Mapping[str, str], environ: Mapping[str, str]) -> Address | None:
-    found = _connection_string(given, environ, "settleConnectionString")
-    if found is None:
+    if not any(name.startswith(SETTLE) for name in given):
         return None
-    trusted = _text(given, "settleCaFile") or _text(given, "caFile")
-    return Address(found, ca_file=trusted, cause=_cause(given))
+    found = _address(given, environ, SETTLE)
+    return found if found.ca_file is not None else replace(found, ca_file=_text(given, "caFile"))
 
 
 def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], name: str) -> str | None:
-    text = _text(given, name)
     variable = _text(given, f"{name}Env")
-    if text is not None and variable is not None:
-        raise InvalidOption(f"{name} and {name}Env exclude each other")
     if variable is None:
-        return text
+        return _text(given, name)
     if not environ.get(variable):
         raise InvalidOption(f"{name}Env names the environment variable {variable!r}, which is not set")
     return environ[variable]

@@ -118,10 +118,26 @@ def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, sp
     assert counts(pair.primary, "orders") == {0}, "none was locked and abandoned on the way"
 
 
+def test_a_count_is_exact_where_several_tasks_receive(
+    pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "TASK_MAX", 40)
+    send(pair.primary, "orders", *map(message, range(150)))
+    mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=100)
+    assert mover.run() == []
+    assert (spark.jobs, spark.tasks) == (1, 3)
+    assert ids(pair.primary, "bills") == [f"m{n}" for n in range(100)]
+    assert ids(pair.primary, "orders") == [f"m{n}" for n in range(100, 150)]
+    assert counts(pair.primary, "orders") == {0}
+    assert Mover(*places(pair, "orders", "copies", away=True), spark=spark, max_rate=20).run() == []
+    assert spark.tasks - 3 == spark.jobs - 1, "what a ceiling makes small is for one task"
+
+
 def test_what_is_not_chosen_is_passed_over_and_released(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a filter: the chosen ones lie between others, and behind them."""
+    monkeypatch.setattr(rounds, "TASK_MAX", 2)
     send(pair.primary, "orders", *map(message, range(700)))
     wanted = [3, 7, 400, 650, 690]
     # the package's `move` is the function
@@ -129,7 +145,7 @@ def test_what_is_not_chosen_is_passed_over_and_released(
         sys.modules["pairbus.spark.pipelines.move"], "choose", lambda *_: Chosen(Selection.of(wanted), len(wanted))
     )
     mover = Mover(*places(pair, "orders", "bills"), spark=spark, where="given above")
-    assert mover.run() == []
+    assert mover.run() == [] and spark.tasks == spark.jobs, "a second one would pass over the same messages"
     assert ids(pair.primary, "bills") == [f"m{number - 1}" for number in wanted]
     assert len(peeked(pair.primary, "orders")) == 695 and counts(pair.primary, "orders") == {0}
     with wire(pair.primary) as client:

@@ -56,11 +56,26 @@ def test_the_writer_settles_where_the_rows_came_from() -> None:
         assert repr(carrying) == "<Carrying ended: 7 sent>"
 
 
+@pytest.mark.parametrize(
+    ("settle", "found"),
+    [
+        (TEXT, Address(TEXT, ca_file="here.pem")),
+        ("contoso.example", Address(host="contoso.example", ca_file="here.pem")),
+        (
+            Address(host="contoso.example", credential="azure-cli", ca_file="there.pem"),
+            Address(host="contoso.example", credential="azure-cli", ca_file="there.pem"),
+        ),
+    ],
+)
+def test_where_it_settles_is_named_as_where_it_sends(settle: str | Address, found: Address) -> None:
+    rows: Any = Recorder()
+    with carry(rows, Address(TEXT, ca_file="here.pem"), "copies", settle=settle):
+        assert parse(rows.given, {}).settle == found
+
+
 def test_without_locks_a_checkpoint_is_wanted() -> None:
     rows: Any = Recorder()
     with pytest.raises(InvalidOption, match="name a checkpoint, or with settle"):
         carry(rows, TEXT, "copies")
     carry(rows, TEXT, checkpoint="there")
     assert rows.given["checkpointLocation"] == "there" and "entity" not in rows.given
-    with pytest.raises(InvalidOption, match="settle is a connection string"):
-        carry(rows, TEXT, settle="contoso.servicebus.windows.net")

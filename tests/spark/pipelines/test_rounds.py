@@ -1,6 +1,19 @@
 from __future__ import annotations
 
-from pairbus.spark.pipelines.rounds import FAILURES_MAX, ROUND_FIRST, ROUND_MAX, Look, Over, Rounds, Take, Told, Wait
+import pytest
+
+from pairbus.spark.pipelines.rounds import (
+    FAILURES_MAX,
+    ROUND_FIRST,
+    ROUND_MAX,
+    Look,
+    Over,
+    Rounds,
+    Take,
+    Told,
+    Wait,
+    spread,
+)
 from pairbus.syphon.rate import Rate
 
 
@@ -144,3 +157,23 @@ def test_rounds_that_fail_are_tried_again_a_few_times() -> None:
     run.ended(Told(1, 0, 0), 20)
     assert run.failed("boom", 21.0)
     assert repr(run) == "<Rounds 1 moved, 0 refused, 0 strikes>"
+
+
+@pytest.mark.parametrize(
+    ("count", "left", "counts"),
+    [
+        (20_000, 100_000, (5000,) * 4),
+        (20_000, 11_000, (3667, 3667, 3666)),
+        (7001, 100_000, (3501, 3500)),
+        (20_000, 5000, (20_000,)),
+        (500, 100_000, (500,)),
+        (1, 100_000, (1,)),
+        (20_000, 0, (20_000,)),
+        (20_000, None, (20_000,)),
+    ],
+)
+def test_a_large_round_is_spread_over_tasks_that_all_have_something_to_do(
+    count: int, left: int | None, counts: tuple[int, ...]
+) -> None:
+    assert spread(count, left) == counts
+    assert sum(counts) <= count

@@ -11,9 +11,9 @@ and deferred messages included.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,13 +23,12 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Progress, Report
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import LockLost, WireError
 
 from .. import connections
 from ..entities import subscription_of, without_dead_letters
-from ..options import Address, as_options
+from ..options import Address
 from ..starting import address_of_text, started
 from .choosing import (
     TransferFailed,
@@ -42,8 +41,10 @@ from .choosing import (
     still_there,
 )
 from .lock_batches import LockBatch
-from .rounds import LOOK_MAX, PATIENCE_S, Look, Over, Rounds, Take, Told, Wait
+from .restoring import NAME, Restoring, RestoringSink, shares
+from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told
 from .selection import Selection
+from .transfer import Transfer, rate_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +64,7 @@ class Archived(NamedTuple):
     remaining: list[Unavailable]
 
 
-class Archiver:
+class Archiver(Transfer):
     """`run` once; `stop` from any thread, which finishes the round under way."""
 
     def __init__(
@@ -80,6 +81,7 @@ class Archiver:
         patience_s: float = PATIENCE_S,
         on_start: Callable[[float], None] | None = None,
     ) -> None:
+        super().__init__()
         self._address = replace(address, cause=MOVE)
         self._entity = entity
         self._shown, self._folder = str(folder), located(folder)
@@ -88,22 +90,12 @@ class Archiver:
         self._spark, self._master = spark, master
         self._patience_s = patience_s
         self._on_start = on_start
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
         now = dt.datetime.now(dt.UTC)
         self._name = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
-        self.progress = Progress(time.monotonic())
         self.archived = 0
 
     def __repr__(self) -> str:
         return f"<Archiver {self._entity} to {self._shown}: {self.archived} archived>"
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def report(self) -> Report:
-        with self._lock:
-            return self.progress.report(time.monotonic())
 
     def run(self) -> list[Unavailable]:
         check_source(self._address, self._entity, self._label, locks=self._remove)
@@ -145,27 +137,21 @@ class Archiver:
         if not chosen.messages:
             return []
         rounds = Rounds(chosen.messages, Rate(), time.monotonic(), patience_s=self._patience_s)
-        number = 0
-        while not self._stop.is_set():
-            match rounds.next(time.monotonic()):
-                case Take(count):
-                    number += 1
-                    batch = LockBatch(self._address, self._entity, count, chosen.selection)
-                    self._round(spark, rounds, batch, number)
-                case Look():
-                    found = still_there(self._address, self._entity, chosen.selection, LOOK_MAX)
-                    rounds.looked(len(found), time.monotonic())
-                case Wait(seconds, why):
-                    self.progress.waiting_for = why
-                    self._stop.wait(seconds)
-                    self.progress.waiting_for = None
-                case Over(reason):
-                    if reason is None:
-                        return []
-                    left = len(still_there(self._address, self._entity, chosen.selection))
-                    self.progress.counted(left)
-                    return [Unavailable(self._entity, left, reason)] if left else []
-        return []
+        numbers = itertools.count(1)
+
+        def take(count: int) -> None:
+            batch = LockBatch(self._address, self._entity, (count,), chosen.selection)
+            self._round(spark, rounds, batch, next(numbers))
+
+        def look() -> int:
+            return len(still_there(self._address, self._entity, chosen.selection, LOOK_MAX))
+
+        over = self._go_through(rounds, take, look)
+        if over is None or over.reason is None:
+            return []
+        left = len(still_there(self._address, self._entity, chosen.selection))
+        self.progress.counted(left)
+        return [Unavailable(self._entity, left, over.reason)] if left else []
 
     def _round(self, spark: SparkSession, rounds: Rounds, batch: LockBatch, number: int) -> None:
         from pyspark.errors import PySparkException
@@ -238,8 +224,8 @@ def archived(spark: SparkSession, folder: str | Path) -> DataFrame:
         raise TransferFailed(f"{folder} holds no archive: {first_line(error)}") from None
 
 
-class Restorer:
-    """`run` once. A job that has begun is not stopped: what it sends is confirmed or not, as a whole."""
+class Restorer(Transfer):
+    """`run` once; `stop` from any thread, which breaks the job off: how much of it was sent nobody knows then."""
 
     def __init__(
         self,
@@ -248,32 +234,37 @@ class Restorer:
         entity: str | None = None,
         *,
         where: str | None = None,
+        max_rate: float | None = None,
         label: str = "the namespace",
         spark: SparkSession | None = None,
         master: str | None = None,
         on_start: Callable[[float], None] | None = None,
     ) -> None:
+        super().__init__()
+        self._rate_max = rate_of(max_rate)
         self._shown, self._folder = str(folder), located(folder)
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
         self._spark, self._master, self._on_start = spark, master, on_start
-        self.progress = Progress(time.monotonic())
+        #: The session while the job runs, and the mark that the job is known by.
+        self._running: SparkSession | None = None
+        self._tag = f"pairbus-restore-{secrets.token_hex(4)}"
 
     def __repr__(self) -> str:
         return f"<Restorer {self._shown} to {self._entity or 'where they came from'}>"
 
     def stop(self) -> None:
-        """At the end of the job."""
-
-    def report(self) -> Report:
-        return self.progress.report(time.monotonic())
+        with self._lock:
+            self._stop.set()
+            if self._running is not None:
+                self._running.sparkContext.cancelJobsWithTag(self._tag)
 
     def run(self) -> list[Unavailable]:
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as F
 
         check_folder(self._shown)
-        rows = archived(started(self._spark, self._master, self._on_start), self._folder)
+        spark = started(self._spark, self._master, self._on_start)
+        rows = archived(spark, self._folder)
         if self._where is not None:
             rows = filtered(rows, self._where)
         sums = (
@@ -284,19 +275,43 @@ class Restorer:
             if self._entity is None:
                 _check_way_back(path)
             check_destination(self._address, path, self._label)
-        to = {} if self._entity is None else {"entity": self._entity}
         target = F.col("entity") if self._entity is None else F.lit(self._entity)
         rows = rows.select("amqp", "entity", target.alias("destination"))
-        try:
-            rows.write.format("servicebus").options(**as_options(self._address), **to).mode("append").save()
-        except PySparkException as error:
-            raise TransferFailed(
-                f"{self._shown} was not restored as a whole: {first_line(error)}; what was sent stays sent, and a "
-                "rerun sends all of it again"
-            ) from None
+        restoring = Restoring(self._address, self._entity)
+        if self._rate_max is not None:
+            tasks = shares(self._rate_max)
+            rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
+        spark.dataSource.register(RestoringSink)
+        if not self._send(spark, rows, restoring):
+            return []
         for row in sums:
             self.progress.moved(self._entity or row["entity"], row["messages"], row["size"] or 0, time.monotonic())
         return []
+
+    def _send(self, spark: SparkSession, rows: DataFrame, restoring: Restoring) -> bool:
+        """False: it was stopped before it had begun."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        # the context's tags: those of the session are known to the thread alone that set them
+        spark.sparkContext.addJobTag(self._tag)
+        try:
+            with self._lock:
+                if self._stop.is_set():
+                    return False
+                self._running = spark
+            rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
+        except (PySparkException, Py4JJavaError) as error:  # the second for a job that was cancelled
+            why = "it was stopped" if self._stop.is_set() else first_line(error)
+            raise TransferFailed(
+                f"{self._shown} was not restored as a whole: {why}; what was sent stays sent, and a rerun sends all of "
+                "it again"
+            ) from None
+        finally:
+            with self._lock:
+                self._running = None
+            spark.sparkContext.removeJobTag(self._tag)
+        return True
 
 
 def restore(
@@ -309,6 +324,7 @@ def restore(
     """Sends the messages of an archive, each once, to `entity`, or to where they came from. How many.
 
     At least once: run again, it sends all of them again; duplicate detection at the destination drops those.
+    `options`: where, max_rate (messages a second, all tasks together), master.
     """
     restorer = Restorer(folder, address_of(namespace), entity, spark=spark, **options)
     restorer.run()

@@ -28,12 +28,12 @@ NAME: Final = "servicebus-locked"
 
 @dataclass(frozen=True)
 class LockBatch:
-    """What to lock: at most `count` of the chosen messages. `slim`: only what the carrying sink needs,
-    since a message's other columns cost more than carrying it."""
+    """What to lock: of the chosen messages at most so many as `counts` says, task by task. `slim`: only what the
+    carrying sink needs, since a message's other columns cost more than carrying it."""
 
     address: Address
     entity: str
-    count: int
+    counts: tuple[int, ...]
     chosen: Selection
     slim: bool = False
 
@@ -42,14 +42,14 @@ class LockBatch:
         return spark.read.format(NAME).option("batch", self.as_text()).load()
 
     def as_text(self) -> str:
-        fields = {"entity": self.entity, "count": self.count, "chosen": self.chosen.as_text(), "slim": self.slim}
+        fields = {"entity": self.entity, "counts": self.counts, "chosen": self.chosen.as_text(), "slim": self.slim}
         return json.dumps({"address": asdict(self.address), **fields})
 
     @classmethod
     def of_text(cls, text: str) -> LockBatch:
         found = json.loads(text)
         address, chosen = Address(**found["address"]), Selection.of_text(found["chosen"])
-        return cls(address, found["entity"], found["count"], chosen, found["slim"])
+        return cls(address, found["entity"], tuple(found["counts"]), chosen, found["slim"])
 
 
 class LockedMessages(DataSource):
@@ -73,8 +73,7 @@ class LockingReader(DataSourceReader):
         self._batch = batch
 
     def partitions(self) -> list[InputPartition]:
-        # one reader: a second one would be given what the first has passed over and released
-        return [Share(self._batch.entity, self._batch.count, self._batch.chosen)]
+        return [Share(self._batch.entity, count, self._batch.chosen) for count in self._batch.counts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from pairbus.billing import MOVE
 from pairbus.ledger import LedgerWriter
 from pairbus.syphon.destinations import Trouble, Verdict
 from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Progress, Report
+from pairbus.syphon.progress import Report
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import LockLost, WireError
 
@@ -37,8 +36,9 @@ from ..sink import EVENTS, NAME, SinkOptions, SyphonSink
 from ..starting import address_of_text, host_of, started
 from .choosing import Chosen, TransferFailed, check_destination, check_source, choose, first_line, still_there
 from .lock_batches import LockBatch
-from .rounds import LOOK_MAX, PATIENCE_S, Look, Over, Rounds, Take, Told, Wait
+from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told, spread
 from .selection import Selection
+from .transfer import Transfer, rate_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return f"<Place {self.entity} of {self.label}>"
 
 
-class Mover:
+class Mover(Transfer):
     """`run` once; `stop` from any thread. `gone`: chosen messages that nobody moved here and that are no longer there:
     taken by others, expired, or moved by a task that died before it could tell."""
 
@@ -73,35 +73,24 @@ class Mover:
         patience_s: float = PATIENCE_S,
         on_start: Callable[[float], None] | None = None,
     ) -> None:
+        super().__init__()
         same_namespace = source.address == destination.address
         if same_namespace and source.entity.lower() == destination.entity.lower():
             raise TransferFailed(f"{source.entity} is both ends of the move; name another entity, or another namespace")
         self._source = source._replace(address=replace(source.address, cause=MOVE))
         self._destination = destination._replace(address=replace(destination.address, cause=MOVE))
         self._where, self._count = where, count
-        self._rate = Rate(max_rate)
+        self._rate = Rate(rate_of(max_rate))
         self._spark, self._master = spark, master
         self._ledger = ledger
         self._patience_s = patience_s
         self._on_start = on_start
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self.progress = Progress(time.monotonic())
-        self._troubles: dict[str, Trouble] = {}
         #: Sequence numbers that the destination refuses for good, and why.
         self.refused: dict[int, str] = {}
         self.gone = 0
 
     def __repr__(self) -> str:
         return f"<Mover {self._source!r} to {self._destination!r}>"
-
-    def stop(self) -> None:
-        """The round under way is finished first; it is bounded by a third of the source's lock."""
-        self._stop.set()
-
-    def report(self) -> Report:
-        with self._lock:
-            return self.progress.report(time.monotonic(), self._troubles.items())
 
     def run(self) -> list[Unavailable]:
         """What could not be moved, and why; nothing where it was stopped."""
@@ -125,22 +114,17 @@ class Mover:
         spark.dataSource.register(SyphonSink)
         selection = chosen.selection
         rounds = Rounds(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
-        while not self._stop.is_set():
-            match rounds.next(time.monotonic()):
-                case Take(count):
-                    told = self._round(spark, board, rounds, selection.without(self.refused), count)
-                    if told is not None:
-                        rounds.ended(told, time.monotonic())
-                case Look():
-                    found = still_there(address, entity, selection.without(self.refused), LOOK_MAX)
-                    rounds.looked(len(found), time.monotonic())
-                case Wait(seconds, why):
-                    self.progress.waiting_for = why
-                    self._stop.wait(seconds)
-                    self.progress.waiting_for = None
-                case Over(reason):
-                    return self._remaining(chosen, reason)
-        return []
+
+        def take(count: int) -> None:
+            told = self._round(spark, board, rounds, selection.without(self.refused), count)
+            if told is not None:
+                rounds.ended(told, time.monotonic())
+
+        def look() -> int:
+            return len(still_there(address, entity, selection.without(self.refused), LOOK_MAX))
+
+        over = self._go_through(rounds, take, look)
+        return [] if over is None else self._remaining(chosen, over.reason)
 
     def _count_them(self, chosen: Chosen) -> None:
         depth = chosen.messages
@@ -162,7 +146,7 @@ class Mover:
             wants_events=self._ledger is not None,
             destination=self._destination.entity,
         )
-        rows = LockBatch(source.address, source.entity, count, selection, slim=True).load(spark)
+        rows = LockBatch(source.address, source.entity, self._counts(count), selection, slim=True).load(spark)
         try:
             rows.write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
         except PySparkException as error:
@@ -174,6 +158,12 @@ class Mover:
                 raise TransferFailed(f"{rounds!r}: the rounds fail, the last one with: {first_line(error)}") from None
             return None
         return self._hear(board)
+
+    def _counts(self, count: int) -> tuple[int, ...]:
+        if self._where is not None:
+            # one reader: a second would be given what the first has passed over and released, and pass over it again
+            return (count,)
+        return spread(count, self.report().remaining)
 
     # -- what the round tells
 

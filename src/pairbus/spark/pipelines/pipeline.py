@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options import Address, InvalidOption, as_options
+from ..options import Address, InvalidOption, as_options, as_settle_options
 from ..source import register
 from ..starting import started
 from .archive import address_of
@@ -45,7 +45,8 @@ def carry(
     checkpoint: str | Path | None = None,
 ) -> Carrying:
     """Starts a query that sends each row: to `destination`, or where its column `destination` says. After the confirm
-    it is completed at `settle`, the namespace that `locked` read from.
+    it is completed at `settle`, the namespace that `locked` read from. Both namespaces: a connection string, a host
+    name (then DefaultAzureCredential), or an Address, which takes a credential's name and a CA file too.
 
     `checkpoint` may be left out for a lock stream: the queue is the state. For another stream a temporary one would
     mean that every start begins anew, so there it is wanted.
@@ -56,7 +57,7 @@ def carry(
     if destination is not None:
         options["entity"] = destination
     if settle is not None:
-        options |= _settling(address_of(settle))
+        options |= as_settle_options(address_of(settle))
     started(rows.sparkSession, None, None)
     folder = None if checkpoint is not None else tempfile.mkdtemp(prefix="pairbus-carry-")
     place = str(checkpoint) if folder is None else folder
@@ -93,10 +94,3 @@ class Carrying:
         self.query.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _settling(address: Address) -> dict[str, str]:
-    if address.connection_string is None:
-        raise InvalidOption("settle is a connection string; by host name the sink can't settle yet")
-    trusted = {} if address.ca_file is None else {"settleCaFile": address.ca_file}
-    return {"settleConnectionString": address.connection_string, **trusted}

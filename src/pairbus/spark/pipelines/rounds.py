@@ -14,6 +14,8 @@ from pairbus.syphon.draining import STRIKES
 from pairbus.syphon.rate import Rate
 
 ROUND_MAX: Final = 20_000
+#: Of one task: a link may have 5,000 deliveries open, and those settled by token, elsewhere, count until it is swept.
+TASK_MAX: Final = 5_000
 #: Until something has arrived: a destination that takes none of them should be tried with few.
 ROUND_FIRST: Final = 500
 #: Between two tries of a destination that is away, or two looks at messages that others hold: doubled each time.
@@ -46,6 +48,17 @@ class Over(NamedTuple):
 
 
 Step = Take | Look | Wait | Over
+
+
+def spread(count: int, left: int | None) -> tuple[int, ...]:
+    """A round's messages over tasks that receive at the same time. `left`: how many there are by all accounts; a task
+    that finds none waits for them, so that there should be no more tasks than have something to do."""
+    likely = min(count, left or 0)
+    tasks = -(-likely // TASK_MAX)
+    if tasks < 2:
+        return (count,)
+    each, more = divmod(likely, tasks)
+    return tuple(each + (number < more) for number in range(tasks))
 
 
 class Told(NamedTuple):

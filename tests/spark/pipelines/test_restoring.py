@@ -1,0 +1,109 @@
+"""How fast an archive is sent, with a clock of our own; and the sink between real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark import connections
+from pairbus.spark.options import Address
+from pairbus.spark.pipelines import restoring
+from pairbus.spark.pipelines.restoring import PATIENCE_S, PacedWriter, Restoring, send_paced, shares
+from pairbus.spark.writer import NotSent, Sent
+from pairbus.syphon.destinations import HALT_S
+from pairbus.syphon.rate import Rate
+from pairbus.testing import fault
+from pairbus.wire.errors import Busy, TimedOut, WireError
+
+from ..conftest import Pair, peeked
+
+BUSY = Busy("com.microsoft:server-busy", "wait a little")
+
+
+class Scene:
+    """A destination with its clock; `answer` says of a message at a time what it gets."""
+
+    def __init__(self, answer: Callable[[bytes, float], WireError | None] = lambda *_: None) -> None:
+        self.now = 100.0
+        self.answer = answer
+        self.sent: list[tuple[float, bytes]] = []
+        self.tries = 0
+
+    def send(self, payloads: Sequence[bytes]) -> list[WireError | None]:
+        self.now += 0.001
+        self.tries += len(payloads)
+        answers = [self.answer(each, self.now) for each in payloads]
+        self.sent += [(self.now, each) for each, error in zip(payloads, answers, strict=True) if error is None]
+        return answers
+
+    def run(self, count: int, rate: Rate) -> None:
+        payloads = [b"%d" % number for number in range(count)]
+        send_paced(self.send, "orders", payloads, rate, lambda: self.now, self.sleep)
+        assert sorted(each for _, each in self.sent) == sorted(payloads), "each once"
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("ceiling", [0.5, 7.0, 200.0])
+def test_p41_never_more_than_the_ceiling_and_half_a_second_s_worth(ceiling: float) -> None:
+    scene = Scene()
+    count = int(ceiling * 10)
+    scene.run(count, Rate(ceiling))
+    times = [at for at, _ in scene.sent]
+    for first in range(count):
+        for span in (1.0, 5.0):
+            within = sum(times[first] <= at < times[first] + span for at in times)
+            assert within <= ceiling * (span + 0.5) + 1
+    assert times[-1] - times[0] <= count / ceiling + 1, "and no slower than it may"
+
+
+def test_without_a_ceiling_it_goes_at_once() -> None:
+    scene = Scene()
+    scene.run(5000, Rate())
+    assert scene.now < 101 and scene.tries == 5000
+
+
+def test_p24_busy_halts_it_and_only_what_was_refused_is_sent_again() -> None:
+    scene = Scene(lambda each, now: BUSY if now < 105 and int(each) % 2 else None)
+    scene.run(3000, Rate())
+    assert scene.tries == 3000 + 500, "the first thousand was refused by half"
+    assert sum(at < 100 + HALT_S for at, _ in scene.sent) == 500
+    assert scene.sent[-1][0] > 100 + HALT_S + 1, "and then it goes on slower"
+
+
+def test_what_stays_busy_and_what_fails_end_it() -> None:
+    scene = Scene(lambda *_: BUSY)
+    with pytest.raises(NotSent, match=r"orders has been too busy for 300 s: .*wait a little.*; try later"):
+        scene.run(10, Rate())
+    assert PATIENCE_S <= scene.now - 100 <= PATIENCE_S + 2 * HALT_S
+    scene = Scene(lambda each, _: TimedOut("pairbus:timed-out", "no answer") if each == b"3" else None)
+    with pytest.raises(NotSent, match=r"1 of 10 messages to orders were not confirmed: .*no answer"):
+        scene.run(10, Rate())
+
+
+def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:
+    assert [shares(ceiling) for ceiling in (0.1, 500, 2000, 2001, 20_000, 1e9)] == [1, 1, 1, 2, 10, 64]
+    asked = Restoring(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5)
+    assert Restoring.of_text(asked.as_text()) == asked
+
+
+def test_the_sink_waits_for_a_busy_broker(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.primary, "orders")
+    monkeypatch.setattr(restoring, "HALT_S", 0.3)
+    rows = [
+        {"amqp": encode_message(properties=Properties(message_id=f"m{n}"), body=b"x"), "entity": "orders"}
+        for n in range(30)
+    ]
+    writer = PacedWriter(Restoring(pair.primary_address, "orders"))
+    with fault(pair.data, "throttle", namespace="contoso", entity="orders", rate=50):
+        assert writer.write(iter([pa.RecordBatch.from_pylist(rows)] * 3)) == Sent(90)
+    assert len(peeked(pair.primary, "orders")) == 90
+    with pytest.raises(NotSent, match="30 of 30 messages to nowhere were not confirmed"):
+        PacedWriter(Restoring(pair.primary_address, "nowhere")).write(iter([pa.RecordBatch.from_pylist(rows)]))
+    connections.close_all()
