@@ -176,7 +176,9 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def rounds(self) -> int:
-        return min((len(s.values) for row in self.rows for s in row.metrics.values()), default=0)
+        """Of the figure with the fewest; what is measured once by its nature, such as a start, does not count."""
+        lengths = [len(series.values) for row in self.rows for series in row.metrics.values()]
+        return min((length for length in lengths if length > 1), default=max(lengths, default=0))
 
     def to_json(self) -> dict[str, object]:
         return {
