@@ -236,7 +236,7 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
     ],
     "cost report": [
         ("", 2, "Missing argument 'LEDGER...'"),
-        ("missing", 2, "Invalid value for 'LEDGER...': Path 'missing' does not exist"),
+        ("missing", 1, "missing does not exist; name a folder with *.jsonl files, or such a file"),
         ("nothing", 1, "nothing holds no ledger: no *.jsonl file in it or below; a broker writes one with --ledger, …"),
         ("ledger-other", 1, "ledger-other/a.jsonl is a ledger of schema 99, and this pairbus reads schema 1; update pairbus"),
         ("ledger-text --prices missing.toml", 1, f"the price book missing.toml can't be read: {NO_FILE}; name another"),

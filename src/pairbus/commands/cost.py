@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.commands import status_line
+from pairbus.commands.reports import read_for_report, say
 
 if TYPE_CHECKING:
     from pairbus.cost import Estimate
@@ -169,7 +170,7 @@ def _estimate_lines(made: Estimate) -> list[str]:
 
 
 @cost.command()
-@click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True)
 @_prices
 @_json
 @click.option(
@@ -180,7 +181,7 @@ def _estimate_lines(made: Estimate) -> list[str]:
 )
 @click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
 def report(
-    ledgers: tuple[Path, ...], prices: Path | None, as_json: bool, parquet: Path | None, master: str | None
+    ledgers: tuple[str, ...], prices: Path | None, as_json: bool, parquet: Path | None, master: str | None
 ) -> None:
     """Sum up what was billed, from the ledgers of brokers, clients and syphons.
 
@@ -196,28 +197,13 @@ def report(
     from pairbus.cost.price_file import read_prices
 
     book = read_prices(prices)  # before Spark takes its seconds
-    try:
-        from pairbus.spark import session
-        from pairbus.spark.reports.cost_report import cost_report
-        from pairbus.spark.reports.effort import at_start
-        from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers, size_of
-    except ModuleNotFoundError:
-        raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
-    check_ledgers(*ledgers)
-    # Not stopped: it ends with the process, and a notebook that calls this has use for it.
-    spark = session(
-        master,
-        app_name="pairbus cost report",
-        conf=at_start(size_of(*ledgers)),
-        on_progress=None if as_json else status_line.starting,
-    )
-    say = (lambda text: None) if as_json else status_line.say
-    say("reading the ledgers")
-    read = read_ledgers(spark, *ledgers)
-    say("summing up what was billed")
+    read = read_for_report(ledgers, master, as_json, parquet)
+    from pairbus.spark.reports.cost_report import cost_report
+
+    say("summing up what was billed", as_json)
     made = cost_report(read, book)
     if parquet is not None:
-        say("writing the tables")
+        say("writing the tables", as_json)
         made.to_parquet(parquet)
     status_line.clear()
     click.echo(made.to_json() if as_json else made.table())

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.commands import status_line
-from pairbus.commands.namespace_argument import NamespaceArgument, namespace_argument
+from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_argument
 from pairbus.commands.progress_bar import bar
 
 if TYPE_CHECKING:
@@ -40,11 +40,6 @@ LEFT_MAX: Final = 1000
 SHOW_S: Final = {"terminal": 0.5, "log": 10.0}
 _ROOT_STDIN: Final = "pairbus.stdin"
 
-_ca_file = click.option(
-    "--ca-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Trust this CA: the ca_file that an embedded broker prints.",
-)
 _dead_letters = click.option(
     "--dead-letters", is_flag=True, help=f"Its dead-letter queue: the same as ENTITY/{DEAD_LETTERS}."
 )
@@ -143,7 +138,7 @@ class _Progress:
     help="Begin with this sequence number; without it, with the oldest message.",
 )
 @_dead_letters
-@_ca_file
+@ca_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a message, a line each: for scripts.")
 def peek(
     namespace: NamespaceArgument,
@@ -241,7 +236,7 @@ def _peeked(client: WireClient, path: str, number: int, count: int) -> Iterator[
     help="Expires after so long.",
 )
 @click.option("--schedule", metavar="TIME", help="Enqueue it then: 2026-12-31T08:00:00Z, or +90s, +5m, +2h, +1d.")
-@_ca_file
+@ca_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines: each message sent, then the result.")
 @click.pass_context
 def send(
@@ -372,7 +367,7 @@ def _send_chunk(sender: Sender, chunk: list[tuple[str, bytes]], as_json: bool) -
     help="Only what was enqueued before then: 2026-11-01T00:00:00Z. Stops at the first newer one.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask. Needed where there is no terminal to ask on.")
-@_ca_file
+@ca_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: for scripts.")
 def purge(
     namespace: NamespaceArgument,

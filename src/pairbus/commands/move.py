@@ -15,19 +15,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pairbus.commands import status_line
-from pairbus.commands.namespace_argument import NamespaceArgument, namespace_argument, namespace_option
-from pairbus.commands.syphon import INTERRUPTED, UNAVAILABLE, label_of, moved_line, on_a_loop, watch_engine
+from pairbus.commands.namespace_argument import (
+    NamespaceArgument,
+    ca_file_option,
+    namespace_argument,
+    namespace_option,
+)
+from pairbus.commands.syphon import (
+    INTERRUPTED,
+    UNAVAILABLE,
+    json_option,
+    label_of,
+    moved_line,
+    on_a_loop,
+    watch_engine,
+)
 
 if TYPE_CHECKING:
     from pairbus.spark.engine import Runnable
     from pairbus.syphon.engine import Outcome
 
-_ca_file = click.option(
-    "--ca-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Trust this CA: the ca_file that an embedded broker prints.",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
 _master = click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
 _where = click.option(
     "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
@@ -45,10 +52,10 @@ _max_rate = click.option(
 @_where
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Only the oldest N of them.")
 @_max_rate
-@_ca_file
+@ca_file_option
 @_master
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
-@_json
+@json_option
 def move(
     source: NamespaceArgument,
     destination: NamespaceArgument | None,
@@ -102,9 +109,9 @@ def move(
 @click.argument("folder")
 @click.option("--remove", is_flag=True, help="Take the messages away once the files that hold them are committed.")
 @_where
-@_ca_file
+@ca_file_option
 @_master
-@_json
+@json_option
 def archive(
     namespace: NamespaceArgument,
     entity: str,
@@ -152,9 +159,9 @@ def archive(
 @click.argument("entity", required=False)
 @_where
 @_max_rate
-@_ca_file
+@ca_file_option
 @_master
-@_json
+@json_option
 def restore(
     folder: str,
     namespace: NamespaceArgument,

@@ -159,3 +159,10 @@ def _argument_callback(_context: click.Context, _parameter: click.Parameter, val
 def namespace_argument() -> Callable[[F], F]:
     """The argument NS of the commands that work on one entity."""
     return click.argument("namespace", metavar="NS", callback=_argument_callback)
+
+
+ca_file_option = click.option(
+    "--ca-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Trust this CA: the ca_file that an embedded broker prints.",
+)

@@ -73,10 +73,10 @@ def audit(
       pairbus audit ./ledgers --late 5 --json
       pairbus audit ./ledgers --parquet ./audit && pairbus audit ./audit
     """
-    read = _read(ledgers, master, as_json, parquet)
+    read = read_for_report(ledgers, master, as_json, parquet)
     from pairbus.spark.reports.audit import audit as examine
 
-    _say("following every message", as_json)
+    say("following every message", as_json)
     report = examine(read, late_s=late, ids=ids)
     _tell(report, read, as_json, parquet)
     if report.exit_code:
@@ -97,14 +97,15 @@ def availability(ledgers: tuple[str, ...], as_json: bool, parquet: Path | None, 
       pairbus availability ./ledgers --json
       pairbus availability ./ledgers --parquet ./availability
     """
-    read = _read(ledgers, master, as_json, parquet)
+    read = read_for_report(ledgers, master, as_json, parquet)
     from pairbus.spark.reports.availability import availability as examine
 
-    _say("looking for outages", as_json)
+    say("looking for outages", as_json)
     _tell(examine(read), read, as_json, parquet)
 
 
-def _read(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Path | None) -> Ledgers:
+def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Path | None) -> Ledgers:
+    """Starts Spark for them, as little of it as they need. What is wrong with them is said before that."""
     if parquet is not None and parquet.resolve() in [Path(each).resolve() for each in given]:
         raise click.UsageError(f"--parquet {parquet} is a ledger that is read; name another folder to write to")
     try:
@@ -121,18 +122,18 @@ def _read(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Pa
         conf=at_start(size_of(*given)),
         on_progress=None if as_json else status_line.starting,
     )
-    _say("reading the ledgers", as_json)
+    say("reading the ledgers", as_json)
     return read_ledgers(spark, *given)
 
 
-def _say(text: str, as_json: bool) -> None:
+def say(text: str, as_json: bool) -> None:
     if not as_json:
         status_line.say(text)
 
 
 def _tell(report: Any, read: Ledgers, as_json: bool, parquet: Path | None) -> None:
     if parquet is not None:
-        _say("writing the tables", as_json)
+        say("writing the tables", as_json)
         report.to_parquet(parquet)
         read.to_parquet(parquet)
     status_line.clear()

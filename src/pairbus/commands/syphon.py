@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_
 import click
 
 from pairbus.commands import status_line
-from pairbus.commands.namespace_argument import NamespaceArgument, namespace_option
+from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
 
 if TYPE_CHECKING:
@@ -45,12 +45,7 @@ LOOK_AGAIN_S: Final = 2.0
 Engine = Literal["spark", "in-process"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ca_file = click.option(
-    "--ca-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Trust this CA: the ca_file that an embedded broker prints.",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: for scripts.")
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -102,7 +97,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
 @namespace_option("secondary", "Where the backlog is.")
 @_primary_name
 @_count(None, "Read the backlog queues 0 to N-1. By default all, new ones too; without the Manage right 0 to 9.")
-@_ca_file
+@ca_file_option
 @click.option("--drain", is_flag=True, help="End when the backlog is empty.")
 @click.option("--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most.")
 @click.option("--orphans", is_flag=True, help="Read every backlog queue of the primary, those past --count too.")
@@ -122,7 +117,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
     "--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="spark: where the query keeps its progress."
 )
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
-@_json
+@json_option
 def syphon(
     primary: NamespaceArgument,
     secondary: NamespaceArgument,
@@ -406,7 +401,7 @@ def _size(count: float) -> str:
 @namespace_option("secondary", "Where the backlog is.")
 @_primary_name
 @_count(None, "Look at the backlog queues 0 to N-1. By default all that exist; without the Manage right 0 to 9.")
-@_ca_file
+@ca_file_option
 @click.option(
     "--fail-depth", type=click.IntRange(min=0), metavar="N", help="Exit code 2 with more than N messages in all."
 )
@@ -416,7 +411,7 @@ def _size(count: float) -> str:
     metavar="SECONDS",
     help="Exit code 2 with a message older than that.",
 )
-@_json
+@json_option
 def backlog(
     primary: NamespaceArgument | None,
     secondary: NamespaceArgument,
@@ -591,11 +586,11 @@ def _past(depths: Sequence[Depth], fail_depth: int | None, fail_age: float | Non
 )
 @namespace_option("secondary", "Where the queues are made; not needed with --print.", required=False)
 @_count(COUNT, "How many.")
-@_ca_file
+@ca_file_option
 @click.option(
     "--print", "language", type=click.Choice(["bicep", "terraform"]), help="Print the queues as code; make nothing."
 )
-@_json
+@json_option
 def provision(
     primary_name: str,
     secondary: NamespaceArgument | None,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.syphon.rate import Rate
-from pairbus.syphon.roster import NOT_FOUND
+from pairbus.syphon.roster import GONE
 from pairbus.wire.errors import WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
@@ -185,7 +185,7 @@ def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]
     except WireError as error:
         # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
         # would begin the next with the same batch, again and again.
-        if error.condition not in NOT_FOUND:
+        if error.condition not in GONE:
             raise
 
 

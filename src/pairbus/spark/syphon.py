@@ -31,7 +31,7 @@ from pairbus.syphon.destinations import Trouble, Verdict, pause
 from pairbus.syphon.parcels import Key
 from pairbus.syphon.partnership import Which
 from pairbus.syphon.progress import Progress, Report
-from pairbus.syphon.roster import NOT_FOUND, Listed
+from pairbus.syphon.roster import GONE, Listed
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, NotFound, WireError
 from pairbus.wire.sync import LoopThread
@@ -338,7 +338,7 @@ class SparkSyphon:
             self._missing.difference_update(notice["entities"])
         elif "stopped" in notice:
             self._source_stopped = True
-        elif "error" in notice and notice["condition"] in NOT_FOUND:
+        elif "error" in notice and notice["condition"] in GONE:
             self._heard_of_missing(notice["entity"], was_there=notice["kind"] == "LinkLost")
         elif "error" in notice:
             self._failures += 1

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from pairbus.amqp.errors import ENTITY_NOT_FOUND, NOT_FOUND
+
 #: A listing is a management call, and billed: twelve an hour, beside the forty polls of ten idle queues (P37).
 LIST_S: Final = 300.0
 #: While there is nothing to read.
@@ -17,7 +19,7 @@ FIRST_S: Final = 60.0
 NAMED_MAX: Final = 3
 #: The conditions of a queue that is not there: an attempt to open it is refused with one, and its links end with one
 #: when it is deleted.
-NOT_FOUND: Final = ("amqp:not-found", "com.microsoft:entity-not-found")
+GONE: Final = (NOT_FOUND, ENTITY_NOT_FOUND)
 
 
 class Listed(NamedTuple):

@@ -24,7 +24,7 @@ from . import inspection
 from .arrival import arrive
 from .destinations import HALT_S
 from .parcels import Parcel
-from .roster import NOT_FOUND
+from .roster import GONE
 
 if TYPE_CHECKING:
     from .engine import SyphonEngine
@@ -202,7 +202,7 @@ class Source:
             self._was_there = False
             await asyncio.sleep(MISSING_S)
             return
-        if isinstance(error, LinkLost) and error.condition in NOT_FOUND:
+        if isinstance(error, LinkLost) and error.condition in GONE:
             pass  # it was deleted: no trouble of the secondary's, as the next attempt shows
         elif isinstance(error, TooLarge):
             _log.warning("%s", error)

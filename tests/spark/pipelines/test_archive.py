@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete, located
 from pairbus.spark.pipelines.choosing import TransferFailed
 
@@ -63,3 +65,20 @@ def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, mak
         receiver.abandon(found[0])
         assert complete(pair.primary_address, "orders", {uuid4(): found[0].sequence_number, **locks}) == 4
     assert len(peeked(pair.primary, "orders")) == 1
+
+
+def test_a_stop_cancels_until_the_job_has_ended(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cancel is lost on a job that Spark is still planning."""
+    monkeypatch.setattr(archive_module, "CANCEL_S", 0.0)
+    restorer = Restorer(tmp_path, pair.primary_address)
+    cancelled: list[str] = []
+
+    class Context:
+        def cancelJobsWithTag(self, tag: str) -> None:
+            cancelled.append(tag)
+            if len(cancelled) == 3:
+                restorer._running = None
+
+    restorer._running = SimpleNamespace(sparkContext=Context())  # type: ignore[assignment]
+    restorer._break_off()
+    assert cancelled == [restorer._tag] * 3

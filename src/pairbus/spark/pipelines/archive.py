@@ -10,10 +10,12 @@ and deferred messages included.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,6 +56,8 @@ IDENTITY: Final = ("entity", "sequence_number", "enqueued_time")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 TOKENS_AT_ONCE: Final = 200
 SETTLE_S: Final = 30.0
+#: Between two attempts to break off a job.
+CANCEL_S: Final = 0.2
 
 
 class Archived(NamedTuple):
@@ -254,10 +258,20 @@ class Restorer(Transfer):
         return f"<Restorer {self._shown} to {self._entity or 'where they came from'}>"
 
     def stop(self) -> None:
-        with self._lock:
-            self._stop.set()
-            if self._running is not None:
-                self._running.sparkContext.cancelJobsWithTag(self._tag)
+        self._stop.set()
+        threading.Thread(target=self._break_off, name="pairbus-restore-stop", daemon=True).start()
+
+    def _break_off(self) -> None:
+        """Again and again until it has ended: a job that Spark is still planning is not there to be cancelled."""
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError):  # the JVM is gone, and the job with it
+            while True:
+                with self._lock:
+                    if self._running is None:
+                        return
+                    self._running.sparkContext.cancelJobsWithTag(self._tag)
+                time.sleep(CANCEL_S)
 
     def run(self) -> list[Unavailable]:
         from pyspark.sql import functions as F

@@ -180,10 +180,8 @@ class Lines:
         for uri, file in self._uris.items():
             writer, pid = self._writers[file]
             rows.append((uri, file, writer, pid, writer == places.BROKER, places.series(file), homes.get(file)))
-        columns = (
-            "uri string, file string, writer string, pid bigint, by_broker boolean, series string, told_home string"
-        )
-        return self.table.join(F.broadcast(self.table.sparkSession.createDataFrame(rows, columns)), "uri").drop("uri")
+        by_uri = self.table.sparkSession.createDataFrame(rows, _BY_URI)
+        return self.table.join(F.broadcast(by_uri), "uri").drop("uri")
 
 
 def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str, str]] | None = None) -> DataFrame:
