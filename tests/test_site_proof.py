@@ -48,6 +48,7 @@ class Page(HTMLParser):
 
 def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    environment["NO_COLOR"] = "1"  # where CI is set, Sphinx paints whatever it writes to
     return subprocess.run(
         ["make", "--no-print-directory", f"PYTHON={sys.executable}", *arguments],
         cwd=cwd, env=environment, capture_output=True, text=True, timeout=250, check=False,

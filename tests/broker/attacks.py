@@ -99,8 +99,10 @@ class Wire:
         try:
             await asyncio.wait_for(self.writer.wait_closed(), 1.0)
         except TimeoutError:
-            # the broker takes nothing any more, and a farewell waits behind what it does not take
-            self.writer.transport.abort()
+            # the broker takes nothing any more, and a farewell waits behind what it does not take. Where it took the
+            # rest just now, the transport has closed by itself, and CPython 3.11's abort() stumbles over that
+            with contextlib.suppress(AttributeError):
+                self.writer.transport.abort()
         except OSError:
             pass
 
