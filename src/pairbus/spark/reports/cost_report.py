@@ -81,19 +81,21 @@ _WITH_TERMS: Final = """
 WITH rooted AS (
   SELECT *, CASE WHEN contains(spot, '/subscriptions/') OR contains(spot, '/$deadletterqueue')
                  THEN regexp_replace(spot, '/(subscriptions/.*|[$]deadletterqueue)$', '') ELSE spot END AS root,
-    mid IS NOT NULL AND billed AND place = 'primary' AND operation = 'send' AS came
+    mid IS NOT NULL AND billed AND place = 'primary' AND operation = 'send' AS came,
+    -- what has no id stands by itself: all of it in one place would be one task's work
+    coalesce(concat('id ', mid), cast(t AS STRING)) AS message
   FROM {attempts}
 ),
 together AS (
   SELECT *, came AND cause = 'syphon' AS came_home,
     CASE WHEN came AND book = 'broker' AND cause <> 'syphon' THEN seq END AS came_straight
-  FROM rooted DISTRIBUTE BY mid SORT BY mid, root
+  FROM rooted DISTRIBUTE BY message SORT BY message, root
 ),
 marked AS (
   SELECT *,
-    CASE WHEN place = 'backlog' THEN bool_or(came_home) OVER (PARTITION BY mid)
-         ELSE bool_or(came_home) OVER (PARTITION BY mid, root)
-           AND NOT coalesce(array_contains(collect_set(came_straight) OVER (PARTITION BY mid, root), seq), false)
+    CASE WHEN place = 'backlog' THEN bool_or(came_home) OVER (PARTITION BY message)
+         ELSE bool_or(came_home) OVER (PARTITION BY message, root)
+           AND NOT coalesce(array_contains(collect_set(came_straight) OVER (PARTITION BY message, root), seq), false)
          END AS is_carried
   FROM together
 )
