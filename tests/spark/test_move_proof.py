@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,15 @@ def test_p41_a_restore_keeps_to_its_rate(spark: Any, pair: Pair, tmp_path: Path)
     send(pair.primary, "bills", *map(message, range(120)))
     archive(spark, pair.primary.connection_string, "bills", tmp_path / "a")
     begun = time.monotonic()
-    assert restore(spark, tmp_path / "a", pair.secondary.connection_string, "copies", max_rate=40) == 120
+    restorer = Restorer(tmp_path / "a", pair.secondary_address, "copies", spark=spark, max_rate=40)
+    seen: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(restorer.run)
+        while not running.done():
+            seen.append(restorer.report().moved)
+            time.sleep(0.1)
+        assert running.result() == [] and restorer.report().moved == 120
+    assert len(set(seen)) > 3, "progress while it runs"
     times = sorted(read(each)["enqueued_time"].timestamp() for each in _all(pair.secondary, "copies"))
     assert times[-1] - times[0] >= 120 / 40 - 0.6 and time.monotonic() - begun < 30
     assert max(sum(first <= each < first + 1 for each in times) for first in times) <= 40 * 1.5 + 1

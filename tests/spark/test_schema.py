@@ -106,13 +106,13 @@ def test_a_batch_has_the_columns_of_the_schema() -> None:
 
 
 def test_exact_bytes_win_over_the_columns() -> None:
-    exact = encode({"body": "exact"})
+    exact = encode({"body": "exact", "session_id": "s", "partition_key": "p"})
     batch = pa.RecordBatch.from_pylist(
         [{"amqp": exact, "body": b"other", "destination": "a"}, {"amqp": None, "body": b"typed", "destination": None}],
         pa.schema({"amqp": pa.binary(), "body": pa.binary(), "destination": pa.string()}),
     )
     first, second = outgoing(batch)
-    assert first == ("a", exact)
+    assert first == ("a", exact, ("s", "p"))
     assert second.destination is None and read(second.payload)["body"] == b"typed"
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message import encode_message, join_batch
 from pairbus.amqp.types import ULong
-from pairbus.wire.batches import WRAP_BYTES, batch_bytes_max, cut
+from pairbus.wire.batches import GROUP_BYTES_MAX, GROUP_MAX, WRAP_BYTES, batch_bytes_max, cut, group
 from pairbus.wire.errors import TooLarge
 
 KB, MB = 1024, 1024 * 1024
@@ -51,3 +51,24 @@ def test_the_reckoning_is_never_below_the_encoded_size(bodies: list[bytes]) -> N
 def test_one_message_that_fits_nowhere_stops_all() -> None:
     with pytest.raises(TooLarge, match="message 1 of 2 has 100 bytes; a batch on this link holds 100"):
         cut([b"", b"x" * 100], 100)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from((None, "a", "b")))), st.integers(68, 400))
+def test_neighbours_of_one_company_share_a_transfer(messages: list[tuple[int, str | None]], limit: int) -> None:
+    payloads, companies = [b"x" * size for size, _ in messages], [company for _, company in messages]
+    parts = list(group(payloads, companies, limit))
+    assert [index for part in parts for index in part] == list(range(len(payloads)))
+    sizes = [sum(len(payloads[index]) + WRAP_BYTES for index in part) for part in parts]
+    for part, size in zip(parts, sizes, strict=True):
+        assert len({companies[index] for index in part}) == 1
+        assert len(part) == 1 or size <= limit
+    for before, after, size in zip(parts, parts[1:], sizes, strict=False):
+        is_other = companies[before.start] != companies[after.start]
+        assert is_other or size + len(payloads[after.start]) + WRAP_BYTES > limit, "no more transfers than it takes"
+
+
+def test_a_group_has_bounds_of_its_own() -> None:
+    small, large = [b""] * (GROUP_MAX + 1), [b"x" * 1024] * 210
+    assert list(group(small, [None] * len(small), 1 << 30)) == [range(GROUP_MAX), range(GROUP_MAX, GROUP_MAX + 1)]
+    first = next(group(large, [None] * len(large), 1 << 30))
+    assert (len(first) + 1) * (1024 + WRAP_BYTES) > GROUP_BYTES_MAX >= len(first) * (1024 + WRAP_BYTES)

@@ -33,7 +33,8 @@ async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, pairbu
     sent = [message(str(number), message_id=f"m{number}") for number in range(300)]
     await sender.send(sent[0])
     assert await sender.send_many(sent[1:200]) == [None] * 199
-    await sender.send_batch(sent[200:])
+    await sender.send_batch(sent[200:250])
+    assert await sender.send_grouped(sent[250:], [number // 20 for number in range(50)]) == [None] * 50
     receiver = await client.receiver(queue)
     messages = await receiver.receive(1000, 5.0)
     assert [received.sequence_number for received in messages] == list(range(1, 301))
@@ -46,6 +47,15 @@ async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, pairbu
     await receiver.complete(messages)
     assert await receiver.receive(1, 0.0) == []
     assert await client.peek(queue) == []
+
+
+async def test_a_group_shares_its_answer_and_what_is_too_large_has_its_own(
+    client: WireClient, pairbus_queue: Make
+) -> None:
+    sender = await client.sender(pairbus_queue())
+    small, long_id, large = message("a"), message("b", message_id="x" * 129), message("c" * 300_000)
+    answers = await sender.send_grouped([small, large, small, long_id, small, small], [0, 0, 0, 0, 0, 1])
+    assert [type(answer) for answer in answers] == [type(None), TooLarge, Refused, Refused, Refused, type(None)]
 
 
 async def test_each_settlement(client: WireClient, pairbus_queue: Make) -> None:

@@ -40,7 +40,8 @@ def test_the_same_names_without_await(served: Peer, client: WireClient) -> None:
     sender = client.sender("orders")
     sender.send(message("a"))
     sender.send_batch([message("b"), message("c")])
-    assert sender.send_many([message("d"), message("e")]) == [None, None]
+    assert sender.send_many([message("d")]) == [None]
+    assert sender.send_grouped([message("e")], [None]) == [None]
     sender.send_nowait(message("f")).result(5.0)
     sender.flush()
     receiver = client.receiver("orders")

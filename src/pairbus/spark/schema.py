@@ -269,6 +269,8 @@ def _time(value: Any) -> dt.datetime | None:
 class Outgoing(NamedTuple):
     destination: str | None
     payload: bytes
+    #: Session and partition key: messages that differ in them must not share a batch.
+    company: tuple[Any, Any]
 
 
 def check_writable(columns: StructType, entity: str | None) -> None:
@@ -308,14 +310,21 @@ def outgoing(batch: pa.RecordBatch) -> Iterator[Outgoing]:
     for index in range(batch.num_rows):
         row = {name: column[index] for name, column in columns.items()}
         exact = row.get("amqp")
-        yield Outgoing(row.get(DESTINATION), encode(row) if exact is None else _anew(exact, places[index]))
+        if exact is None:
+            yield Outgoing(row.get(DESTINATION), encode(row), (row.get("session_id"), row.get("partition_key")))
+        else:
+            yield _anew(row.get(DESTINATION), exact, places[index])
 
 
-def _anew(payload: bytes, entity: str | None) -> bytes:
+def _anew(destination: str | None, payload: bytes, entity: str | None) -> Outgoing:
     try:
-        return sent_anew(payload, is_dead_letter=entity is None or without_dead_letters(entity)[1])
+        sections = split(payload)
+        session_id = read_properties(payload, sections).group_id
+        key = read_message_annotations(payload, sections).get(_PARTITION_KEY)
+        anew = sent_anew(payload, is_dead_letter=entity is None or without_dead_letters(entity)[1])
     except AmqpError as error:
         raise InvalidOption(f"a row's column amqp holds no encoded message: {error}") from None
+    return Outgoing(destination, anew, (session_id, key))
 
 
 def encode(row: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ their confirm, if the options say where that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -17,12 +17,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pairbus.errors import PairbusError
-from pairbus.wire.errors import LockLost
+from pairbus.syphon.destinations import Verdict, verdict_of
+from pairbus.wire.errors import LockLost, WireError
 
 from . import connections
 from .arrow_rows import StreamWriter, batches
 from .options import Address
-from .schema import outgoing
+from .schema import Outgoing, outgoing
 
 SEND_TIMEOUT_S: Final = 60.0
 TOKENS_AT_ONCE: Final = 200
@@ -58,24 +59,39 @@ def _complete(address: Address, entity: str, tokens: list[UUID]) -> None:
                 _complete(address, entity, [token])
 
 
-def by_destination(entity: str | None, batch: pa.RecordBatch) -> dict[str, list[bytes]]:
+def by_destination(entity: str | None, batch: pa.RecordBatch) -> dict[str, list[Outgoing]]:
     """The batch's messages, encoded."""
-    found: dict[str, list[bytes]] = {}
-    for destination, payload in outgoing(batch):
-        target = destination or entity
+    found: dict[str, list[Outgoing]] = {}
+    for message in outgoing(batch):
+        target = message.destination or entity
         if target is None:
             raise NotSent("a row has no destination, and the option entity is not given; nothing of its batch was sent")
-        found.setdefault(target, []).append(payload)
+        found.setdefault(target, []).append(message)
     return found
 
 
-def send(address: Address, messages: dict[str, list[bytes]]) -> int:
+def attempt(address: Address, target: str, messages: Sequence[Outgoing]) -> list[WireError | None]:
+    """An answer for each, None where it was confirmed. Raises where the link can't be opened: then none was sent."""
+    sender = connections.sender(address, target)
+    payloads = [message.payload for message in messages]
+    answers = sender.send_grouped(payloads, [message.company for message in messages], timeout=SEND_TIMEOUT_S)
+    # one that is refused takes its whole batch with it; by themselves the others pass, and the answer is its own
+    refused = [
+        index for index, error in enumerate(answers) if error is not None and verdict_of(error) is Verdict.REFUSED
+    ]
+    if refused:
+        alone = sender.send_many([payloads[index] for index in refused], timeout=SEND_TIMEOUT_S)
+        for index, answer in zip(refused, alone, strict=True):
+            answers[index] = answer
+    return answers
+
+
+def send(address: Address, messages: dict[str, list[Outgoing]]) -> int:
     """All of it confirmed, or an error that says how many were not and why."""
-    for target, payloads in messages.items():
-        answers = connections.sender(address, target).send_many(payloads, timeout=SEND_TIMEOUT_S)
-        failed = [answer for answer in answers if answer is not None]
+    for target, found in messages.items():
+        failed = [answer for answer in attempt(address, target, found) if answer is not None]
         if failed:
-            raise NotSent(f"{len(failed)} of {len(payloads)} messages to {target} were not confirmed: {failed[0]}")
+            raise NotSent(f"{len(failed)} of {len(found)} messages to {target} were not confirmed: {failed[0]}")
     return sum(map(len, messages.values()))
 
 
@@ -99,7 +115,7 @@ class _Writing:
                 count += under_way.result()
         return Sent(count)
 
-    def _send(self, messages: dict[str, list[bytes]], batch: pa.RecordBatch) -> int:
+    def _send(self, messages: dict[str, list[Outgoing]], batch: pa.RecordBatch) -> int:
         count = send(self._address, messages)
         if self._settle is not None and batch.num_rows:
             settle_batch(self._settle, batch)

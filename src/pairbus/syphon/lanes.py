@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from pairbus.wire import WireClient
+from pairbus.wire.batches import GROUP_BYTES_MAX, GROUP_MAX
 from pairbus.wire.errors import TimedOut, Unauthorized, Unreachable, WireError
 from pairbus.wire.sender import Sender
 
@@ -23,9 +24,6 @@ from .partnership import Which
 from .rate import SPAN_S
 from .underway import Underway
 
-#: Sent in one transfer, if they fit.
-TOGETHER_MAX: Final = 250
-TOGETHER_BYTES_MAX: Final = 200 * 1024
 #: Transfers, and messages in them, under way to one destination.
 WINDOW: Final = 512
 UNDER_WAY_MAX: Final = 5000
@@ -115,7 +113,7 @@ class Lane:
             engine.unsendable(self.path, error)
             return
         while sender.room >= PARTS_MAX and self.under_way < UNDER_WAY_MAX:
-            send, commands = underway.send(self.path, engine.loop.time(), TOGETHER_MAX, TOGETHER_BYTES_MAX)
+            send, commands = underway.send(self.path, engine.loop.time(), GROUP_MAX, GROUP_BYTES_MAX)
             engine.carry_out(commands)
             if send is None:
                 return

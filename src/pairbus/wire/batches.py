@@ -1,4 +1,4 @@
-"""Cutting a list of encoded messages into batches that a link takes (dialect 4, message format 0x80013700)."""
+"""Which encoded messages share a transfer: batches that a link takes (dialect 4, message format 0x80013700)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ BATCH_SIZE_PROPERTY = "com.microsoft:max-message-batch-size"
 WRAP_BYTES = 8
 BATCH_BYTES_MAX = 1024 * 1024
 MESSAGES_MAX = 4500
+#: Of transfers that are under way at the same time: larger ones cost a message no less, and are all or nothing.
+GROUP_BYTES_MAX = 200 * 1024
+GROUP_MAX = 250
 _STANDARD_BYTES = 256 * 1024
 
 
@@ -41,6 +44,24 @@ def _cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int) -> Iterat
     for index, payload in enumerate(payloads):
         wrapped = len(payload) + WRAP_BYTES
         if index > start and (size + wrapped > bytes_max or index - start >= messages_max):
+            yield range(start, index)
+            start, size = index, 0
+        size += wrapped
+    if start < len(payloads):
+        yield range(start, len(payloads))
+
+
+def group(payloads: Sequence[bytes], companies: Sequence[object], bytes_max: int) -> Iterator[range]:
+    """Ranges of indexes, in order: neighbours of the same company, as many as fit. One that fits nowhere is by itself.
+
+    A company: what messages in one batch must have in common, which is their session and their partition key."""
+    bytes_max = min(bytes_max, GROUP_BYTES_MAX)
+    start = size = 0
+    for index, payload in enumerate(payloads):
+        wrapped = len(payload) + WRAP_BYTES
+        if index > start and (
+            size + wrapped > bytes_max or index - start >= GROUP_MAX or companies[index] != companies[start]
+        ):
             yield range(start, index)
             start, size = index, 0
         size += wrapped

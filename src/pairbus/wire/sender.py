@@ -11,7 +11,7 @@ import asyncio
 import math
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import Link, SenderLink
@@ -19,7 +19,7 @@ from pairbus.amqp.message import BATCH_FORMAT, join_batch
 from pairbus.amqp.performatives import Accepted, Modified, Rejected, Released, Source, Target
 from pairbus.amqp.session import Session
 
-from .batches import batch_bytes_max, cut
+from .batches import batch_bytes_max, cut, group
 from .confirms import Confirms, send_error
 from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
 from .links import Home, ReopeningLink
@@ -110,12 +110,34 @@ class Sender(ReopeningLink):
         """Pipelined singles; one entry for each, None where it was confirmed. Raises only before the first was sent."""
         deadline = self._deadline(timeout)
         await self._ready(deadline)
+        return await self._transfer(((payload, message_format) for payload in payloads), len(payloads), deadline)
+
+    async def send_grouped(
+        self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
+    ) -> list[WireError | None]:
+        """As `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer."""
+        deadline = self._deadline(timeout)
+        await self._ready(deadline)
+        parts = list(group(payloads, companies, self._batch_bytes_max))
+        transfers = (
+            (payloads[part.start], 0)
+            if len(part) == 1
+            else (join_batch(payloads[part.start : part.stop]), BATCH_FORMAT)
+            for part in parts
+        )
+        answers = await self._transfer(transfers, len(parts), deadline)
+        return [answer for part, answer in zip(parts, answers, strict=True) for _ in part]
+
+    async def _transfer(
+        self, transfers: Iterable[tuple[bytes, int]], count: int, deadline: float
+    ) -> list[WireError | None]:
+        """So many payloads with their formats; an answer for each."""
         futures: list[asyncio.Future[None]] = []
         results: list[WireError | None] = []
         timer = self.loop.call_at(deadline, self._expire, futures)
         try:
             problem: WireError | None = None
-            for payload in payloads:
+            for payload, message_format in transfers:
                 if self.room <= 0:
                     try:
                         await self._ready(deadline)
@@ -134,7 +156,7 @@ class Sender(ReopeningLink):
                     results.append(None)
                 except WireError as error:
                     results.append(error)
-            results.extend([problem] * (len(payloads) - len(results)))
+            results.extend([problem] * (count - len(results)))
             return results
         finally:
             timer.cancel()

@@ -156,6 +156,11 @@ class Sender:
     ) -> list[WireError | None]:
         return self._thread.run(self._sender.send_many(payloads, message_format=message_format, timeout=timeout))
 
+    def send_grouped(
+        self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
+    ) -> list[WireError | None]:
+        return self._thread.run(self._sender.send_grouped(payloads, companies, timeout=timeout))
+
     def send_batch(self, payloads: Sequence[bytes], *, timeout: float | None = None) -> None:
         self._thread.run(self._sender.send_batch(payloads, timeout=timeout))
 

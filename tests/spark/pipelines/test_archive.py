@@ -11,9 +11,11 @@ from uuid import uuid4
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete, located
 from pairbus.spark.pipelines.choosing import TransferFailed
+from pairbus.spark.pipelines.restoring import SENT
 
 from ..conftest import Pair, peeked, wire
 
@@ -65,6 +67,22 @@ def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, mak
         receiver.abandon(found[0])
         assert complete(pair.primary_address, "orders", {uuid4(): found[0].sequence_number, **locks}) == 4
     assert len(peeked(pair.primary, "orders")) == 1
+
+
+def test_a_restore_s_progress_is_what_its_tasks_say_and_never_more_than_there_is(pair: Pair, tmp_path: Path) -> None:
+    restorer = Restorer(tmp_path, pair.primary_address)
+    restorer.progress.counted(30)
+    restorer._to_go = {"orders": (20, 2000), "bills": (10, 500)}
+    restorer._board = board = Noticeboard(tmp_path)
+    assert restorer.report().moved == 0
+    board.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})
+    board.append(SENT, {"to": "bills", "messages": 4, "bytes": 200})
+    found = restorer.report()
+    assert (found.moved, found.moved_bytes, found.remaining) == (19, 1600, 11)
+    board.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})  # a task that was run again
+    found = restorer.report()
+    assert (found.moved, found.moved_bytes, found.remaining) == (24, 2200, 6)
+    assert {path: tally.moved for path, tally in found.destinations.items()} == {"orders": 20, "bills": 4}
 
 
 def test_a_stop_cancels_until_the_job_has_ended(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

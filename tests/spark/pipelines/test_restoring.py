@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark import connections
+from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.options import Address
 from pairbus.spark.pipelines import restoring
-from pairbus.spark.pipelines.restoring import PATIENCE_S, PacedWriter, Restoring, send_paced, shares
+from pairbus.spark.pipelines.restoring import PATIENCE_S, SENT, PacedWriter, Restoring, send_paced, shares
 from pairbus.spark.writer import NotSent, Sent
 from pairbus.syphon.destinations import HALT_S
 from pairbus.syphon.rate import Rate
@@ -41,8 +43,10 @@ class Scene:
 
     def run(self, count: int, rate: Rate) -> None:
         payloads = [b"%d" % number for number in range(count)]
-        send_paced(self.send, "orders", payloads, rate, lambda: self.now, self.sleep)
+        told: list[bytes] = []
+        send_paced(self.send, "orders", payloads, rate, told.extend, lambda: self.now, self.sleep)
         assert sorted(each for _, each in self.sent) == sorted(payloads), "each once"
+        assert told == [each for _, each in self.sent], "and said so as it was confirmed"
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -87,12 +91,12 @@ def test_what_stays_busy_and_what_fails_end_it() -> None:
 
 def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:
     assert [shares(ceiling) for ceiling in (0.1, 500, 2000, 2001, 20_000, 1e9)] == [1, 1, 1, 2, 10, 64]
-    asked = Restoring(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5)
+    asked = Restoring(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5, "board")
     assert Restoring.of_text(asked.as_text()) == asked
 
 
-def test_the_sink_waits_for_a_busy_broker(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "orders")
     monkeypatch.setattr(restoring, "HALT_S", 0.3)
@@ -100,10 +104,16 @@ def test_the_sink_waits_for_a_busy_broker(
         {"amqp": encode_message(properties=Properties(message_id=f"m{n}"), body=b"x"), "entity": "orders"}
         for n in range(30)
     ]
-    writer = PacedWriter(Restoring(pair.primary_address, "orders"))
+    writer = PacedWriter(Restoring(pair.primary_address, "orders", board=str(tmp_path)))
     with fault(pair.data, "throttle", namespace="contoso", entity="orders", rate=50):
         assert writer.write(iter([pa.RecordBatch.from_pylist(rows)] * 3)) == Sent(90)
     assert len(peeked(pair.primary, "orders")) == 90
+    notices = Noticeboard(tmp_path).news(SENT)
+    assert {notice["to"] for notice in notices} == {"orders"}
+    sizes = [len(row["amqp"]) for row in rows]
+    assert [sum(notice[name] for notice in notices) for name in ("messages", "bytes")] == [90, 3 * sum(sizes)]
+    elsewhere = PacedWriter(Restoring(pair.primary_address, "orders", board=str(tmp_path / "of another machine")))
+    assert elsewhere.write(iter([pa.RecordBatch.from_pylist(rows)])) == Sent(30)
     with pytest.raises(NotSent, match="30 of 30 messages to nowhere were not confirmed"):
         PacedWriter(Restoring(pair.primary_address, "nowhere")).write(iter([pa.RecordBatch.from_pylist(rows)]))
     connections.close_all()

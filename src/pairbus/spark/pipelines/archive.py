@@ -15,6 +15,7 @@ import datetime as dt
 import itertools
 import re
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,11 +26,13 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.syphon.draining import Unavailable
+from pairbus.syphon.progress import Report
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import LockLost, WireError
 
 from .. import connections
 from ..entities import subscription_of, without_dead_letters
+from ..noticeboard import Noticeboard
 from ..options import Address
 from ..starting import address_of_text, started
 from .choosing import (
@@ -43,7 +46,7 @@ from .choosing import (
     still_there,
 )
 from .lock_batches import LockBatch
-from .restoring import NAME, Restoring, RestoringSink, shares
+from .restoring import NAME, SENT, Restoring, RestoringSink, shares
 from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told
 from .selection import Selection
 from .transfer import Transfer, rate_of
@@ -253,6 +256,9 @@ class Restorer(Transfer):
         #: The session while the job runs, and the mark that the job is known by.
         self._running: SparkSession | None = None
         self._tag = f"pairbus-restore-{secrets.token_hex(4)}"
+        self._board: Noticeboard | None = None
+        #: By destination: messages and bytes that progress has not been told of.
+        self._to_go: dict[str, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Restorer {self._shown} to {self._entity or 'where they came from'}>"
@@ -284,7 +290,12 @@ class Restorer(Transfer):
         sums = (
             rows.groupBy("entity").agg(F.count("*").alias("messages"), F.sum(F.length("amqp")).alias("size")).collect()
         )
-        self.progress.counted(sum(row["messages"] for row in sums))
+        with self._lock:
+            self.progress.counted(sum(row["messages"] for row in sums))
+            for row in sums:
+                path = self._entity or row["entity"]
+                messages, size = self._to_go.get(path, (0, 0))
+                self._to_go[path] = (messages + row["messages"], size + (row["size"] or 0))
         for path in [row["entity"] for row in sums] if self._entity is None else [self._entity]:
             if self._entity is None:
                 _check_way_back(path)
@@ -296,11 +307,28 @@ class Restorer(Transfer):
             tasks = shares(self._rate_max)
             rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
         spark.dataSource.register(RestoringSink)
-        if not self._send(spark, rows, restoring):
-            return []
-        for row in sums:
-            self.progress.moved(self._entity or row["entity"], row["messages"], row["size"] or 0, time.monotonic())
+        with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
+            self._board = Noticeboard(folder)
+            is_sent = self._send(spark, rows, replace(restoring, board=folder))
+        if is_sent:
+            with self._lock:
+                for path, (messages, size) in list(self._to_go.items()):
+                    self._moved(path, messages, size)
         return []
+
+    def report(self) -> Report:
+        with self._lock:
+            for notice in [] if self._board is None else self._board.news(SENT):
+                self._moved(notice["to"], notice["messages"], notice["bytes"])
+        return super().report()
+
+    def _moved(self, path: str, messages: int, size: int) -> None:
+        """No more than there is: a task that Spark runs again sends again, and says so again."""
+        left, left_size = self._to_go.get(path, (0, 0))
+        messages, size = min(messages, left), min(size, left_size)
+        self._to_go[path] = (left - messages, left_size - size)
+        if messages:
+            self.progress.moved(path, messages, size, time.monotonic())
 
     def _send(self, spark: SparkSession, rows: DataFrame, restoring: Restoring) -> bool:
         """False: it was stopped before it had begun."""

@@ -1,18 +1,20 @@
 """The sink of `pairbus restore`: rows become messages, no faster than allowed, and slower where a destination is busy.
 
 The connector's writer, which sends as fast as it can and fails on the first refusal, with `syphon.rate` before it. Each
-task keeps to its share of the ceiling and knows nothing of the others; `shares` says how many tasks there are.
+task keeps to its share of the ceiling and knows nothing of the others; `shares` says how many tasks there are. Tasks on
+the driver's machine say on its noticeboard what was confirmed, as it is; of those elsewhere it hears at the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceWriter
@@ -22,11 +24,14 @@ from pairbus.syphon.destinations import HALT_S, Verdict, verdict_of
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import WireError
 
-from .. import connections
+from ..noticeboard import Noticeboard
 from ..options import Address
-from ..writer import SEND_TIMEOUT_S, NotSent, ServiceBusWriter
+from ..schema import Outgoing
+from ..writer import NotSent, ServiceBusWriter, attempt
 
 NAME: Final = "servicebus-restored"
+#: The sheet of the noticeboard.
+SENT: Final = "sent"
 AT_ONCE: Final = 1000
 #: A task sends more than that in a second; a lower ceiling needs no second one.
 SHARE_PER_S: Final = 2000.0
@@ -34,7 +39,7 @@ SHARES_MAX: Final = 64
 #: A destination that says busy for so long, and takes nothing, ends the restore.
 PATIENCE_S: Final = 300.0
 
-Send = Callable[[Sequence[bytes]], Sequence[WireError | None]]
+T = TypeVar("T")
 
 
 def shares(ceiling: float) -> int:
@@ -44,11 +49,13 @@ def shares(ceiling: float) -> int:
 
 @dataclass(frozen=True)
 class Restoring:
-    """`rate_max`: messages a second of one task. As text through Spark's options."""
+    """`rate_max`: messages a second of one task. `board`: the folder of the driver's noticeboard. As text through
+    Spark's options."""
 
     address: Address
     entity: str | None = None
     rate_max: float | None = None
+    board: str | None = None
 
     def as_text(self) -> str:
         return json.dumps(asdict(self))
@@ -56,36 +63,44 @@ class Restoring:
     @classmethod
     def of_text(cls, text: str) -> Restoring:
         found = json.loads(text)
-        return cls(Address(**found["address"]), found["entity"], found["rate_max"])
+        return cls(**{**found, "address": Address(**found["address"])})
 
 
 class PacedWriter(ServiceBusWriter):
     def __init__(self, restoring: Restoring) -> None:
         super().__init__(restoring.address, restoring.entity)
         self._rate = Rate(restoring.rate_max)
+        self._board = restoring.board
 
-    def _send(self, messages: dict[str, list[bytes]], batch: pa.RecordBatch) -> int:
-        for target, payloads in messages.items():
-            send_paced(partial(self._attempt, target), target, payloads, self._rate)
+    def _send(self, messages: dict[str, list[Outgoing]], batch: pa.RecordBatch) -> int:
+        for target, found in messages.items():
+            send_paced(partial(self._attempt, target), target, found, self._rate, partial(self._tell, target))
         return sum(map(len, messages.values()))
 
-    def _attempt(self, target: str, payloads: Sequence[bytes]) -> Sequence[WireError | None]:
+    def _attempt(self, target: str, messages: Sequence[Outgoing]) -> Sequence[WireError | None]:
         try:
-            return connections.sender(self._address, target).send_many(payloads, timeout=SEND_TIMEOUT_S)
+            return attempt(self._address, target, messages)
         except WireError as error:  # the link was not opened: none of them was sent
-            return [error] * len(payloads)
+            return [error] * len(messages)
+
+    def _tell(self, target: str, messages: Sequence[Outgoing]) -> None:
+        if self._board is not None:
+            notice = {"to": target, "messages": len(messages), "bytes": sum(len(each.payload) for each in messages)}
+            with contextlib.suppress(OSError):  # another machine, or a driver that is gone
+                Noticeboard(self._board).append(SENT, notice)
 
 
 def send_paced(
-    send: Send,
+    send: Callable[[Sequence[T]], Sequence[WireError | None]],
     target: str,
-    payloads: Sequence[bytes],
+    messages: Sequence[T],
     rate: Rate,
+    confirmed: Callable[[Sequence[T]], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """All of it confirmed, or NotSent. What the destination was too busy for is sent again after a halt (P24)."""
-    waiting = list(payloads)
+    waiting = list(messages)
     progress_at = clock()
     while waiting:
         if (wait_s := rate.wait_s(clock())) > 0:
@@ -98,8 +113,9 @@ def send_paced(
         if failed := [error for error in errors if verdict_of(error) is not Verdict.BUSY]:
             raise NotSent(f"{len(failed)} of {len(some)} messages to {target} were not confirmed: {failed[0]}")
         waiting = [each for each, error in zip(some, answers, strict=True) if error is not None] + waiting[len(some) :]
-        if len(some) > len(errors):
-            rate.moved(len(some) - len(errors), now)
+        if arrived := [each for each, error in zip(some, answers, strict=True) if error is None]:
+            rate.moved(len(arrived), now)
+            confirmed(arrived)
             progress_at = now
         if errors:
             if now - progress_at >= PATIENCE_S:
