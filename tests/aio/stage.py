@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.aio import sender as sender_module
-from pairbus.aio.heart import Heart, Subscribers
-from pairbus.aio.sender import PairedSender, Surroundings
+from pairbus.aio.heart import Heart
+from pairbus.aio.sender import PairedSender
+from pairbus.paired.heart import Subscribers
+from pairbus.paired.sender import Surroundings
 from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.events import Event
 from pairbus.pairing.observers import Observer
@@ -146,7 +147,7 @@ async def wait_until(condition: Callable[[], bool], within: float = 5.0) -> bool
 
 @pytest.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Stage]]:
-    monkeypatch.setattr(sender_module, "InnerSender", FakeInner)
+    monkeypatch.setattr(PairedSender, "_inner", FakeInner)
     made: list[Stage] = []
 
     def make(**settings: Any) -> Stage:

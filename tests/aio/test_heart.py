@@ -178,10 +178,10 @@ async def test_p44_closing_does_not_wait_for_ever_for_a_coroutine(
 
 async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     given = stage()
-    given.heart.check_loop()
+    given.heart.check_place()
 
     async def elsewhere() -> None:
-        given.heart.check_loop()
+        given.heart.check_place()
 
     def on_another_loop() -> None:
         asyncio.run(elsewhere())
@@ -189,14 +189,14 @@ async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     with pytest.raises(WrongLoopError, match="from another one"):
         await asyncio.to_thread(on_another_loop)
     with pytest.raises(WrongLoopError, match="outside of a loop"):
-        await asyncio.to_thread(given.heart.check_loop)
+        await asyncio.to_thread(given.heart.check_place)
 
 
 async def test_in_a_forked_child_the_loop_is_the_parents(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     given = stage()
     monkeypatch.setattr(heart_module.os, "getpid", lambda: -1)  # type: ignore[attr-defined]
     with pytest.raises(ForkedClientError):
-        await asyncio.to_thread(given.heart.check_loop)
+        await asyncio.to_thread(given.heart.check_place)
 
 
 async def test_p23_unsubscribe(stage: MakeStage) -> None:

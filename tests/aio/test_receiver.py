@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusSer
 
 from pairbus.aio import receiver as receiver_module
 from pairbus.aio.inner import InnerSender
-from pairbus.aio.receiver import PairedReceiver, paired_receiver
+from pairbus.aio.receiver import PairedReceiver
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import ForkedClientError
 from pairbus.pairing.observers import LedgerObserver, Observer
@@ -48,7 +48,7 @@ class Rig:
 
     def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
         made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
-        receiver = paired_receiver(
+        receiver = PairedReceiver.adopt(
             made,
             queue or self.queue,
             on_busy=self.on_busy,
@@ -90,7 +90,7 @@ def texts(messages: Any) -> list[str]:
 
 async def test_p7_it_is_the_sdks_receiver_in_all_respects(rig: Rig) -> None:
     made = rig.client.get_queue_receiver(rig.queue, prefetch_count=3, max_wait_time=2, client_identifier="me")
-    receiver = paired_receiver(made, rig.queue, on_busy=rig.on_busy, halted_until=lambda: 0.0)
+    receiver = PairedReceiver.adopt(made, rig.queue, on_busy=rig.on_busy, halted_until=lambda: 0.0)
     assert receiver is made
     assert isinstance(receiver, ServiceBusReceiver)
     assert receiver.client_identifier == "me"

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient
 
+from pairbus.paired.heart import Subscribers
+from pairbus.paired.sender import Surroundings
 from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.events import Event
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import Settings
 from pairbus.pairing.sending import Limits
-from pairbus.sync import sender as sender_module
-from pairbus.sync.heart import Heart, Subscribers
-from pairbus.sync.sender import PairedSender, Surroundings
+from pairbus.sync.heart import Heart
+from pairbus.sync.sender import PairedSender
 
 NOWHERE = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 Answer = BaseException | Callable[[], object] | None
@@ -143,7 +144,7 @@ def wait_until(condition: Callable[[], bool], within: float = 5.0) -> bool:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
-    monkeypatch.setattr(sender_module, "InnerSender", FakeInner)
+    monkeypatch.setattr(PairedSender, "_inner", FakeInner)
     made: list[Stage] = []
 
     def make(**settings: Any) -> Stage:

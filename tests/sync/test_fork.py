@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.sync import fork
 from pairbus.sync.inner import InnerSender
-from pairbus.sync.receiver import PairedReceiver, paired_receiver
+from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.watchdog import WATCHDOG
 
 from ..pairing.sdk_rig import TRANSPORTS, sdk_client
@@ -206,7 +206,7 @@ def test_a_receiver_opens_its_own_link_in_the_child(
     client = sdk_client(ServiceBusClient, "tls", pairbus_namespace, proxy.port)
     with client, inner(client, queue) as sender:
         sender.send([ServiceBusMessage(str(each)) for each in range(2)], 5)
-        receiver = paired_receiver(
+        receiver = PairedReceiver.adopt(
             client.get_queue_receiver(queue), queue, on_busy=lambda: None, halted_until=lambda: 0.0
         )
         [first] = receiver.receive_messages(1, max_wait_time=5)

@@ -11,31 +11,25 @@ Nothing is decided here: when to fail over, when to ping and what a ping's answe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
-import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, Protocol
 
+from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
 from pairbus.pairing import sdk
-from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.errors import WrongLoopError
-from pairbus.pairing.events import Event, SendPing
-from pairbus.pairing.observers import Observer, outcome_of
+from pairbus.pairing.events import SendPing
 from pairbus.pairing.ping import ping
-from pairbus.pairing.verdicts import is_reach
 
 _log: Final = logging.getLogger("pairbus.pairing")
 
-#: Past this many hung pings, further entities' pings wait for a turn.
-PINGS_AT_ONCE_MAX: Final = 32
 #: How long closing waits for subscribers that are coroutines.
 TELL_S: Final = 1.0
-
-Callback = Callable[[Event], object]
 
 
 class Pinger(Protocol):
@@ -45,67 +39,17 @@ class Pinger(Protocol):
     async def close(self, timeout_s: float = ...) -> None: ...
 
 
-class Subscribers:
-    """Whom to tell. It is the client's, and may be older than the pairing."""
-
-    def __init__(self) -> None:
-        self.callbacks: tuple[Callback, ...] = ()
-
-    def subscribe(self, callback: Callback) -> Callable[[], None]:
-        self.callbacks = (*self.callbacks, callback)
-
-        def unsubscribe() -> None:
-            kept = list(self.callbacks)
-            if callback in kept:
-                kept.remove(callback)
-            self.callbacks = tuple(kept)
-
-        return unsubscribe
-
-
-class Heart:
-    """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed."""
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        open_pinger: Callable[[str], Pinger],
-        *,
-        ping_timeout_s: float,
-        observers: tuple[Observer, ...] = (),
-        subscribers: Subscribers | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.coordinator = coordinator
-        self.observers = observers
-        #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
-        self.send_observers = _wanting_sends(observers)
-        self.receive_observers = _wanting_receives(observers)
-        self.clock = clock
+class Heart(HeartHalf[Pinger]):
+    def _prepare(self) -> None:
+        self.lock = contextlib.nullcontext()
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.closed = False
-        self._open_pinger = open_pinger
-        self._ping_timeout_s = ping_timeout_s
         self._timer: asyncio.TimerHandle | None = None
-        self._pings_due: deque[str] = deque()
-        self._pinging = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._subscribers = subscribers or Subscribers()
-        self._untold: deque[Event] = deque()
-        self._telling = False
         self._answers: deque[Awaitable[object]] = deque()
         self._teller: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        beat = "closed" if self.closed else "beats" if self._timer is not None else "at rest"
-        return f"<Heart {beat}, {self._pinging} pings under way, {len(self._subscribers.callbacks)} subscribers>"
-
-    @property
-    def has_subscribers(self) -> bool:
-        return bool(self._subscribers.callbacks)
-
-    def check_loop(self) -> None:
+    def check_place(self) -> None:
         """The SDK's connections, and our timers, belong to one loop."""
         running = asyncio._get_running_loop()
         if running is self.loop:
@@ -118,31 +62,7 @@ class Heart:
             " pair a client of its own on each loop, and use pairbus.ServiceBusClient where there is none"
         )
 
-    def observe(self, observer: Observer) -> Callable[[], None]:
-        self._set_observers((*self.observers, observer))
-
-        def take_off() -> None:
-            self._set_observers(tuple(each for each in self.observers if each is not observer))
-
-        return take_off
-
-    def close_observers(self) -> None:
-        """When nothing more will come, the last send included."""
-        for observer in self.observers:
-            guarded(observer.close)
-
-    def _set_observers(self, observers: tuple[Observer, ...]) -> None:
-        self.observers = observers
-        self.send_observers = _wanting_sends(observers)
-        self.receive_observers = _wanting_receives(observers)
-
-    def announce(self, *events: Event) -> None:
-        """Tells what a shell, not the coordinator, has seen."""
-        self._untold.extend(events)
-        self._tell()
-
     def attend(self) -> None:
-        """Carries out what the coordinator asks for, after whatever may have changed a state."""
         commands = self.coordinator.commands
         while commands:
             command = commands.popleft()
@@ -183,6 +103,9 @@ class Heart:
         self.coordinator.tick(self.clock())
         self.attend()
 
+    def _is_beating(self) -> bool:
+        return self._timer is not None
+
     # Pings
 
     def _begin_ping(self, entity: str) -> None:
@@ -209,15 +132,7 @@ class Heart:
             await pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
         except Exception as error:
             failure = error
-        now = self.clock()
-        if not self.closed:
-            if failure is None:
-                self.coordinator.ping_succeeded(entity, now)
-            else:
-                self.coordinator.ping_failed(entity, now, failure, reachable=not is_reach(failure))
-        for observer in self.observers:
-            guarded(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
-        self.attend()
+        self._pinged(entity, began, failure)
         if pinger is not None:
             await guarded_await(pinger.close())
 
@@ -262,23 +177,6 @@ class Heart:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _wanting_sends(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
-    return tuple(observer for observer in observers if observer.wants_sends)
-
-
-def _wanting_receives(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
-    return tuple(observer for observer in observers if observer.wants_receives)
-
-
-def guarded(callback: Callable[..., object], *arguments: object) -> object:
-    """Watching must never stop a send: what a watcher raises is logged."""
-    try:
-        return callback(*arguments)
-    except Exception:
-        _log.exception("%r failed and is ignored", callback)
-        return None
 
 
 async def guarded_await(answer: Awaitable[object]) -> None:

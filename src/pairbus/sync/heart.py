@@ -10,27 +10,14 @@ Nothing is decided here: when to fail over, when to ping and what a ping's answe
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 import uuid
-from collections import deque
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
-from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.events import Event, SendPing
-from pairbus.pairing.observers import Observer, outcome_of
+from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
+from pairbus.pairing.events import SendPing
 from pairbus.pairing.ping import ping
-from pairbus.pairing.verdicts import is_reach
 from pairbus.sync import fork
-
-_log: Final = logging.getLogger("pairbus.pairing")
-
-#: Past this many hung pings, further entities' pings wait for a thread.
-PINGS_AT_ONCE_MAX: Final = 32
-
-Callback = Callable[[Event], object]
 
 
 class Pinger(Protocol):
@@ -40,96 +27,18 @@ class Pinger(Protocol):
     def close(self, timeout_s: float = ...) -> None: ...
 
 
-class Subscribers:
-    """Whom to tell. It is the client's, and may be older than the pairing."""
+class Heart(HeartHalf[Pinger]):
+    lock: threading.Lock
 
-    def __init__(self) -> None:
-        self.callbacks: tuple[Callback, ...] = ()
-        self._lock = threading.Lock()
-
-    def subscribe(self, callback: Callback) -> Callable[[], None]:
-        with self._lock:
-            self.callbacks = (*self.callbacks, callback)
-
-        def unsubscribe() -> None:
-            with self._lock:
-                kept = list(self.callbacks)
-                if callback in kept:
-                    kept.remove(callback)
-                self.callbacks = tuple(kept)
-
-        return unsubscribe
-
-
-class Heart:
-    """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed."""
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        open_pinger: Callable[[str], Pinger],
-        *,
-        ping_timeout_s: float,
-        observers: tuple[Observer, ...] = (),
-        subscribers: Subscribers | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.coordinator = coordinator
-        self.observers = observers
-        #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
-        self.send_observers = _wanting_sends(observers)
-        self.receive_observers = _wanting_receives(observers)
-        self.clock = clock
+    def _prepare(self) -> None:
         self.lock = threading.Lock()
-        self.closed = False
-        self._open_pinger = open_pinger
-        self._ping_timeout_s = ping_timeout_s
         self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
-        self._pings_due: deque[str] = deque()
         self._pingers: set[Pinger] = set()
-        self._pinging = 0
-        self._subscribers = subscribers or Subscribers()
-        self._untold: deque[Event] = deque()
-        self._telling = False
         fork.register(self)
 
-    def __repr__(self) -> str:
-        beat = "closed" if self.closed else "beats" if self._thread is not None else "at rest"
-        return f"<Heart {beat}, {self._pinging} pings under way, {len(self._subscribers.callbacks)} subscribers>"
-
-    @property
-    def has_subscribers(self) -> bool:
-        return bool(self._subscribers.callbacks)
-
-    def observe(self, observer: Observer) -> Callable[[], None]:
-        with self.lock:
-            self._set_observers((*self.observers, observer))
-
-        def take_off() -> None:
-            with self.lock:
-                self._set_observers(tuple(each for each in self.observers if each is not observer))
-
-        return take_off
-
-    def close_observers(self) -> None:
-        """When nothing more will come, the last send included."""
-        for observer in self.observers:
-            guarded(observer.close)
-
-    def _set_observers(self, observers: tuple[Observer, ...]) -> None:
-        self.observers = observers
-        self.send_observers = _wanting_sends(observers)
-        self.receive_observers = _wanting_receives(observers)
-
-    def announce(self, *events: Event) -> None:
-        """Tells what a shell, not the coordinator, has seen."""
-        with self.lock:
-            self._untold.extend(events)
-        self._tell()
-
     def attend(self) -> None:
-        """Carries out what the coordinator asks for. Without the lock, after whatever may have changed a state."""
+        """Without the lock."""
         pings: list[str] = []
         with self.lock:
             commands = self.coordinator.commands
@@ -200,6 +109,9 @@ class Heart:
                     return True
                 self._wake.wait(deadline - now)
 
+    def _is_beating(self) -> bool:
+        return self._thread is not None
+
     # Pings
 
     def _begin_ping(self, entity: str) -> None:
@@ -228,16 +140,7 @@ class Heart:
             pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
         except Exception as error:
             failure = error
-        now = self.clock()
-        with self.lock:
-            if not self.closed:
-                if failure is None:
-                    self.coordinator.ping_succeeded(entity, now)
-                else:
-                    self.coordinator.ping_failed(entity, now, failure, reachable=not is_reach(failure))
-        for observer in self.observers:
-            guarded(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
-        self.attend()
+        self._pinged(entity, began, failure)
         if pinger is not None:
             guarded(pinger.close)
             self._pingers.discard(pinger)
@@ -261,19 +164,3 @@ class Heart:
                 guarded(observer.announced, event)
             for callback in callbacks:
                 guarded(callback, event)
-
-
-def _wanting_sends(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
-    return tuple(observer for observer in observers if observer.wants_sends)
-
-
-def _wanting_receives(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
-    return tuple(observer for observer in observers if observer.wants_receives)
-
-
-def guarded(callback: Callable[..., object], *arguments: object) -> None:
-    """Watching must never stop a send: what a watcher raises is logged."""
-    try:
-        callback(*arguments)
-    except Exception:
-        _log.exception("%r failed and is ignored", callback)

@@ -13,7 +13,7 @@ Private parts of the SDK's receiver that it overrides or reads:
     _settle_message, _open       attempts that do not wait for a halt
     _settle_message_with_retry   one settlement, whatever it is
     _handler, _running, _message_iter, _receive_context      dropped in a forked child
-    _max_wait_time, _receive_mode, _config.retry_total, _shutdown (an Event), _check_live
+    _receive_mode, _config.retry_total, _shutdown (an Event), _check_live
 """
 
 from __future__ import annotations
@@ -25,28 +25,20 @@ from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, ServiceBusReceiver
-from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, MESSAGE_DEAD_LETTER
+from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.pairing.observers import Observer, booked_as, outcome_of
+from pairbus.paired.receiver import ReceiverHalf
 from pairbus.pairing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
 from pairbus.sync import fork
-from pairbus.sync.heart import guarded
 from pairbus.sync.watchdog import let_go, sockets_of
 
 _log = logging.getLogger("pairbus.pairing")
 
 
-class PairedReceiver(ServiceBusReceiver):
-    """Made by `paired_receiver` from what the SDK's client made."""
-
-    _halting_entity: str
-    _on_busy: Callable[[], object]
-    _halted_until: Callable[[], float]
-    _check_client: Callable[[], None]
-    _watchers: Callable[[], tuple[Observer, ...]]
-    _booked_as: str
+class PairedReceiver(ServiceBusReceiver, ReceiverHalf):  # type: ignore[misc]  # the SDK's own bases disagree
+    """Adopted from what the SDK's client made."""
 
     def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
@@ -127,14 +119,7 @@ class PairedReceiver(ServiceBusReceiver):
             failure = error
             raise
         finally:
-            is_dead_letter = settle_operation == MESSAGE_DEAD_LETTER
-            ms = (time.monotonic() - began) * 1000.0
-            for each in self._watchers():
-                guarded(each.settled, self._booked_as, message, is_dead_letter, outcome_of(failure), ms)
-
-    def _tell_received(self, messages: list[ServiceBusReceivedMessage]) -> None:
-        for each in self._watchers():
-            guarded(each.received, self._booked_as, messages, self._receive_mode != ServiceBusReceiveMode.PEEK_LOCK)
+            self._tell_settled(message, settle_operation, failure, began)
 
     # Halts
 
@@ -212,32 +197,5 @@ class PairedReceiver(ServiceBusReceiver):
         if closed:
             self._shutdown.set()
 
-    def _granted(self, wait_time: float | None) -> float | None:
-        return wait_time if wait_time is not None else self._max_wait_time
-
-
-def paired_receiver(
-    receiver: ServiceBusReceiver,
-    entity: str,
-    *,
-    on_busy: Callable[[], object],
-    halted_until: Callable[[], float],
-    check_client: Callable[[], None] = lambda: None,
-    watchers: Callable[[], tuple[Observer, ...]] = tuple,
-) -> PairedReceiver:
-    """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
-
-    `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
-    entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43); `watchers`
-    gives those who want to hear of receives.
-    """
-    receiver.__class__ = PairedReceiver
-    assert isinstance(receiver, PairedReceiver)
-    receiver._halting_entity = entity
-    receiver._on_busy = on_busy
-    receiver._halted_until = halted_until
-    receiver._check_client = check_client
-    receiver._watchers = watchers
-    receiver._booked_as = booked_as(entity, receiver.entity_path)
-    fork.register(receiver)
-    return receiver
+    def _prepare(self) -> None:
+        fork.register(self)
