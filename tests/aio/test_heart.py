@@ -15,7 +15,8 @@ from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucc
 from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
 
-from .stage import Recorder, Stage, wait_until
+from ..paired.stage import Recorder
+from .stage import Stage, wait_until
 
 MakeStage = Callable[..., Stage]
 

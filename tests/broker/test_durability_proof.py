@@ -4,15 +4,11 @@ duplicates; the states of sessions."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import random
 from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.broker.queue import (
     DEFERRED,
@@ -27,8 +23,9 @@ from pairbus.broker.queue import (
     Release,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import JournalError, MemoryFiles, Options
+from pairbus.journal import MemoryFiles, Options
 
+from .machine import Machine
 from .namespace_rig import Rig, body_of, make_special
 
 DEAD = "orders/$DeadLetterQueue"
@@ -64,7 +61,7 @@ class Told:
         self.possible: list[bytes | None] = []
 
 
-class Durability(RuleBasedStateMachine):
+class Durability(Machine):
     @initialize(detects=st.booleans())
     def start(self, detects: bool) -> None:
         self.detects = detects
@@ -77,12 +74,10 @@ class Durability(RuleBasedStateMachine):
         )
         self.rig.create("talks", requires_session=True)
         self.told = {"x": Told(), "y": Told()}
-        self.has_failed = False  # the disk: what it took and could not sync may wait to be written elsewhere
         self.consumed: set[bytes] = set()  # confirmed, received and gone: a second copy must not come
         self.fates: dict[bytes, Fate] = {}
         self.locks: dict[bytes, tuple[bytes, str, float]] = {}  # token → body, path, until
         self.number_max = 0
-        self.compaction: asyncio.Task[int | None] | None = None
         self.sent = 0
         for delay in (None, 30.0, None, 10.0):
             self.send([300, 40, 300, 1], delay)
@@ -307,53 +302,7 @@ class Durability(RuleBasedStateMachine):
                     fate.place, fate.home = "dead", READY
         self.rig.namespace.tick(self.rig.now)
 
-    # what the machine does
-
-    @rule()
-    def write(self) -> None:
-        self.rig.turn()
-
-    @rule()
-    def answer(self) -> None:
-        self.rig.answer()
-
-    @rule()
-    def compact(self) -> None:
-        """Begin, or go on a little."""
-        if self.compaction is None:
-            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.survivors))
-        self.rig.loop.run_until_complete(asyncio.sleep(0))
-        if self.compaction.done():
-            with contextlib.suppress(JournalError):
-                self.compaction.result()
-            self.compaction = None
-
-    @rule(segments=st.integers(1, 4))
-    def compact_whole(self, segments: int) -> None:
-        for _ in range(200):
-            self.compact()
-            self.rig.turn()
-            self.rig.answer()
-            if self.compaction is None:
-                segments -= 1
-                if not segments:
-                    break
-
-    @rule(
-        calls=st.integers(1, 4),
-        names=st.sampled_from([("fdatasync",), ("pwrite",), ("create", "rename"), ("fdatasync", "create", "rename")]),
-    )
-    def disk_fails(self, calls: int, names: tuple[str, ...]) -> None:
-        left = [calls]
-
-        def fault(called: str, path: str) -> int | None:
-            if called in names and left[0]:
-                left[0] -= 1
-                raise OSError(errno.EIO, "Input/output error")
-            return None
-
-        self.rig.files.fault = fault
-        self.has_failed = True
+    # what must be there
 
     @rule()
     def quiet(self) -> None:
@@ -400,25 +349,6 @@ class Durability(RuleBasedStateMachine):
                 assert fate.number in (None, message.sequence_number)
                 fate.number = message.sequence_number
         return found
-
-    def stop_compaction(self) -> None:
-        if self.compaction is not None:
-            self.compaction.cancel()
-            with contextlib.suppress(asyncio.CancelledError, JournalError):
-                self.rig.loop.run_until_complete(self.compaction)
-            self.compaction = None
-
-    @rule()
-    def kill(self) -> None:
-        self.crash(lambda files: files.kill(), power=False)
-
-    @rule(everything=st.booleans())
-    def power_cut(self, everything: bool) -> None:
-        self.crash(lambda files: files.power_cut(everything=everything), power=True)
-
-    @rule(seed=st.integers(0, 2**16))
-    def torn_power_cut(self, seed: int) -> None:
-        self.crash(lambda files: files.power_cut(random.Random(seed)), power=True)
 
     def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
         files = left(self.rig.files)

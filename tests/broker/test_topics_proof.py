@@ -4,15 +4,11 @@ appear together; one that is scheduled is on the topic or in the subscriptions, 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import random
 from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
@@ -21,8 +17,9 @@ from pairbus.broker.description import CorrelationFilter
 from pairbus.broker.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.topic import Topic
-from pairbus.journal import JournalError, MemoryFiles, Options
+from pairbus.journal import MemoryFiles, Options
 
+from .machine import Machine
 from .namespace_rig import Rig, body_of
 
 OPTIONS = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -68,7 +65,7 @@ class Story:
             self.became("must")
 
 
-class TopicDurability(RuleBasedStateMachine):
+class TopicDurability(Machine):
     @initialize()
     def start(self) -> None:
         self.rig = Rig(options=OPTIONS, memory_budget=1500)
@@ -79,7 +76,6 @@ class TopicDurability(RuleBasedStateMachine):
         self.stories: dict[bytes, Story] = {}
         self.locks: dict[bytes, tuple[bytes, str, bool, float]] = {}  # token → body, name, is dead letter, until
         self.numbers_max = dict.fromkeys(NAMES, 0)
-        self.compaction: asyncio.Task[int | None] | None = None
         self.sent = 0
         for _ in range(3):
             self.publish([300, 40, 1], "rb", None)
@@ -232,52 +228,7 @@ class TopicDurability(RuleBasedStateMachine):
                 del self.locks[token]
         self.rig.namespace.tick(self.rig.now)
 
-    # what the machine does
-
-    @rule()
-    def write(self) -> None:
-        self.rig.turn()
-
-    @rule()
-    def answer(self) -> None:
-        self.rig.answer()
-
-    @rule()
-    def compact(self) -> None:
-        """Begin, or go on a little."""
-        if self.compaction is None:
-            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.survivors))
-        self.rig.loop.run_until_complete(asyncio.sleep(0))
-        if self.compaction.done():
-            with contextlib.suppress(JournalError):
-                self.compaction.result()
-            self.compaction = None
-
-    @rule(segments=st.integers(1, 4))
-    def compact_whole(self, segments: int) -> None:
-        for _ in range(200):
-            self.compact()
-            self.rig.turn()
-            self.rig.answer()
-            if self.compaction is None:
-                segments -= 1
-                if not segments:
-                    break
-
-    @rule(
-        calls=st.integers(1, 4),
-        names=st.sampled_from([("fdatasync",), ("pwrite",), ("create", "rename"), ("fdatasync", "create", "rename")]),
-    )
-    def disk_fails(self, calls: int, names: tuple[str, ...]) -> None:
-        left = [calls]
-
-        def fault(called: str, path: str) -> int | None:
-            if called in names and left[0]:
-                left[0] -= 1
-                raise OSError(errno.EIO, "Input/output error")
-            return None
-
-        self.rig.files.fault = fault
+    # what must be there
 
     @rule()
     def quiet(self) -> None:
@@ -344,25 +295,6 @@ class TopicDurability(RuleBasedStateMachine):
                 number = found[name][body].sequence_number
                 assert fate.number in (None, number)
                 fate.number = number
-
-    def stop_compaction(self) -> None:
-        if self.compaction is not None:
-            self.compaction.cancel()
-            with contextlib.suppress(asyncio.CancelledError, JournalError):
-                self.rig.loop.run_until_complete(self.compaction)
-            self.compaction = None
-
-    @rule()
-    def kill(self) -> None:
-        self.crash(lambda files: files.kill(), power=False)
-
-    @rule(everything=st.booleans())
-    def power_cut(self, everything: bool) -> None:
-        self.crash(lambda files: files.power_cut(everything=everything), power=True)
-
-    @rule(seed=st.integers(0, 2**16))
-    def torn_power_cut(self, seed: int) -> None:
-        self.crash(lambda files: files.power_cut(random.Random(seed)), power=True)
 
     def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
         files = left(self.rig.files)

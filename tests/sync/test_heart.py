@@ -14,7 +14,8 @@ from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
 from pairbus.sync import heart as heart_module
 
-from .stage import FakeInner, Recorder, Stage, wait_until
+from ..paired.stage import Recorder
+from .stage import FakeInner, Stage, wait_until
 
 MakeStage = Callable[..., Stage]
 

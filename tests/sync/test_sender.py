@@ -26,7 +26,8 @@ from pairbus.pairing.errors import (
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
 from pairbus.pairing.states import EntityState
 
-from .stage import FakeInner, Recorder, Stage, wait_until
+from ..paired.stage import Recorder
+from .stage import FakeInner, Stage, wait_until
 
 MakeStage = Callable[..., Stage]
 FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)

@@ -1,0 +1,92 @@
+"""What a broker's machine and disk do to it, as rules: written, answered, compacted, failing, killed, cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from pairbus.journal import JournalError, MemoryFiles
+
+from .namespace_rig import Rig
+
+
+class Machine(RuleBasedStateMachine):
+    """The rest is what clients do, and what must be there after a crash."""
+
+    rig: Rig
+    compaction: asyncio.Task[int | None] | None = None
+    has_failed = False  # the disk: what it took and could not sync may wait to be written elsewhere
+
+    @rule()
+    def write(self) -> None:
+        self.rig.turn()
+
+    @rule()
+    def answer(self) -> None:
+        self.rig.answer()
+
+    @rule()
+    def compact(self) -> None:
+        """Begin, or go on a little."""
+        if self.compaction is None:
+            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.survivors))
+        self.rig.loop.run_until_complete(asyncio.sleep(0))
+        if self.compaction.done():
+            with contextlib.suppress(JournalError):
+                self.compaction.result()
+            self.compaction = None
+
+    @rule(segments=st.integers(1, 4))
+    def compact_whole(self, segments: int) -> None:
+        for _ in range(200):
+            self.compact()
+            self.rig.turn()
+            self.rig.answer()
+            if self.compaction is None:
+                segments -= 1
+                if not segments:
+                    break
+
+    @rule(
+        calls=st.integers(1, 4),
+        names=st.sampled_from([("fdatasync",), ("pwrite",), ("create", "rename"), ("fdatasync", "create", "rename")]),
+    )
+    def disk_fails(self, calls: int, names: tuple[str, ...]) -> None:
+        left = [calls]
+
+        def fault(called: str, path: str) -> int | None:
+            if called in names and left[0]:
+                left[0] -= 1
+                raise OSError(errno.EIO, "Input/output error")
+            return None
+
+        self.rig.files.fault = fault
+        self.has_failed = True
+
+    def stop_compaction(self) -> None:
+        if self.compaction is not None:
+            self.compaction.cancel()
+            with contextlib.suppress(asyncio.CancelledError, JournalError):
+                self.rig.loop.run_until_complete(self.compaction)
+            self.compaction = None
+
+    @rule()
+    def kill(self) -> None:
+        self.crash(lambda files: files.kill(), power=False)
+
+    @rule(everything=st.booleans())
+    def power_cut(self, everything: bool) -> None:
+        self.crash(lambda files: files.power_cut(everything=everything), power=True)
+
+    @rule(seed=st.integers(0, 2**16))
+    def torn_power_cut(self, seed: int) -> None:
+        self.crash(lambda files: files.power_cut(random.Random(seed)), power=True)
+
+    def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
+        raise NotImplementedError
