@@ -198,8 +198,9 @@ class Truth:
         self.clock(now)
         if not self.left:
             self.leave(now)
-        elif self.held and not hold:
+        elif self.held and not hold:  # the pings begin anew
             self.due = now + self.settings.ping_primary_interval
+            self.good = 0
         self.refused = False
         self.held = hold
         if hold:

@@ -75,6 +75,31 @@ async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest
     await syphon.stop()
 
 
+async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the host's loop would end under it, and connections stay open."""
+    monkeypatch.setattr(partnership, "GRACE_S", 0.1)
+    await pair.backlog(0)
+    told = Told()
+    ended: list[bool] = []
+    run = hosting.SyphonEngine.run
+
+    async def lingering(self: Any) -> Any:
+        found = await run(self)
+        await asyncio.sleep(0.3)
+        ended.append(True)
+        return found
+
+    monkeypatch.setattr(hosting.SyphonEngine, "run", lingering)
+    syphon = await host(pair, told, (0,))
+    syphon.client_closed("secondary")
+    await until(lambda: told.faults)
+    assert not ended
+    await syphon.stop()
+    assert ended and len(told.of(SyphonStopped)) == 1
+
+
 async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partnership, "GRACE_S", 0.3)
     monkeypatch.setattr(partnership, "REFUSED_S", 0.3)

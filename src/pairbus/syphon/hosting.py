@@ -100,6 +100,7 @@ class HostedSyphon:
         self._engine: Any = None
         self._runner: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     def __repr__(self) -> str:
@@ -113,6 +114,8 @@ class HostedSyphon:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._stopping is not None:  # by a fault, a moment ago
+            await asyncio.gather(self._stopping, return_exceptions=True)
         await self._halt()
 
     def client_closed(self, which: Which) -> None:
@@ -163,7 +166,8 @@ class HostedSyphon:
             await asyncio.wait({runner}, timeout=self.stop_s)
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
-        self._engine = None
+        if self._runner is None:  # else it runs again already
+            self._engine = None
 
     # -- the partnership
 
