@@ -29,6 +29,11 @@ class Noticeboard:
     def folder(self) -> str:
         return str(self._folder)
 
+    @property
+    def is_there(self) -> bool:
+        """Not on another machine, and not after it was taken down."""
+        return self._folder.is_dir()
+
     def append(self, sheet: str, notice: dict[str, Any]) -> None:
         line = json.dumps(notice, separators=(",", ":")).encode() + b"\n"
         descriptor = os.open(self._folder / sheet, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -16,6 +16,7 @@ from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete, located
 from pairbus.spark.pipelines.choosing import TransferFailed
 from pairbus.spark.pipelines.restoring import SENT
+from pairbus.spark.pipelines.transfer import Job
 
 from ..conftest import Pair, peeked, wire
 
@@ -95,8 +96,8 @@ def test_a_stop_cancels_until_the_job_has_ended(pair: Pair, tmp_path: Path, monk
         def cancelJobsWithTag(self, tag: str) -> None:
             cancelled.append(tag)
             if len(cancelled) == 3:
-                restorer._running = None
+                restorer._job = None
 
-    restorer._running = SimpleNamespace(sparkContext=Context())  # type: ignore[assignment]
+    restorer._job = Job(SimpleNamespace(sparkContext=Context()), "mark")  # type: ignore[arg-type]
     restorer._break_off()
-    assert cancelled == [restorer._tag] * 3
+    assert cancelled == ["mark"] * 3

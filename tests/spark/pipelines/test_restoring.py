@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark import connections
-from pairbus.spark.noticeboard import Noticeboard
+from pairbus.spark.noticeboard import STOP, Noticeboard
 from pairbus.spark.options import Address
 from pairbus.spark.pipelines import restoring
 from pairbus.spark.pipelines.restoring import PATIENCE_S, SENT, PacedWriter, Restoring, send_paced, shares
@@ -44,7 +45,7 @@ class Scene:
     def run(self, count: int, rate: Rate) -> None:
         payloads = [b"%d" % number for number in range(count)]
         told: list[bytes] = []
-        send_paced(self.send, "orders", payloads, rate, told.extend, lambda: self.now, self.sleep)
+        send_paced(self.send, "orders", payloads, rate, told.extend, clock=lambda: self.now, sleep=self.sleep)
         assert sorted(each for _, each in self.sent) == sorted(payloads), "each once"
         assert told == [each for _, each in self.sent], "and said so as it was confirmed"
 
@@ -87,6 +88,38 @@ def test_what_stays_busy_and_what_fails_end_it() -> None:
     scene = Scene(lambda each, _: TimedOut("pairbus:timed-out", "no answer") if each == b"3" else None)
     with pytest.raises(NotSent, match=r"1 of 10 messages to orders were not confirmed: .*no answer"):
         scene.run(10, Rate())
+
+
+def test_a_stop_is_heeded_before_the_next_message() -> None:
+    scene = Scene()
+    with pytest.raises(NotSent, match="7 messages to orders were not sent: the restore was stopped"):
+        send_paced(
+            scene.send, "orders", [b"x"] * 10, Rate(1.0), is_over=lambda: len(scene.sent) == 3,
+            clock=lambda: scene.now, sleep=scene.sleep,
+        )  # fmt: skip
+    assert len(scene.sent) == 3
+
+
+@pytest.mark.parametrize("how", ["asked", "taken down"])
+def test_a_task_that_spark_has_given_up_sends_no_more(
+    pair: Pair, make_queue: Callable[..., None], tmp_path: Path, how: str
+) -> None:
+    make_queue(pair.primary, "orders")
+    board = Noticeboard(tmp_path / "board")
+    (tmp_path / "board").mkdir()
+    rows = [{"amqp": encode_message(body=b"x"), "entity": "orders"}] * 3
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist(rows)
+        yield pa.RecordBatch.from_pylist([])
+        board.raise_flag(STOP) if how == "asked" else shutil.rmtree(board.folder)
+        yield pa.RecordBatch.from_pylist(rows)
+
+    writer = PacedWriter(Restoring(pair.primary_address, "orders", board=board.folder))
+    with pytest.raises(NotSent, match="3 messages to orders were not sent: the restore was stopped"):
+        writer.write(batches())
+    assert len(peeked(pair.primary, "orders")) == 3
+    connections.close_all()
 
 
 def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:

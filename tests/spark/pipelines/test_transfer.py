@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from pairbus.spark.options import InvalidOption
 from pairbus.spark.pipelines.rounds import Over, Rounds, Told
@@ -37,6 +40,54 @@ def test_a_stop_ends_a_wait() -> None:
 
     assert transfer._go_through(rounds, take, lambda: 5) is None
     assert transfer.progress.waiting_for is None
+
+
+class Jobs:
+    """As much of a session as a job is looked at by: two stages of one job, the second not begun."""
+
+    def __init__(self) -> None:
+        self.tags: list[str] = []
+        self.stages = {7: SimpleNamespace(numCompletedTasks=3, numTasks=8), 8: None}
+        self.is_gone = False
+        self.sparkContext = self._jsc = self
+
+    def addJobTag(self, tag: str) -> None:
+        self.tags.append(tag)
+
+    def removeJobTag(self, tag: str) -> None:
+        self.tags.remove(tag)
+
+    def sc(self) -> Jobs:
+        return self
+
+    def statusTracker(self) -> Jobs:
+        if self.is_gone:
+            raise Py4JNetworkError("no JVM")
+        return self
+
+    def getJobIdsForTag(self, tag: str) -> list[int]:
+        return [1, 2] if tag in self.tags else []
+
+    def getJobInfo(self, job: int) -> Any:
+        return SimpleNamespace(stageIds=[7, 8]) if job == 1 else None
+
+    def getStageInfo(self, stage: int) -> Any:
+        return self.stages[stage]
+
+
+def test_of_a_long_job_it_says_how_many_parts_are_done() -> None:
+    transfer, jobs = Transfer(), Jobs()
+    with transfer._known_as_job(cast(Any, jobs)):
+        assert transfer.report().waiting_for == "Spark, 3 of 8 parts done"
+        assert "waiting: Spark, 3 of 8 parts done" in transfer.report().line()
+        jobs.stages[7] = None
+        assert transfer.report().waiting_for == "Spark's plan"
+        jobs.is_gone = True
+        assert transfer.report().waiting_for is None
+        jobs.is_gone, jobs.stages[7] = False, SimpleNamespace(numCompletedTasks=8, numTasks=8)
+        transfer.progress.moved("orders", 5, 50, 0.0)
+        assert transfer.report().waiting_for is None, "what was moved says more"
+    assert transfer.report().waiting_for is None and jobs.tags == []
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan")])

@@ -32,7 +32,7 @@ from pairbus.wire.errors import LockLost, WireError
 
 from .. import connections
 from ..entities import subscription_of, without_dead_letters
-from ..noticeboard import Noticeboard
+from ..noticeboard import STOP, Noticeboard
 from ..options import Address
 from ..starting import address_of_text, started
 from .choosing import (
@@ -117,7 +117,9 @@ class Archiver(Transfer):
 
         rows = peeked_rows(spark, self._address, self._entity, self._where)
         try:
-            self._count(*self._write(spark, rows, 1))
+            with self._known_as_job(spark):
+                found = self._write(spark, rows, 1)
+            self._count(*found)
         except PySparkException as error:
             raise TransferFailed(f"{self._entity} can't be archived to {self._shown}: {first_line(error)}") from None
 
@@ -253,9 +255,6 @@ class Restorer(Transfer):
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
         self._spark, self._master, self._on_start = spark, master, on_start
-        #: The session while the job runs, and the mark that the job is known by.
-        self._running: SparkSession | None = None
-        self._tag = f"pairbus-restore-{secrets.token_hex(4)}"
         self._board: Noticeboard | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
@@ -265,6 +264,9 @@ class Restorer(Transfer):
 
     def stop(self) -> None:
         self._stop.set()
+        with self._lock, contextlib.suppress(OSError):  # it was taken down just now
+            if self._board is not None:
+                self._board.raise_flag(STOP)
         threading.Thread(target=self._break_off, name="pairbus-restore-stop", daemon=True).start()
 
     def _break_off(self) -> None:
@@ -274,9 +276,9 @@ class Restorer(Transfer):
         with contextlib.suppress(Py4JError):  # the JVM is gone, and the job with it
             while True:
                 with self._lock:
-                    if self._running is None:
+                    if self._job is None:
                         return
-                    self._running.sparkContext.cancelJobsWithTag(self._tag)
+                    self._job.cancel()
                 time.sleep(CANCEL_S)
 
     def run(self) -> list[Unavailable]:
@@ -308,7 +310,8 @@ class Restorer(Transfer):
             rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
         spark.dataSource.register(RestoringSink)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
-            self._board = Noticeboard(folder)
+            with self._lock:
+                self._board = Noticeboard(folder)
             is_sent = self._send(spark, rows, replace(restoring, board=folder))
         if is_sent:
             with self._lock:
@@ -335,24 +338,17 @@ class Restorer(Transfer):
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        # the context's tags: those of the session are known to the thread alone that set them
-        spark.sparkContext.addJobTag(self._tag)
         try:
-            with self._lock:
+            with self._known_as_job(spark):
                 if self._stop.is_set():
                     return False
-                self._running = spark
-            rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
+                rows.write.format(NAME).option("restoring", restoring.as_text()).mode("append").save()
         except (PySparkException, Py4JJavaError) as error:  # the second for a job that was cancelled
             why = "it was stopped" if self._stop.is_set() else first_line(error)
             raise TransferFailed(
                 f"{self._shown} was not restored as a whole: {why}; what was sent stays sent, and a rerun sends all of "
                 "it again"
             ) from None
-        finally:
-            with self._lock:
-                self._running = None
-            spark.sparkContext.removeJobTag(self._tag)
         return True
 
 

@@ -2,7 +2,8 @@
 
 The connector's writer, which sends as fast as it can and fails on the first refusal, with `syphon.rate` before it. Each
 task keeps to its share of the ceiling and knows nothing of the others; `shares` says how many tasks there are. Tasks on
-the driver's machine say on its noticeboard what was confirmed, as it is; of those elsewhere it hears at the end.
+the driver's machine say on its noticeboard what was confirmed, as it is, and end when it is asked to stop or taken
+down; Spark lets a task's Python go on for seconds after it has cancelled the task.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pairbus.syphon.destinations import HALT_S, Verdict, verdict_of
 from pairbus.syphon.rate import Rate
 from pairbus.wire.errors import WireError
 
-from ..noticeboard import Noticeboard
+from ..noticeboard import STOP, Noticeboard
 from ..options import Address
 from ..schema import Outgoing
 from ..writer import NotSent, ServiceBusWriter, attempt
@@ -70,11 +71,13 @@ class PacedWriter(ServiceBusWriter):
     def __init__(self, restoring: Restoring) -> None:
         super().__init__(restoring.address, restoring.entity)
         self._rate = Rate(restoring.rate_max)
-        self._board = restoring.board
+        self._board = None if restoring.board is None else Noticeboard(restoring.board)
 
     def _send(self, messages: dict[str, list[Outgoing]], batch: pa.RecordBatch) -> int:
         for target, found in messages.items():
-            send_paced(partial(self._attempt, target), target, found, self._rate, partial(self._tell, target))
+            send_paced(
+                partial(self._attempt, target), target, found, self._rate, partial(self._tell, target), self._is_over
+            )
         return sum(map(len, messages.values()))
 
     def _attempt(self, target: str, messages: Sequence[Outgoing]) -> Sequence[WireError | None]:
@@ -83,11 +86,19 @@ class PacedWriter(ServiceBusWriter):
         except WireError as error:  # the link was not opened: none of them was sent
             return [error] * len(messages)
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self._board is not None and not self._board.is_there:
+            self._board = None  # the driver's, and this is another machine
+        return super().write(iterator)
+
     def _tell(self, target: str, messages: Sequence[Outgoing]) -> None:
         if self._board is not None:
             notice = {"to": target, "messages": len(messages), "bytes": sum(len(each.payload) for each in messages)}
-            with contextlib.suppress(OSError):  # another machine, or a driver that is gone
-                Noticeboard(self._board).append(SENT, notice)
+            with contextlib.suppress(OSError):  # it was taken down just now
+                self._board.append(SENT, notice)
+
+    def _is_over(self) -> bool:
+        return self._board is not None and (self._board.is_raised(STOP) or not self._board.is_there)
 
 
 def send_paced(
@@ -95,7 +106,8 @@ def send_paced(
     target: str,
     messages: Sequence[T],
     rate: Rate,
-    confirmed: Callable[[Sequence[T]], None],
+    confirmed: Callable[[Sequence[T]], None] = lambda _: None,
+    is_over: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -105,6 +117,8 @@ def send_paced(
     while waiting:
         if (wait_s := rate.wait_s(clock())) > 0:
             sleep(wait_s)
+        if is_over():
+            raise NotSent(f"{len(waiting)} messages to {target} were not sent: the restore was stopped")
         some = waiting[: rate.batch(AT_ONCE, 1, clock())]
         answers = send(some)
         now = clock()

@@ -1,14 +1,18 @@
 """What a move, an archive and a restore have in common: progress that others may read, and a stop from any thread.
 
-Owns the event, the lock and the clock, and goes from step to step as `rounds` decides. What a step does is theirs.
+Owns the event, the lock and the clock, and goes from step to step as `rounds` decides. What a step does is theirs. Of
+a long job it says how many of its parts are done, as Spark counts them, wherever they run.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from pairbus.syphon.destinations import Trouble
 from pairbus.syphon.progress import Progress, Report
@@ -16,12 +20,38 @@ from pairbus.syphon.progress import Progress, Report
 from ..options import InvalidOption
 from .rounds import Look, Over, Rounds, Take, Wait
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Job(NamedTuple):
+    """What Spark has to do between two lines of ours, by the mark that it is known by."""
+
+    spark: SparkSession
+    tag: str
+
+    def parts(self) -> tuple[int, int]:
+        """Done, and all that are known yet."""
+        context = self.spark.sparkContext
+        tracker = context.statusTracker()
+        done = count = 0
+        for number in context._jsc.sc().statusTracker().getJobIdsForTag(self.tag):
+            job = tracker.getJobInfo(number)
+            for stage in [] if job is None else map(tracker.getStageInfo, job.stageIds):
+                if stage is not None:
+                    done, count = done + stage.numCompletedTasks, count + stage.numTasks
+        return done, count
+
+    def cancel(self) -> None:
+        self.spark.sparkContext.cancelJobsWithTag(self.tag)
+
 
 class Transfer:
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._troubles: dict[str, Trouble] = {}
+        self._job: Job | None = None
         self.progress = Progress(time.monotonic())
 
     def stop(self) -> None:
@@ -30,7 +60,35 @@ class Transfer:
 
     def report(self) -> Report:
         with self._lock:
+            self._look_at_job()
             return self.progress.report(time.monotonic(), self._troubles.items())
+
+    @contextmanager
+    def _known_as_job(self, spark: SparkSession) -> Iterator[None]:
+        """Round what may take long in one piece."""
+        job = Job(spark, f"pairbus-{secrets.token_hex(4)}")
+        # the context's tags: those of the session are known to the thread alone that set them
+        spark.sparkContext.addJobTag(job.tag)
+        try:
+            with self._lock:
+                self._job = job
+            yield
+        finally:
+            with self._lock:
+                self._job = self.progress.waiting_for = None
+            spark.sparkContext.removeJobTag(job.tag)
+
+    def _look_at_job(self) -> None:
+        """Where nothing better is known of it: what was moved says more."""
+        from py4j.protocol import Py4JError
+
+        if self._job is None:
+            return
+        self.progress.waiting_for = None
+        if not self.progress.moved_count:
+            with suppress(Py4JError):  # the JVM is going, and whoever waits for the job will hear of it
+                done, count = self._job.parts()
+                self.progress.waiting_for = f"Spark, {done} of {count} parts done" if count else "Spark's plan"
 
     def _go_through(self, rounds: Rounds, take: Callable[[int], None], look: Callable[[], int]) -> Over | None:
         """To the end, or None where it was stopped. `take` runs a round and tells `rounds` of it; `look` says how many
