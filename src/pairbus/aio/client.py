@@ -35,6 +35,10 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
     _paired_receiver = PairedReceiver
     _pairing: Pairing | None = None
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()  # for type checkers, it is the SDK's client that this returns
+        return self
+
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
         return super().from_connection_string(conn_str, **kwargs)  # type: ignore[return-value]

@@ -39,6 +39,10 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
     _paired_receiver = PairedReceiver
     _pairing: Pairing | None = None
 
+    def __enter__(self) -> Self:
+        super().__enter__()  # for type checkers, it is the SDK's client that this returns
+        return self
+
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
         return super().from_connection_string(conn_str, **kwargs)  # type: ignore[return-value]
