@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker import records
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.broker import NamespaceServer, records
 from pairbus.journal import Record
+from pairbus.wire import WireClient
 
 from .broker_process import BrokerProcess
 from .crash_check import CONFIRMED, REFUSED, UNKNOWN
@@ -38,12 +41,14 @@ from .crash_feature_load import (
     colour_rule,
     create_features,
     look,
+    look_at,
     look_sdk,
     message_of,
     moment,
     putting,
     settle,
     wire_client_of,
+    without_overtaken,
 )
 from .crash_load import admin_client, payload_of
 
@@ -62,6 +67,22 @@ def test_killed_thirty_times_while_everything_is_used(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), FEATURES)
     drive.run(kills=30, audits=10, confirmed=1000, retried=100, by_number=10)
     assert drive.totals.kills >= 30
+
+
+@pytest.mark.parametrize("is_doubled", [False, True])
+async def test_a_message_that_falls_due_between_two_looks_is_no_second_copy(
+    pairbus_namespace: NamespaceServer, pairbus_queue: Callable[..., str], is_doubled: bool
+) -> None:
+    queue = pairbus_queue()
+    later = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(4_000_000_000_000)} if is_doubled else None
+    async with WireClient.from_connection_string(pairbus_namespace.connection_string) as client:
+        sender = await client.sender(queue)
+        for annotations in (later, None):
+            await sender.send(encode_message(None, annotations, Properties(message_id="m"), body=b"x"))
+        looks = [look_at(queue, False, payload) for payload in await client.peek(queue, 1, 10)]
+        first = looks[0]._replace(state=SCHEDULED, sequence=looks[0].sequence if is_doubled else 0)
+        found = await without_overtaken(client, [first, looks[1]])
+    assert found == ([first, looks[1]] if is_doubled else [looks[1]])
 
 
 # -- the checker, on histories told by hand
