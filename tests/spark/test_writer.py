@@ -12,7 +12,8 @@ from pairbus.amqp.message import split_batch
 from pairbus.spark.lock_reader import Share, receive
 from pairbus.spark.options import parse
 from pairbus.spark.schema import encode, read
-from pairbus.spark.writer import NotSent, Sent, ServiceBusWriter, by_destination, send, settle_batch
+from pairbus.spark.writer import NotSent, Sent, ServiceBusWriter, attempt, by_destination, send, settle_batch
+from pairbus.wire.errors import Busy
 from pairbus.wire.sender import Sender
 
 from .conftest import Pair, peeked, wire
@@ -117,6 +118,26 @@ def test_one_that_is_refused_does_not_keep_its_company(pair: Pair, make_queue: C
         send(pair.primary_address, by_destination("picky", pa.RecordBatch.from_pylist(rows)))
     arrived = [read(each)["message_id"] for each in peeked(pair.primary, "picky")]
     assert arrived == [f"m{n}" for n in range(100) if n != 40]
+
+
+def test_what_was_confirmed_stays_so_where_the_link_is_lost_before_the_second_try(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a restore would send it again."""
+    make_queue(pair.primary, "fickle")
+
+    def lost(*_: Any, **__: Any) -> Any:
+        raise Busy("com.microsoft:server-busy", "not now")
+
+    monkeypatch.setattr("pairbus.wire.sync.Sender.send_many", lost)
+    rows = [
+        {"message_id": "x" * 129 if n == 5 else f"m{n}", "session_id": "ab"[n // 4], "body": b"x"} for n in range(8)
+    ]
+    answers = attempt(
+        pair.primary_address, "fickle", by_destination("fickle", pa.RecordBatch.from_pylist(rows))["fickle"]
+    )
+    assert [type(answer) for answer in answers] == [type(None)] * 4 + [Busy] * 4
+    assert len(peeked(pair.primary, "fickle")) == 4
 
 
 def test_a_batch_that_fails_ends_the_task_whatever_came_before_and_after(

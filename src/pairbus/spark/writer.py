@@ -80,7 +80,11 @@ def attempt(address: Address, target: str, messages: Sequence[Outgoing]) -> list
         index for index, error in enumerate(answers) if error is not None and verdict_of(error) is Verdict.REFUSED
     ]
     if refused:
-        alone = sender.send_many([payloads[index] for index in refused], timeout=SEND_TIMEOUT_S)
+        alone: list[WireError | None]
+        try:
+            alone = sender.send_many([payloads[index] for index in refused], timeout=SEND_TIMEOUT_S)
+        except WireError as error:  # the link was lost meanwhile; what was confirmed before stays so
+            alone = [error] * len(refused)
         for index, answer in zip(refused, alone, strict=True):
             answers[index] = answer
     return answers

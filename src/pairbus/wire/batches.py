@@ -36,31 +36,26 @@ def cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int = MESSAGES_
                 "amqp:link:message-size-exceeded",
                 f"message {index} of {len(payloads)} has {len(payload)} bytes; a batch on this link holds {bytes_max}",
             )
-    return _cut(payloads, bytes_max, messages_max)
-
-
-def _cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int) -> Iterator[range]:
-    start = size = 0
-    for index, payload in enumerate(payloads):
-        wrapped = len(payload) + WRAP_BYTES
-        if index > start and (size + wrapped > bytes_max or index - start >= messages_max):
-            yield range(start, index)
-            start, size = index, 0
-        size += wrapped
-    if start < len(payloads):
-        yield range(start, len(payloads))
+    return _cut(payloads, None, bytes_max, messages_max)
 
 
 def group(payloads: Sequence[bytes], companies: Sequence[object], bytes_max: int) -> Iterator[range]:
-    """Ranges of indexes, in order: neighbours of the same company, as many as fit. One that fits nowhere is by itself.
+    """As `cut`, but only neighbours of the same company are together, and one that fits nowhere is by itself.
 
     A company: what messages in one batch must have in common, which is their session and their partition key."""
-    bytes_max = min(bytes_max, GROUP_BYTES_MAX)
+    return _cut(payloads, companies, min(bytes_max, GROUP_BYTES_MAX), GROUP_MAX)
+
+
+def _cut(
+    payloads: Sequence[bytes], companies: Sequence[object] | None, bytes_max: int, messages_max: int
+) -> Iterator[range]:
     start = size = 0
     for index, payload in enumerate(payloads):
         wrapped = len(payload) + WRAP_BYTES
         if index > start and (
-            size + wrapped > bytes_max or index - start >= GROUP_MAX or companies[index] != companies[start]
+            size + wrapped > bytes_max
+            or index - start >= messages_max
+            or (companies is not None and companies[index] != companies[start])
         ):
             yield range(start, index)
             start, size = index, 0
