@@ -264,3 +264,35 @@ def test_in_a_forked_child_trials_are_free_again() -> None:
     made.forked()
     assert made.begin("orders", "s", T + 12.0, None).step(T + 12.0) == TryBacklog(step.queue, 30.0)
     assert isinstance(made.begin("orders", "s", T + 20.0, None).step(T + 20.0), TryPrimary)
+
+
+def test_p23_a_change_for_the_worse_carries_the_error_that_made_it() -> None:
+    made = coordinator(when_unreachable="raise")
+
+    def changes() -> list[tuple[str, BaseException | None]]:
+        told = [command.event for command in drained(made) if isinstance(command, Announce)]
+        return [(event.cause, event.error) for event in told if isinstance(event, StateChanged)]
+
+    fails(made, "orders", T)
+    late = TimeoutError("no answer")
+    fails(made, "orders", T + 10.0, late)
+    made.tick(T + 60.0)
+    assert changes() == [("send failed", DOWN), ("interval over", late)]
+    made.tick(T + 120.0)
+    made.ping_failed("orders", T + 120.0, OFF, True)
+    assert changes() == [("ping refused", OFF)]
+    made.tick(T + 180.0)
+    made.ping_succeeded("orders", T + 180.0)
+    made.force_failover("orders", T + 200.0)
+    assert changes() == [("ping succeeded", None), ("forced", None)]
+
+
+def test_p24_busy_for_too_long_carries_the_refusal() -> None:
+    made = coordinator(failover_interval=0.0, busy_failover_after=0.0)
+    fails(made, "orders", T, BUSY)
+    (change,) = [
+        command.event
+        for command in drained(made)
+        if isinstance(command, Announce) and isinstance(command.event, StateChanged)
+    ]
+    assert (change.cause, change.error) == ("busy for too long", BUSY)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pairbus.pairing.dispatch import Dispatch
-from pairbus.pairing.events import Announce, Command, EntityThrottled, PingFailed
+from pairbus.pairing.events import Announce, Command, EntityThrottled, PingFailed, StateChanged
 from pairbus.pairing.failover import Failover
 from pairbus.pairing.halt import Halt
 from pairbus.pairing.rotation import Rotation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    __slots__ = ("_entities", "_timers", "commands", "deadline", "halts", "refusals", "rotation", "settings")
+    __slots__ = ("_entities", "_errors", "_timers", "commands", "deadline", "halts", "refusals", "rotation", "settings")
 
     def __init__(
         self, settings: Settings, queues: Sequence[int] = (), *, choose: Callable[[Sequence[int]], int]
@@ -40,6 +41,8 @@ class Coordinator:
         #: Why each UNREACHABLE entity refuses.
         self.refusals: dict[str, BaseException] = {}
         self._entities: dict[str, Failover] = {}
+        #: The last failure that counted of each entity that is not healthy.
+        self._errors: dict[str, BaseException] = {}
         self._timers: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -124,6 +127,7 @@ class Coordinator:
         self._note(failover, failover.expire(now))
         if failover.is_probing:
             self.commands.append(Announce(PingFailed(entity, reachable, error)))
+            self._errors[entity] = error
             if reachable:
                 self.refusals[entity] = error
         self._note(failover, failover.ping_failed(now, reachable, not_before=until))
@@ -182,13 +186,14 @@ class Coordinator:
             self._note(failover, failover.trial_succeeded(now))
         self._note(failover, failover.primary_sent(now, epoch))
 
-    def primary_failed(self, failover: Failover, now: float, epoch: int, trial: bool) -> None:
+    def primary_failed(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> None:
+        self._errors[failover.entity] = error
         if trial:
             self._note(failover, failover.trial_failed(now, False))
         else:
             self._note(failover, failover.primary_failed(now, epoch))
 
-    def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool) -> bool:
+    def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> bool:
         """True if the entity has been busy for too long: then this is a failure like another."""
         halt = self._halt(failover.entity, now, sending=True)
         if trial:
@@ -197,23 +202,33 @@ class Coordinator:
         limit = self.settings.busy_failover_after
         if limit is None or halt.busy_for(now) < limit:
             return False
+        self._errors[failover.entity] = error
         self._note(failover, failover.primary_failed(now, epoch, busy=True))
         return True
 
     def trial_refused(self, failover: Failover, now: float, error: BaseException) -> None:
         if failover.is_probing:
-            self.refusals[failover.entity] = error
+            self.refusals[failover.entity] = self._errors[failover.entity] = error
         self._note(failover, failover.trial_failed(now, True))
 
     def trial_abandoned(self, failover: Failover) -> None:
         failover.trial_abandoned()
 
+    def _explained(self, command: Command) -> Command:
+        """With the error that stands behind a change for the worse."""
+        match command:
+            case Announce(StateChanged(entity=entity, state=state) as change) if state is not EntityState.HEALTHY:
+                return Announce(replace(change, error=self._errors.get(entity)))
+        return command
+
     def _note(self, failover: Failover, commands: list[Command]) -> None:
         entity = failover.entity
         if commands:
-            self.commands.extend(commands)
+            self.commands.extend(self._explained(command) for command in commands)
         if self.refusals and failover.state is not EntityState.UNREACHABLE:
             self.refusals.pop(entity, None)
+        if self._errors and failover.state is EntityState.HEALTHY:
+            self._errors.pop(entity, None)
         due = failover.deadline
         if self._timers.get(entity) == due:
             return

@@ -192,7 +192,7 @@ class Dispatch:
             if not failover.is_diverting:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
-            too_long = coordinator.send_busy(failover, now, self._epoch, trial)
+            too_long = coordinator.send_busy(failover, now, self._epoch, trial, error)
             self._busy_error = error
             if failover.is_diverting:
                 return
@@ -204,7 +204,7 @@ class Dispatch:
             if trial and not is_reach(error):  # as for a ping, whatever the table says of messages (P34)
                 coordinator.trial_refused(failover, now, error)
             else:
-                coordinator.primary_failed(failover, now, self._epoch, trial)
+                coordinator.primary_failed(failover, now, self._epoch, trial, error)
             if failover.is_diverting:
                 return
             # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile.
@@ -212,7 +212,7 @@ class Dispatch:
         elif trial and not is_of_message(error):
             # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not (P34).
             if is_reach(error):
-                coordinator.primary_failed(failover, now, self._epoch, trial)
+                coordinator.primary_failed(failover, now, self._epoch, trial, error)
             else:
                 coordinator.trial_refused(failover, now, error)
             if not failover.is_diverting:
