@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import TryBacklog, TryPrimary
+from pairbus.pairing.dispatch import TryBacklog, TryPrimary, Wait
 from pairbus.pairing.events import Announce, EntityThrottled, PingFailed, PingSucceeded, SendPing, StateChanged
 from pairbus.pairing.options import Settings
 from pairbus.pairing.states import EntityState, Route
@@ -56,8 +56,51 @@ def test_p23_the_state_of_every_entity_met_in_the_order_of_meeting() -> None:
 def test_p15_one_that_fails_says_nothing_of_another_however_alike_the_names() -> None:
     made = coordinator(failover_interval=0.0)
     fails(made, "orders", T)
-    assert isinstance(made.begin("Orders", "s", T, None).step(T), TryPrimary)
+    assert isinstance(made.begin("orders2", "s", T, None).step(T), TryPrimary)
     assert isinstance(made.begin("orders", "s", T, None).step(T), TryBacklog)
+
+
+def test_p15_letter_case_does_not_make_another_entity() -> None:
+    made = coordinator()
+    assert made.know("orders") == "orders"
+    assert made.know("Orders") == "orders", "it is called as it was first"
+    fails(made, "Orders", T)
+    assert (made.state("ORDERS"), made.states()) == (S, {"orders": S})
+    assert made.deadline == T + 60.0
+    made.tick(T + 60.0)
+    made.tick(T + 120.0)
+    told = drained(made)
+    assert told == [
+        Announce(StateChanged("orders", H, S, "send failed")),
+        Announce(StateChanged("orders", S, F, "interval over")),
+        SendPing("orders"),
+    ]
+    assert made.route("oRDERS") is Route.BACKLOG
+    made.ping_failed("ORDERS", T + 120.0, OFF, True)
+    assert made.state("orders") is U and made.refusals == {"orders": OFF}
+    made.mark_healthy("ORDERS", T + 130.0)
+    made.force_failover("Orders", T + 140.0)
+    assert made.states() == {"orders": F}
+
+
+def test_p15_p24_a_halt_holds_for_every_spelling() -> None:
+    made = coordinator()
+    made.know("Orders")
+    made.busy("ORDERS", T)
+    made.busy("news/Subscriptions/All", T)
+    made.busy("NEWS/subscriptions/all", T + 1.0)
+    assert made.halted_until("orders") == made.halted_until("Orders") == T + 10.0
+    assert made.halted_until("News/Subscriptions/ALL") == T + 11.0
+    assert drained(made) == [
+        Announce(EntityThrottled("Orders", 10.0)),
+        Announce(EntityThrottled("news/Subscriptions/All", 10.0)),
+    ]
+    send = made.begin("orders", "s", T, None)
+    assert isinstance(send.step(T), Wait)
+    send.abandon(T)
+    sent = made.begin("orders", "s", T + 10.0, None)
+    sent.step(T + 10.0)
+    sent.primary_sent(T + 10.0)
 
 
 def test_p16_the_deadline_is_that_of_the_first_entity_and_only_who_is_due_is_woken() -> None:

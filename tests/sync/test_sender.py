@@ -405,6 +405,19 @@ def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeSta
     assert [len(primary(sender).sent) for sender in senders] == [2, 1, 1, 1, 1]
 
 
+def test_p15_senders_that_spell_an_entity_differently_share_its_state(stage: MakeStage) -> None:
+    recorder = Recorder()
+    given = stage(observers=(recorder,))
+    first, other = given.sender("Orders"), given.sender("orders")
+    primary(first).answers.append(OperationTimeoutError())
+    first.send_messages(ServiceBusMessage("x"))
+    other.send_messages(ServiceBusMessage("x"))
+    assert len(primary(other).sent) == 0, "it goes to the backlog, as the entity is failed over"
+    assert given.heart.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
+    assert {event.entity for event in given.events} == {"Orders"} == recorder.entities
+    assert other.entity_name == "orders", "what the application reads of its sender stays as it asked for it"
+
+
 def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
     given = stage()
     orders, news = given.sender("orders"), given.sender("news")
