@@ -35,6 +35,7 @@ from . import certificates, stocktaking, websocket
 from .admin_api import AdminApi
 from .amqp_connection import AmqpConnection
 from .authorization import rules_in_force
+from .clock import BrokerClock
 from .commands import Commands, Granted, Listed, RuleWanted
 from .construction import construct, hand_out_keys, read_config
 from .control import ControlServer
@@ -171,6 +172,9 @@ class NamespaceServer:
             trouble=lambda: _trouble(journal),
             answered=self.observation.answered,
         )
+        for follower in (self.namespace.shift, self.faults.shift):
+            self.clock.followers.append(follower)
+            self._ends.callback(self.clock.followers.remove, follower)
         maintenance = asyncio.create_task(self.namespace.maintain())
         self._ends.push_async_callback(_cancelled, maintenance)
         self._tick()
@@ -243,8 +247,9 @@ class NamespaceServer:
                 log.warning("%s: %s", self.name, notes.pop(0))
 
     def _tick(self) -> None:
-        """Locks and tokens run out by the wall's clock, so no timer sleeps longer than a second: the clock may jump."""
+        """Tokens and schedules go by the wall clock, so no timer sleeps longer than a second: it may be set."""
         self._log_notes()
+        self.clock.follow()
         now = self.clock()
         if abs(now - self._claims_checked_at) >= 1.0:
             self._claims_checked_at = now
@@ -387,7 +392,8 @@ class Broker:
         self.durability = durability
         self.salvage = salvage
         self.keeps_ledger = ledger
-        self.clock = clock
+        monotonic = time.monotonic if clock is time.time else getattr(clock, "monotonic", clock)
+        self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         self.certificates: certificates.Certificates
@@ -509,7 +515,8 @@ async def serve(
     """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left.
 
     `config` is a file that says what is in them; without names, all namespaces of that file are served. `salvage`:
-    although confirmed records are damaged, which are lost then; what they were is logged.
+    although confirmed records are damaged, which are lost then; what they were is logged. `clock` gives unix seconds;
+    where it has a method `monotonic`, durations go by that.
     """
     plans = [] if config is None else read_config(Path(config))
     broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock, salvage=salvage)
