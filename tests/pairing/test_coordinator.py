@@ -252,7 +252,7 @@ def test_p5_queues_can_come_later() -> None:
     made = Coordinator(Settings(), choose=max)
     made.force_failover("orders", T)
     made.set_queues([3, 4])
-    assert made.begin("orders", "s", T, None).step(T) == TryBacklog(4, 30.0)
+    assert made.begin("orders", "s", T, None).step(T) == TryBacklog(4, 26.25)
 
 
 def test_p31_a_users_classifier_is_not_asked_about_pings() -> None:
@@ -305,7 +305,7 @@ def test_in_a_forked_child_trials_are_free_again() -> None:
     assert isinstance(made.begin("orders", "s", T + 6.0, None).step(T + 6.0), TryBacklog), "the queue's trial"
     assert isinstance(made.begin("orders", "s", T + 10.0, None).step(T + 10.0), TryPrimary), "the primary's trial"
     made.forked()
-    assert made.begin("orders", "s", T + 12.0, None).step(T + 12.0) == TryBacklog(step.queue, 30.0)
+    assert made.begin("orders", "s", T + 12.0, None).step(T + 12.0) == TryBacklog(step.queue, 26.25)
     assert isinstance(made.begin("orders", "s", T + 20.0, None).step(T + 20.0), TryPrimary)
 
 

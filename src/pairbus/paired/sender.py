@@ -159,7 +159,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     def _primary_failed(self, dispatch: Dispatch, shipment: Shipment, error: Exception, began: float) -> Step:
         heart = self._surroundings.heart
         if heart.send_observers:
-            self._tell_sent("primary", None, shipment.messages, error, began)
+            self._tell_sent("primary", None, shipment.rest, error, began)
         with heart.lock:
             now = heart.clock()
             dispatch.primary_failed(now, error)
@@ -171,7 +171,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         surroundings = self._surroundings
         heart = surroundings.heart
         if heart.send_observers:
-            self._tell_sent("primary", None, shipment.messages, None, began)
+            self._tell_sent("primary", None, shipment.rest, None, began)
         with heart.lock:
             dispatch.primary_sent(heart.clock())
         if heart.coordinator.commands:

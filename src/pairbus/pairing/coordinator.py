@@ -190,6 +190,9 @@ class Coordinator:
             self._note(failover, failover.trial_succeeded(now))
         self._note(failover, failover.primary_sent(now, epoch))
 
+    def sent_once_more(self, failover: Failover, now: float, epoch: int) -> None:
+        self._note(failover, failover.sent_once_more(now, epoch))
+
     def primary_failed(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> None:
         self._errors[failover.entity] = error
         if trial:
