@@ -1,6 +1,7 @@
 """All entities of one paired client: their failovers, halts and timers, and the rotation that they share.
 
-An entity is known by its path regardless of letter case, as the service knows it (P15), and shown as it was named first.
+An entity is known by its path regardless of letter case, as the service knows it (P15), and is shown as it was first
+named.
 
 It joins the parts and decides little itself: which entity a fact belongs to, when the next tick is due, when busy has
 lasted too long (P24), what is forgotten. Called under the shell's lock, it never calls back: what is to be done lies in

@@ -259,11 +259,11 @@ class Dispatch:
         """Nothing is left to try, unless the primary was busy and the caller has time for its halt (P24)."""
         coordinator, failover = self._coordinator, self._failover
         if verdict is Verdict.BUSY:
-            coordinator.send_busy(failover, now, self._epoch, False)
+            coordinator.send_busy(failover, now, self._epoch, False, error)
             self._once_more = False
             return
         if verdict is Verdict.QUALIFIES:
-            coordinator.primary_failed(failover, now, self._epoch, False)
+            coordinator.primary_failed(failover, now, self._epoch, False, error)
         own = verdict is not None and is_of_message(error)
         self._fail(error if own else self._backlog_unavailable(now))
 

@@ -25,7 +25,8 @@ RETRY_S = 5.0
 _log = logging.getLogger("pairbus.wire")
 
 
-#: By the wall clock and by the loop's, whichever comes first: else a token would run out when the wall clock is set back.
+#: By the wall clock and by the loop's, whichever comes first: else a token would run out when the wall clock is set
+#: back.
 _Due = tuple[float, float]
 
 
