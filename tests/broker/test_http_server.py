@@ -86,6 +86,32 @@ async def test_what_the_handler_sees():
     assert request.peer == "127.0.0.1" and not request.secure
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "seen"),
+    [
+        ("/a?b=c", "given", "/a?b=c"),
+        ("https://there:444/$servicebus/websocket", "there:444", "/$servicebus/websocket"),
+        ("HTTP://There/a%2Fb?x=https://y", "There", "/a%2Fb?x=https://y"),
+        ("http://there", "there", "/"),
+        ("http://there?b", "there", "/?b"),
+        ("/https://there/a", "given", "/https://there/a"),
+        ("http:///a", "given", "http:///a"),
+    ],
+)
+async def test_a_target_in_absolute_form_is_its_path_and_its_host(target, host, seen):
+    """Java asks so."""
+    requests = []
+
+    async def handler(request):
+        requests.append((request.headers["host"], request.target))
+        return Response(204)
+
+    async with server(handler) as (port, _), client(port) as (reader, writer):
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: given\r\n\r\n".encode())
+        assert (await answer(reader))[0] == 204
+    assert requests == [(host, seen)]
+
+
 async def test_close_is_honoured_and_http_1_0_closes():
     for first in (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"):
         async with server() as (port, _), client(port) as (reader, writer):

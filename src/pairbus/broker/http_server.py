@@ -29,6 +29,7 @@ BODY_BYTES_MAX = 1024 * 1024
 class Request:
     method: str
     target: str
+    """From the path on, whether it came with a host before it or not."""
     headers: dict[str, str] = field(default_factory=dict)
     """Names in lower case; values of a repeated header joined by a comma."""
     body: bytes = b""
@@ -175,9 +176,15 @@ class HttpProtocol(asyncio.Protocol):
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         peer = self._transport.get_extra_info("peername")
+        absolute = _ABSOLUTE.match(event.target)
+        target = event.target
+        if absolute is not None:
+            # as a proxy is asked, and as Java asks everybody: the host that counts is this one (RFC 9112, 3.2.2)
+            headers["host"] = absolute[1].decode("latin-1")
+            target = b"/" + target[absolute.end() :].removeprefix(b"/")
         request = Request(
             event.method.decode("latin-1"),
-            event.target.decode("latin-1"),
+            target.decode("latin-1"),
             headers,
             bytes(self._body),
             str(peer[0]) if isinstance(peer, tuple) and peer else "",
@@ -303,6 +310,7 @@ class HttpProtocol(asyncio.Protocol):
         return self._transport.get_extra_info("sslcontext") is not None
 
 
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 #: h11 takes these for line ends and for one long header; others don't, and see another request behind it.
 _LOOSE_LINES = re.compile(rb"(?<!\r)\n|\r(?!\n)|\n[ \t]")
 
