@@ -192,7 +192,7 @@ class PairingHalf(Generic[HeartT, SenderT]):
             _log.warning("%s: %s", self.primary_name, warning)
 
     def _completed(self, provision: Provision) -> None:
-        self.options.backlog_queue_count = len(provision.queues)
+        self.options.found(len(provision.queues))
         with self.heart.lock:
             self.heart.coordinator.set_queues(provision.queues)
         self.heart.announce(*provision.left_out, PairingCompleted(len(provision.queues)))
