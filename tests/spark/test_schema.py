@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
 from pairbus.spark.options import InvalidOption
-from pairbus.spark.schema import ARROW_SCHEMA, COLUMNS, SCHEMA, Rows, check_writable, encode, outgoing, read
+from pairbus.spark.schema import ARROW_SCHEMA, COLUMNS, SCHEMA, Outgoing, Rows, check_writable, encode, outgoing, read
 
 TEXTS = st.none() | st.text(max_size=20).filter(bool)
 TIMES = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9000, 1, 1), timezones=st.just(dt.UTC)).map(
@@ -129,7 +129,7 @@ def test_exact_bytes_win_over_the_columns() -> None:
         pa.schema({"amqp": pa.binary(), "body": pa.binary(), "destination": pa.string()}),
     )
     first, second = outgoing(batch)
-    assert first == ("a", exact, ("s", "p"))
+    assert first == Outgoing("a", exact, ("s", "p"))
     assert second.destination is None and read(second.payload)["body"] == b"typed"
 
 

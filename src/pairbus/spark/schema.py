@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -46,12 +47,14 @@ from pairbus.amqp.message import (
     read_message_annotations,
     read_properties,
     split,
+    with_properties,
 )
 from pairbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp
 from pairbus.pairing.aliases import sent_anew
 
 from .entities import without_dead_letters
 from .options import InvalidOption
+from .row_ids import RowIds
 
 _US: Final = pa.timestamp("us", tz="UTC")
 _TEXT: Final = (StringType(), pa.string())
@@ -99,6 +102,10 @@ CARRIED_SCHEMA: Final = StructType([SCHEMA[name] for name in CARRIED])
 #: Of a row that is written: where it goes, if not to the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
+#: What of a row that is written is looked at: these, and whose lock it holds.
+_READ_BACK: Final = (*WRITABLE, "entity", "lock_token", "locked_until")
+#: Of a message id, a session id or a partition key, by the service's rules.
+ID_CHARS_MAX: Final = 128
 #: Spark takes no notice of letter case in the names of columns, so neither does the sink.
 _BY_LOWER: Final = {name.lower(): name for name in (*COLUMNS, DESTINATION)}
 #: What the values of application properties may be, each with the AMQP type of the same width.
@@ -285,11 +292,29 @@ def _time(value: Any) -> dt.datetime | None:
 # -- the way back
 
 
+class Lock(NamedTuple):
+    """Of a row of a lock stream. `until`: unix time at which it ends, None where the row does not say."""
+
+    entity: str
+    token: UUID
+    until: float | None
+
+
 class Outgoing(NamedTuple):
     destination: str | None
     payload: bytes
     #: Session and partition key: messages that differ in them must not share a batch.
     company: tuple[Any, Any]
+    lock: Lock | None = None
+
+
+class Unsendable(NamedTuple):
+    """A row that no destination takes. `columns`: the row as JSON."""
+
+    destination: str | None
+    reason: str
+    columns: str
+    lock: Lock | None
 
 
 def check_writable(columns: StructType, entity: str | None) -> None:
@@ -318,6 +343,15 @@ def check_writable(columns: StructType, entity: str | None) -> None:
         raise InvalidOption("where to? Give the option entity, or each row a column destination")
 
 
+def check_settleable(columns: StructType) -> None:
+    names = {field.name.lower() for field in columns}
+    if not {"entity", "lock_token"} <= names or not names & {"locked_until", "amqp"}:
+        raise InvalidOption(
+            "rows to be settled need the columns entity and lock_token of the lock stream, and locked_until or amqp, "
+            "which say when the lock ends"
+        )
+
+
 def _fits(name: str, kind: DataType) -> bool:
     if name == "body":
         return isinstance(kind, StringType | BinaryType)
@@ -336,31 +370,84 @@ def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.rename_columns([_BY_LOWER.get(name.lower(), name) for name in batch.schema.names])
 
 
-def outgoing(batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    """The messages of a batch, in its order."""
+def outgoing(batch: pa.RecordBatch, ids: RowIds | None = None) -> Iterator[Outgoing | Unsendable]:
+    """The messages of a batch, in its order. `ids` names those that have no message id."""
     batch = canonical(batch)
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in WRITABLE}
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _READ_BACK}
     typed = _typed(batch)
-    # Where the rows came from, if they tell: outside of dead-letter queues the marks are the application's own.
-    places = batch.column("entity").to_pylist() if "entity" in batch.schema.names else [None] * batch.num_rows
     for index in range(batch.num_rows):
         row = {name: column[index] for name, column in columns.items()}
-        exact = row.get("amqp")
-        if exact is None:
-            yield Outgoing(row.get(DESTINATION), encode(row, typed), (row.get("session_id"), row.get("partition_key")))
+        lock = _lock(row)
+        try:
+            message = _message(row, typed, lock, ids)
+        except (AmqpError, ValueError, TypeError, OverflowError, struct.error) as error:
+            text = json.dumps({name: _plain(_shown(value)) for name, value in row.items() if value is not None})
+            yield Unsendable(row.get(DESTINATION), str(error), text, lock)
         else:
-            yield _anew(row.get(DESTINATION), exact, places[index])
+            yield message
 
 
-def _anew(destination: str | None, payload: bytes, entity: str | None) -> Outgoing:
+def _message(
+    row: Mapping[str, Any], typed: Callable[[Any], Any] | None, lock: Lock | None, ids: RowIds | None
+) -> Outgoing:
+    exact, destination = row.get("amqp"), row.get(DESTINATION)
+    if exact is None:
+        payload = encode(row, typed)
+        properties = row.get("message_id"), row.get("session_id"), row.get("partition_key")
+    else:
+        payload, properties = _anew(exact, row.get("entity"))
+    message_id, session_id, key = properties
+    for name, value in (("message_id", message_id), ("session_id", session_id), ("partition_key", key)):
+        if isinstance(value, str) and len(value) > ID_CHARS_MAX:
+            raise InvalidOption(f"{name} has {len(value)} characters; at most {ID_CHARS_MAX} can be sent")
+    if message_id is None and ids is not None:
+        # a task that reads its locked rows again gets others, which may be equal to the first
+        token = b"" if lock is None else lock.token.bytes
+        found = ids.take((destination or "").encode(), payload, token)
+        payload = with_properties(payload, split(payload), message_id=found)
+    return Outgoing(destination, payload, (session_id, key), lock)
+
+
+def _anew(payload: bytes, entity: str | None) -> tuple[bytes, tuple[Any, Any, Any]]:
+    """The message without what the broker added; its message id, session id and partition key.
+
+    Outside of dead-letter queues the marks of one are the application's own."""
     try:
         sections = split(payload)
-        session_id = read_properties(payload, sections).group_id
+        properties = read_properties(payload, sections)
         key = read_message_annotations(payload, sections).get(_PARTITION_KEY)
         anew = sent_anew(payload, is_dead_letter=entity is None or without_dead_letters(entity)[1])
     except AmqpError as error:
         raise InvalidOption(f"a row's column amqp holds no encoded message: {error}") from None
-    return Outgoing(destination, anew, (session_id, key))
+    return anew, (properties.message_id, properties.group_id, key)
+
+
+def _lock(row: Mapping[str, Any]) -> Lock | None:
+    entity, token, until = row.get("entity"), row.get("lock_token"), row.get("locked_until")
+    if entity is None or token is None:
+        return None
+    if until is None and row.get("amqp") is not None:
+        until = _locked_until(row["amqp"])
+    try:
+        return Lock(entity, UUID(token), None if until is None else _milliseconds(until) / 1000)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidOption(f"a row's lock_token or locked_until is not as a lock stream gives it: {token!r}") from None
+
+
+def _locked_until(payload: bytes) -> dt.datetime | None:
+    try:
+        return _time(read_message_annotations(payload, split(payload)).get("x-opt-locked-until"))
+    except AmqpError:
+        return None
+
+
+def _shown(value: Any) -> Any:
+    """Of a column, what JSON can hold."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return {str(name): each for name, each in value} if isinstance(value, list) else value
 
 
 def _typed(batch: pa.RecordBatch) -> Callable[[Any], Any] | None:
