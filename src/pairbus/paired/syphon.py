@@ -16,9 +16,9 @@ from pairbus.syphon.partnership import Which
 
 
 class SyphonHalf:
-    """`indexes`: the backlog queues that there are; `list_queues` finds those that are made later. `fault(which, error)`
-    is called instead of the usual faulting where it is given. `announce` and `fault` are called where the engine runs
-    and must not block."""
+    """`indexes`: the backlog queues that there are; `list_queues` finds those that are made later. `fault(which,
+    error)` is called instead of the usual faulting where it is given. `announce` and `fault` are called where the
+    engine runs and must not block."""
 
     def __init__(
         self,
