@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp import errors as conditions
+from pairbus.amqp.message import without_body
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.journal import JournalError
 
@@ -168,11 +169,14 @@ def _peek(call: Call) -> None:
     start = call.arguments.whole("from-sequence-number")
     count = call.arguments.count("message-count")
     session_id = call.arguments.optional_text("session-id")
+    omits_body = call.arguments.flag("omit-message-body")
     messages: list[dict[str, Any]] = []
     size = 0
     for payload in call.host.namespace.peek(
         call.queue, start, min(count, _PEEK_MESSAGES_MAX), call.now, session_id=session_id
     ):
+        if omits_body:
+            payload = without_body(payload)
         size += len(payload)
         if messages and size > _RESPONSE_BYTES_MAX:
             break
