@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from pairbus.amqp.message import read_body, read_properties, split
+from pairbus.amqp.types import Array, UInt
 from pairbus.broker import Broker
 from pairbus.wire import WireClient
 from pairbus.wire.errors import Refused
@@ -31,3 +33,22 @@ async def test_a_peek_may_leave_the_bodies_out(broker: Broker) -> None:
             assert len(read_body(payload, sections)) == length
         with pytest.raises(Refused, match="omit-message-body is 'yes'; a boolean is needed"):
             await client.request(queue, "com.microsoft:peek-message", {**asked, "omit-message-body": "yes"})
+
+
+async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) -> None:
+    """azure-servicebus up to 7.14 defers without waiting for the answer, and asks for the message at once."""
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue()
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender = await client.sender(queue)
+        await sender.send(make_special(b"x", id="one"))
+        receiver = await client.receiver(queue)
+        (message,) = await receiver.receive(1, 10.0)
+        await client.peek(queue)  # so that the next request needs no link first
+        deferring = asyncio.ensure_future(receiver.defer(message))
+        asked = {"sequence-numbers": Array.of(0x81, [message.sequence_number]), "receiver-settle-mode": UInt(1)}
+        asking = asyncio.ensure_future(client.request(queue, "com.microsoft:receive-by-sequence-number", asked))
+        await deferring
+        _, body = await asking
+        (payload,) = [each["message"] for each in body["messages"]]
+        assert read_properties(payload, split(payload)).message_id == "one"
