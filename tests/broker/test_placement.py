@@ -63,6 +63,6 @@ async def test_a_filter_that_is_not_known_is_refused_by_name(
     queue = await sdk.queue(requires_session=requires_session)
     monkeypatch.setattr(receiver, "SESSION_FILTER", "apache.org:selector-filter:string")
     async with wire(broker) as client:
-        with pytest.raises(Refused, match="The filter 'apache.org:selector-filter:string' is not supported") as caught:
+        with pytest.raises(Refused, match=r"The filter 'apache.org:selector-filter:string' is not supported") as caught:
             await client.receiver(queue, session_id="color = 'red'")
         assert caught.value.condition == "amqp:not-implemented"
