@@ -10,6 +10,7 @@ import pytest
 from pairbus.amqp.message import read_body, read_properties, split
 from pairbus.amqp.types import Array, UInt
 from pairbus.broker import Broker
+from pairbus.broker.queue import DEFERRED, SETTLING, MessageQueue
 from pairbus.wire import WireClient
 from pairbus.wire.errors import Refused
 
@@ -44,11 +45,19 @@ async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) ->
         await sender.send(make_special(b"x", id="one"))
         receiver = await client.receiver(queue)
         (message,) = await receiver.receive(1, 10.0)
-        await client.peek(queue)  # so that the next request needs no link first
-        deferring = asyncio.ensure_future(receiver.defer(message))
-        asked = {"sequence-numbers": Array.of(0x81, [message.sequence_number]), "receiver-settle-mode": UInt(1)}
+        await receiver.defer(message)
+        found = namespace.namespace.resolve(queue)
+        assert isinstance(found, MessageQueue)
+        (stored,) = found.scan(0)
+        stored.state = SETTLING  # as while its record is written
+        asked = {"sequence-numbers": Array.of(0x81, [stored.sequence_number]), "receiver-settle-mode": UInt(1)}
         asking = asyncio.ensure_future(client.request(queue, "com.microsoft:receive-by-sequence-number", asked))
-        await deferring
+        await asyncio.wait([asking], timeout=0.1)
+        stored.state = DEFERRED
         _, body = await asking
         (payload,) = [each["message"] for each in body["messages"]]
         assert read_properties(payload, split(payload)).message_id == "one"
+        stored.state = SETTLING
+        with pytest.raises(Refused, match="has no deferred message"):  # not for ever
+            await client.request(queue, "com.microsoft:receive-by-sequence-number", asked)
+        stored.state = DEFERRED
