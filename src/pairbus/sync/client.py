@@ -214,6 +214,9 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
 
             self._host = self._hosted(SyphonHost, provision, self._list_queues)
             self._host.start()
+            if self._stop.is_set():  # just now, by who could not see it yet
+                self._host.stop()
+                return
         self._completed(provision)
 
     async def _list_queues(self) -> list[str]:
