@@ -213,7 +213,12 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
             from pairbus.sync.syphon import SyphonHost
 
             self._host = self._hosted(SyphonHost, provision, self._list_queues)
-            self._host.start()
+            try:
+                self._host.start()
+            except BaseException:
+                self._host.stop()
+                self._host = None
+                raise
             if self._stop.is_set():  # just now, by who could not see it yet
                 self._host.stop()
                 return
