@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM to a whole process group, as a terminal or a supervisor sends them, while a command is on Spark."""
+"""Ctrl-C and SIGTERM to a whole process group, as a terminal or a supervisor sends them, while Spark is at work."""
 
 from __future__ import annotations
 
