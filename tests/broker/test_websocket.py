@@ -119,7 +119,7 @@ async def listening(context=None):
         protocol._linger_s = 0.2
         return protocol
 
-    listener = Listener("127.0.0.1", 0, lambda: None, lambda: HttpProtocol(handler), context)
+    listener = Listener("127.0.0.1", [0], lambda: None, lambda: HttpProtocol(handler), context)
     listener.made = made
     await listener.start()
     try:
@@ -226,6 +226,16 @@ def test_the_upgrade_is_granted():
         "sec-websocket-accept": ACCEPT,
         "sec-websocket-protocol": "AMQPWSB10",
     }
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [("amqp", "amqp"), ("chat, amqp", "amqp"), ("amqp,AMQPWSB10", "amqp"), ("AMQPWSB10, amqp", "AMQPWSB10")],
+)
+def test_the_first_sub_protocol_that_is_amqp_is_chosen(offered, chosen):
+    answer = ask(**{"sec-websocket-protocol": offered})
+    assert isinstance(answer, Switch)
+    assert answer.headers["sec-websocket-protocol"] == chosen
 
 
 @pytest.mark.parametrize(

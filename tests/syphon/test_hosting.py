@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from pairbus.pairing.backlog import path
 from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.syphon import hosting, partnership
+from pairbus.syphon import hosting, partnership, roster
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.hosting import HostedSyphon, check_engine, endpoint, fault_client, hosted
+from pairbus.wire.sync import LoopThread
 
 from .pair import Pair, diverted, until
 
@@ -58,6 +60,61 @@ async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
     assert repr(syphon) == "<HostedSyphon stopped>"
     assert await pair.ids(orders) == ["m1"]
     syphon.client_closed("secondary")
+
+
+async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_a_restart(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
+    monkeypatch.setattr(roster, "LIST_S", 0.05)
+    orders = await pair.destination("orders")
+    await pair.backlog(0)
+    there, loops = [path(pair.name, 0), "orders"], list[object]()
+
+    async def names() -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        return there
+
+    told = Told()
+    syphon = await host(pair, told, (0,), list_queues=names)
+    await pair.backlog(7)
+    there.append(path(pair.name, 7))
+    await pair.divert(7, [diverted(orders, "m1")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    monkeypatch.setattr(roster, "LIST_S", 600.0)
+    syphon._engine._end(RuntimeError("it breaks"))
+    await until(lambda: len(told.of(SyphonStarted)) == 2)
+    await pair.divert(7, [diverted(orders, "m2")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await syphon.stop()
+    assert await pair.ids(orders) == ["m1", "m2"]
+    assert set(loops) == {asyncio.get_running_loop()}
+
+
+async def test_p36_an_engine_on_another_loop_lists_on_the_hosts(pair: Pair) -> None:
+    """As Spark's does; an async administration client works on the loop that it was made for only."""
+    loops = list[object]()
+
+    async def names() -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        return [path(pair.name, 3).upper(), f"{pair.name}/other"]
+
+    await pair.backlog(0)
+    syphon = await host(pair, Told(), (0,), list_queues=names)
+    thread = LoopThread()
+    found = await asyncio.to_thread(lambda: thread.run(syphon._find()))
+    thread.stop()
+    await syphon.stop()
+    assert [each.number for each in found] == [3]
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_p36_without_a_listing_it_says_which_it_reads(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    await pair.backlog(0)
+    syphon = await host(pair, Told(), (0, 1))
+    await syphon.stop()
+    assert f"the syphon reads backlog queues 0 to 1 of {pair.name} only" in caplog.text
+    assert "backlog_queue_count" in caplog.text
 
 
 async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

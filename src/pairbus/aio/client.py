@@ -199,9 +199,13 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
         if self.settings.enable_syphon:
             from pairbus.aio.syphon import SyphonHost
 
-            self._host = self._hosted(SyphonHost, provision.queues)
+            self._host = self._hosted(SyphonHost, provision, self._list_queues)
             await self._host.start()
         self._completed(provision)
+
+    async def _list_queues(self) -> list[str]:
+        limits = provisioning.request_limits(self.settings.send_timeout)
+        return [queue.name async for queue in self.options.secondary_namespace_manager.list_queues(**limits)]
 
     async def _go_on_trying(self) -> None:
         while True:

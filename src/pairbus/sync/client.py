@@ -210,9 +210,17 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
         if self.settings.enable_syphon:
             from pairbus.sync.syphon import SyphonHost
 
-            self._host = self._hosted(SyphonHost, provision.queues)
+            self._host = self._hosted(SyphonHost, provision, self._list_queues)
             self._host.start()
         self._completed(provision)
+
+    async def _list_queues(self) -> list[str]:
+        """For the syphon, on its loop."""
+        from pairbus.syphon.daemon_thread import on_a_thread
+
+        limits = provisioning.request_limits(self.settings.send_timeout)
+        manager = self.options.secondary_namespace_manager
+        return await on_a_thread(lambda: [queue.name for queue in manager.list_queues(**limits)])
 
     def _go_on(self) -> None:
         self._is_degraded = True

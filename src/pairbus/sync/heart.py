@@ -18,6 +18,7 @@ from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.ping import ping
 from pairbus.sync import fork
+from pairbus.sync.interrupts import take
 
 
 class Pinger(Protocol):
@@ -32,6 +33,7 @@ class Heart(HeartHalf[Pinger]):
 
     def _prepare(self) -> None:
         self.lock = threading.Lock()
+        self._turn = threading.Lock()  # to tell
         self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
         self._pingers: set[Pinger] = set()
@@ -73,7 +75,7 @@ class Heart(HeartHalf[Pinger]):
         self._pings_due.clear()
         self._pingers.clear()
         self._pinging = 0
-        self._telling = False
+        self._turn = threading.Lock()
         self.coordinator.forked()
 
     # Timers
@@ -149,18 +151,17 @@ class Heart(HeartHalf[Pinger]):
 
     def _tell(self) -> None:
         """In order, whoever called: one thread tells at a time, and it tells what others add meanwhile."""
-        with self.lock:
-            if self._telling or not self._untold:
-                return
-            self._telling = True
-        while True:
-            with self.lock:
-                if not self._untold:
-                    self._telling = False
-                    return
-                event = self._untold.popleft()
-                callbacks = self._subscribers.callbacks
-            for observer in self.observers:
-                guarded(observer.announced, event)
-            for callback in callbacks:
-                guarded(callback, event)
+        while self._untold and self._tell_in_turn():
+            pass
+
+    def _tell_in_turn(self) -> bool:
+        """False: another thread is telling, or this one further up, and will find what is untold."""
+        held: list[bool] = []
+        try:
+            take(held, self._turn)
+            if held[0]:
+                self._tell_untold()
+            return held[0]
+        finally:
+            if held and held[0]:
+                self._turn.release()

@@ -58,6 +58,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
                     action = self._try_primary(dispatch, action, shipment, now)
                 elif isinstance(action, TryBacklog):
                     action = self._try_backlog(dispatch, action, shipment)
+                    now = clock()
                 elif isinstance(action, Wait):
                     self._shutdown.wait(max(0.0, action.until - clock()))
                     self._check_live()
@@ -74,7 +75,8 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
 
     def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: Shipment, began: float) -> Step:
         try:
-            self._primary.send(shipment.argument, action.timeout_s)
+            argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
+            self._primary.send(argument, action.timeout_s)
         except Exception as error:
             return self._primary_failed(dispatch, shipment, error, began)
         return self._primary_sent(dispatch, shipment, began)
@@ -106,7 +108,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
             except Exception as error:
                 self._tell_parcel(action.queue, parcel, error, began)
                 raise
-            shipment.parcels.popleft()
+            shipment.parcel_confirmed()
             self._tell_parcel(action.queue, parcel, None, began)
             began = clock()
 
