@@ -7,7 +7,9 @@ traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import Any, NoReturn
 
 import click
@@ -78,24 +80,47 @@ for command in (
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script: runs a command and turns whatever it raises into a line and an exit code."""
     state: dict[str, Any] = {}
+    before = _end_on_sigterm()
     try:
         # click hands over the code of a command that asked for one, and nothing otherwise
         code = cli.main(args=arguments, prog_name="pairbus", standalone_mode=False, obj=state) or 0
     except click.exceptions.Exit as exit_request:
         code = exit_request.exit_code
     except (click.Abort, KeyboardInterrupt):
+        if arguments is None:
+            _end_spark()  # so that this is the last line
+        click.echo("pairbus: interrupted", err=True)
         code = INTERRUPTED
     except Exception as error:
         if state.get("debug"):
             raise
         code = _report(error)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output is gone (`| head`); Python would say so once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or FAILED
+    if arguments is None:  # else the process goes on
+        _end_spark()
     raise SystemExit(code)
+
+
+def _end_on_sigterm() -> Any:
+    """A command that does not attend to it ends as with Ctrl-C. Returns what was there before, if anything changed."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _end_spark() -> None:
+    """Its processes outlive the command for a moment otherwise, and print after the prompt is back."""
+    started = sys.modules.get("pairbus.spark.session")
+    if started is not None:
+        started.end()
 
 
 def _report(error: Exception) -> int:

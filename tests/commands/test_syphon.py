@@ -340,6 +340,7 @@ class TestSyphon:
         assert result.err == (
             f"pairbus: 127.0.0.1 has no backlog queue of {pair.name} yet; waiting for the first to appear "
             "(pairbus provision makes them)\n"
+            "pairbus: stopping after this round; again to break off\n"
         )
         told = [json.loads(line) for line in result.out.splitlines()]
         assert told[0]["waiting_for"] == f"127.0.0.1 has no backlog queue of {pair.name} yet"

@@ -1,24 +1,28 @@
-"""P37 on Spark, on a simulated clock: what ten idle backlog queues cost, in the syphon's notices and in the broker's
-ledger. Spark is played by hand: it asks for the latest offset again and again."""
+"""P37 on Spark, on a simulated clock: what ten idle backlog queues cost, in the syphon's ledger and in the broker's.
+Spark is played by hand: it asks for the latest offset again and again. The rest is what a query runs: the stream makes
+its watcher itself, and the syphon writes its ledger from what that tells."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from pairbus.broker import serve
 from pairbus.broker.namespace import Namespace
+from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import path
-from pairbus.spark import watcher
-from pairbus.spark.lock_reader import POLLS, LockStream
-from pairbus.spark.noticeboard import Noticeboard
-from pairbus.spark.options import parse
+from pairbus.spark import lock_reader, watcher
+from pairbus.spark.lock_reader import LockStream
+from pairbus.spark.options import Address, parse
+from pairbus.spark.syphon import SparkSyphon
 from pairbus.spark.watcher import Watcher
 from pairbus.syphon.endpoint import Endpoint
 from tests.syphon.virtual_loop import VirtualLoop
@@ -45,42 +49,79 @@ class OnThisLoop:
         pass
 
 
-async def idle(loop: VirtualLoop, data: Path, hours: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+class Idle(NamedTuple):
+    """Lines of the syphon's ledger and of the broker's within the time, and how often Spark asked in vain."""
+
+    syphon: list[dict[str, Any]]
+    broker: list[dict[str, Any]]
+    asked: int
+
+
+async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.MonkeyPatch) -> Idle:
     def wall() -> float:
         return time.time() + loop.ahead
 
     (data / "config.toml").write_text(CONFIG)
-    (data / "board").mkdir()
+    simulated = SimpleNamespace(time=wall, monotonic=time.monotonic, time_ns=time.time_ns)
+    monkeypatch.setattr(lock_reader, "time", simulated)
     async with serve(
         "west", data=data / "broker", config=data / "config.toml", clock=wall, durability="none", ledger=True
     ) as broker:
         text = broker.namespaces["west"].connection_string
-        given = {"connectionString": text, "mode": "lock", "board": str(data / "board")}
-        stream = LockStream(parse(given, {}), lambda: QUEUES)
-        endpoint = Endpoint.from_connection_string(text)
-        watching = stream._watcher = Watcher(
-            lambda: endpoint.client(clock=wall),
-            QUEUES,
-            polled=lambda entity: stream._tell({"entity": entity, "t": wall()}),
-            failed=lambda entity, error: stream._tell({"entity": entity, "error": str(error)}),
-            found=stream._found,
+        ledger = LedgerWriter(data / "syphon", "syphon", clock=wall)
+        address = Address(text)
+        syphon = SparkSyphon(
+            address,
+            address,
+            [(each, index) for index, each in enumerate(QUEUES)],
+            secondary_label="west",
+            ledger=ledger,
         )
+        endpoint = Endpoint.from_connection_string(text)._replace(cause="syphon")
+        monkeypatch.setattr(lock_reader.connections, "endpoint", lambda _: OfThisTime(endpoint, wall))
+        # As the query gives them, and as Spark hands them to the source.
+        stream = LockStream(parse({**syphon.source_options()}, {}), lambda: QUEUES)
+        first = stream.initialOffset()
+        assert stream.latestOffset(first) == first
         server = broker.namespaces["west"]
         while sum(len(each.links()) for each in server.connections) < len(QUEUES) + 1:  # and $cbs
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         loop.is_virtual = True
         end = loop.time() + hours * 3600 + 5.0
-        first = stream.initialOffset()
+        asked = 0
         while loop.time() < end:
             assert stream.latestOffset(first) == first, "a batch, although nothing came"
+            asked += 1
             await asyncio.sleep(20.0)
         loop.is_virtual = False
-        told = Noticeboard(data / "board").news(POLLS)
+        over = wall()
+        syphon._hear()
+        ledger.close()
+        watching = stream._watcher
+        assert watching is not None
         watching.stop()
         await asyncio.gather(*watching._thread.tasks)
-    lines = [json.loads(line) for file in (data / "broker").rglob("*.jsonl") for line in file.read_text().splitlines()]
-    return told, [line for line in lines if line.get("kind") == "poll"]
+        assert syphon.report().polls == len(lines_of(data / "syphon", "poll"))
+    # What a link's end costs comes after the hour.
+    return Idle(
+        lines_of(data / "syphon"), [line for line in lines_of(data / "broker") if line.get("t", 0.0) < over], asked
+    )
+
+
+def lines_of(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for file in folder.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    return [line for line in lines if "kind" in line and kind in (None, line["kind"])]
+
+
+class OfThisTime(NamedTuple):
+    """An endpoint whose clients go by the simulated clock."""
+
+    endpoint: Endpoint
+    wall: Callable[[], float]
+
+    def client(self) -> Any:
+        return self.endpoint.client(clock=self.wall)
 
 
 def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
@@ -91,11 +132,14 @@ def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
 
     monkeypatch.setattr(Namespace, "maintain", nothing)
     monkeypatch.setattr(watcher, "LoopThread", OnThisLoop)
+    monkeypatch.setattr(Watcher, "wait", lambda *_: None)  # no time would go by
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
-        told, polls = runner.run(idle(loop, tmp_path, 1.0))
-    assert len(told) == 40 and {each["entity"] for each in told} == set(QUEUES)
-    assert not [each for each in told if "error" in each]
-    # and each link's last one, when the watcher let go of it
-    assert len(polls) == 40 + len(QUEUES)
+        found = runner.run(idle(loop, tmp_path, 1.0, monkeypatch))
+    assert found.asked >= 180, "and Spark asked again and again"
+    for lines in (found.syphon, found.broker):
+        polls = [(line["entity"], line["cause"]) for line in lines if line["kind"] == "poll"]
+        assert Counter(polls) == dict.fromkeys([(each, "syphon") for each in QUEUES], 4), "40 receives in an hour"
+    assert {line["kind"] for line in found.syphon} == {"poll", "end"}
+    assert not [line for line in found.broker if line["kind"] in ("receive", "send", "settle")]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pairbus.spark import session
+from pairbus.spark.session import settings_for
 from pairbus.spark.source import register
 
 
@@ -47,6 +49,22 @@ def test_a_driver_that_is_gone_is_forgotten_before_another_is_started(monkeypatc
     assert session() == "started"
     assert SparkContext._active_spark_context is SparkContext._gateway is SparkContext._jvm is None
     assert SparkSession._instantiatedSession is SparkSession._activeSession is None
+
+
+@pytest.mark.parametrize("master", ["local", "local[2,4]", "local-cluster[2,1,1024]"])
+def test_a_master_on_this_machine_keeps_to_its_loopback(master: str, tmp_path: Path) -> None:
+    settings = settings_for(master, tmp_path, 4)
+    assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.sql.shuffle.partitions"] == "4"
+    assert settings["spark.local.dir"].startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "k8s://https://host:443", "localhost"])
+def test_a_cluster_keeps_its_own_addresses_folders_and_partitions(master: str, tmp_path: Path) -> None:
+    settings = settings_for(master, tmp_path, 4)
+    for name in ("driver.host", "driver.bindAddress", "sql.shuffle.partitions", "local.dir", "sql.warehouse.dir"):
+        assert f"spark.{name}" not in settings
+    assert settings["spark.speculation"] == "false"
 
 
 @pytest.mark.parametrize(("text", "passes"), [("[DATA_SOURCE_ALREADY_EXISTS] x", True), ("[OTHER] x", False)])

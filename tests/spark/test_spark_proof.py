@@ -233,6 +233,33 @@ def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
     assert all(peeked(pair.secondary, BACKLOG[index]) == [] for index in (0, 2))
 
 
+def test_p44_the_session_of_an_application_is_neither_changed_nor_stopped(
+    spark: Any, pair: Pair, backlog: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is given or found in the process: our queries run in a session beside it."""
+    theirs = spark.newSession()
+    for name, value in (
+        ("session.timeZone", "Asia/Tokyo"),
+        ("shuffle.partitions", "7"),
+        ("streaming.stopTimeout", "5s"),
+    ):
+        theirs.conf.set(f"spark.sql.{name}", value)
+    monkeypatch.setattr(sys.modules["pairbus.spark.session"], "_started", None)
+    monkeypatch.setattr(type(spark), "_instantiatedSession", theirs)
+    before = dict(theirs.conf.getAll)
+    for given in (theirs, None):
+        send(pair, BACKLOG[0], send_away(plain(1000), "orders"), secondary=True)
+        running = syphon(
+            pair.primary.connection_string, pair.secondary.connection_string, spark=given, primary_name="contoso",
+            count=3, drain=True,
+        )  # fmt: skip
+        assert running.wait(120) == [] and running.report().moved >= 1
+        assert dict(theirs.conf.getAll) == before
+        assert theirs.range(3).count() == 3, "and it still runs"
+        with pytest.raises(Exception, match="servicebus-syphon"):
+            theirs.range(1).write.format("servicebus-syphon").option("syphon", "").mode("append").save()
+
+
 PROGRAM = """
 import json, sys
 from pairbus.spark import syphon

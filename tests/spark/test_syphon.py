@@ -8,15 +8,18 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.lock_reader import QUEUES
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.aliases import send_away
+from pairbus.spark.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.noticeboard import STOP, Noticeboard
-from pairbus.spark.options import Address
+from pairbus.spark.options import Address, parse
 from pairbus.spark.syphon import SparkSyphon
 from pairbus.syphon import roster
 from pairbus.syphon.listing import Lister
@@ -290,3 +293,36 @@ def test_a_warm_up_is_one_batch_and_its_end(syphon: SparkSyphon, monkeypatch: py
     assert not warming.is_alive() and told == ["stopped"]
     assert not syphon._folder.exists()
     syphon._folder.mkdir()  # the fixture removes it
+
+
+def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
+    """An executor that dies takes with it what it knew; the next attempt at its task tells that there was one."""
+    ledger = LedgerWriter(tmp_path, "syphon")
+    syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], ledger=ledger)
+    syphon._board.append(MOVES, {**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0, "retried": 2})
+    syphon._hear()
+    ledger.close()
+    report = syphon.report()
+    assert (report.moved, report.lost_tasks, report.as_json()["lost_tasks"]) == (1, 2, 2)
+    assert "and what 2 lost tasks moved" in report.line()
+    assert ledger.path is not None and '"kind":"gap","events":2' in ledger.path.read_text()
+
+
+def test_p24_the_halts_of_the_application_reach_the_source() -> None:
+    halted = {"orders": time.monotonic() + 10.0}
+    syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], halted_until=lambda path: halted.get(path, 0.0))
+    syphon._board.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}, "from": 1.0, "until": 2.0})
+    syphon._hear()
+    stream = LockStream(parse(syphon.source_options(), {}), lambda: [QUEUE])
+    stream._hear(time.monotonic())
+    assert stream._halts.keys() == {"orders"} and 9.0 < stream._halts["orders"] - time.time() < 10.1
+    end = {"epoch": 1, "entities": [QUEUE], "count": 5, "halts": {"Orders": time.time() + 5.0}}
+    (share,) = stream.partitions({"epoch": 0}, end)
+    assert isinstance(share, Share)
+    to_orders, to_bills = (send_away(encode_message(body=b"x"), each) for each in ("orders", "bills"))
+    assert is_halted(to_orders, share.halts, time.time()) and not is_halted(to_bills, share.halts, time.time())
+    assert not is_halted(to_orders, share.halts, time.time() + 6.0)
+    halted.clear()
+    syphon._hear()
+    stream._hear(time.monotonic())
+    assert not stream._halts

@@ -14,6 +14,7 @@ import click
 
 from pairbus.commands import status_line
 from pairbus.commands.reports import read_for_report, say
+from pairbus.commands.spark_options import spark_options
 
 if TYPE_CHECKING:
     from pairbus.cost import Estimate
@@ -178,9 +179,14 @@ def _estimate_lines(made: Estimate) -> list[str]:
     metavar="DIR",
     help="Write the lines and the differences as Parquet tables, too.",
 )
-@click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
+@spark_options
 def report(
-    ledgers: tuple[str, ...], prices: Path | None, as_json: bool, parquet: str | None, master: str | None
+    ledgers: tuple[str, ...],
+    prices: Path | None,
+    as_json: bool,
+    parquet: str | None,
+    master: str | None,
+    conf: dict[str, str],
 ) -> None:
     """Sum up what was billed, from the ledgers of brokers, clients and syphons.
 
@@ -196,7 +202,7 @@ def report(
     from pairbus.cost.price_file import read_prices
 
     book = read_prices(prices)  # before Spark takes its seconds
-    read = read_for_report(ledgers, master, as_json, parquet)
+    read = read_for_report(ledgers, master, conf, as_json, parquet)
     from pairbus.spark.reports.cost_report import cost_report
 
     say("summing up what was billed", as_json)

@@ -21,6 +21,7 @@ from pairbus.commands.namespace_argument import (
     namespace_argument,
     namespace_option,
 )
+from pairbus.commands.spark_options import spark_options
 from pairbus.commands.syphon import (
     INTERRUPTED,
     UNAVAILABLE,
@@ -28,6 +29,7 @@ from pairbus.commands.syphon import (
     label_of,
     moved_line,
     on_a_loop,
+    tell_lost_tasks,
     watch_engine,
 )
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from pairbus.spark.engine import Runnable
     from pairbus.syphon.engine import Outcome
 
-_master = click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
 _where = click.option(
     "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
 )
@@ -53,7 +54,7 @@ _max_rate = click.option(
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Only the oldest N of them.")
 @_max_rate
 @ca_file_option
-@_master
+@spark_options
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
 @json_option
 def move(
@@ -66,6 +67,7 @@ def move(
     max_rate: float | None,
     ca_file: Path | None,
     master: str | None,
+    conf: dict[str, str],
     ledger: Path | None,
     as_json: bool,
 ) -> None:
@@ -95,6 +97,7 @@ def move(
             max_rate=max_rate,
             ledger=writer,
             master=master,
+            conf=conf,
             on_start=on_start,
         ),
         "moved",
@@ -110,7 +113,7 @@ def move(
 @click.option("--remove", is_flag=True, help="Take the messages away once the files that hold them are committed.")
 @_where
 @ca_file_option
-@_master
+@spark_options
 @json_option
 def archive(
     namespace: NamespaceArgument,
@@ -120,6 +123,7 @@ def archive(
     where: str | None,
     ca_file: Path | None,
     master: str | None,
+    conf: dict[str, str],
     as_json: bool,
 ) -> None:
     """Write what ENTITY holds now to Parquet files in FOLDER, beside what is there already.
@@ -146,6 +150,7 @@ def archive(
             where=where,
             label=label_of(namespace),
             master=master,
+            conf=conf,
             on_start=on_start,
         ),
         "archived and removed" if remove else "archived",
@@ -160,7 +165,7 @@ def archive(
 @_where
 @_max_rate
 @ca_file_option
-@_master
+@spark_options
 @json_option
 def restore(
     folder: str,
@@ -170,6 +175,7 @@ def restore(
     max_rate: float | None,
     ca_file: Path | None,
     master: str | None,
+    conf: dict[str, str],
     as_json: bool,
 ) -> None:
     """Send the messages of an archive to ENTITY, a queue or a topic; without it to the queues that they came from.
@@ -193,6 +199,7 @@ def restore(
             max_rate=max_rate,
             label=label_of(namespace),
             master=master,
+            conf=conf,
             on_start=on_start,
         ),
         "restored",
@@ -251,6 +258,7 @@ def _print(outcome: Outcome, interrupted: bool, done: str, as_json: bool, gone: 
         click.echo(json.dumps({"kind": "result", "outcome": ended, **found}))
         return
     click.echo(moved_line(outcome.report, done) + ("; stopped early" if interrupted else ""))
+    tell_lost_tasks(outcome.report)
     if gone:
         click.echo(f"{gone:,} more were no longer there when they were looked for: others took them, or they expired")
     for each in outcome.unavailable:

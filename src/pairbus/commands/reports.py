@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pairbus.commands import status_line
+from pairbus.commands.spark_options import spark_options
 
 if TYPE_CHECKING:
     from pairbus.spark.reports.ledgers import Ledgers
@@ -23,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _of_ledgers(command: F) -> F:
     """What both take."""
     for add in (
-        click.option("--master", metavar="URL", help="The Spark cluster; by default this machine."),
+        spark_options,
         click.option(
             "--parquet",
             metavar="DIR",
@@ -55,7 +56,13 @@ def _of_ledgers(command: F) -> F:
     help="Name the first N messages of each finding in the JSON; the table shows ten.",
 )
 def audit(
-    ledgers: tuple[str, ...], late: float, ids: int, as_json: bool, parquet: str | None, master: str | None
+    ledgers: tuple[str, ...],
+    late: float,
+    ids: int,
+    as_json: bool,
+    parquet: str | None,
+    master: str | None,
+    conf: dict[str, str],
 ) -> None:
     """Tell what became of every message: lost, doubled, late, out of order, or unknown.
 
@@ -71,7 +78,7 @@ def audit(
       pairbus audit ./ledgers --late 5 --json
       pairbus audit ./ledgers --parquet ./audit && pairbus audit ./audit
     """
-    read = read_for_report(ledgers, master, as_json, parquet)
+    read = read_for_report(ledgers, master, conf, as_json, parquet)
     from pairbus.spark.reports.audit import audit as examine
 
     say("following every message", as_json)
@@ -83,7 +90,9 @@ def audit(
 
 @click.command()
 @_of_ledgers
-def availability(ledgers: tuple[str, ...], as_json: bool, parquet: str | None, master: str | None) -> None:
+def availability(
+    ledgers: tuple[str, ...], as_json: bool, parquet: str | None, master: str | None, conf: dict[str, str]
+) -> None:
     """Tell how well applications could send: outages, refused sends, time to fail over and to return.
 
     LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
@@ -95,14 +104,16 @@ def availability(ledgers: tuple[str, ...], as_json: bool, parquet: str | None, m
       pairbus availability ./ledgers --json
       pairbus availability ./ledgers --parquet ./availability
     """
-    read = read_for_report(ledgers, master, as_json, parquet)
+    read = read_for_report(ledgers, master, conf, as_json, parquet)
     from pairbus.spark.reports.availability import availability as examine
 
     say("looking for outages", as_json)
     _tell(examine(read), read, as_json, parquet)
 
 
-def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, parquet: str | None) -> Ledgers:
+def read_for_report(
+    given: tuple[str, ...], master: str | None, conf: dict[str, str], as_json: bool, parquet: str | None
+) -> Ledgers:
     """Starts Spark for them, as little of it as they need. What is wrong with them is said before that."""
     try:
         from pairbus.spark import session
@@ -122,7 +133,7 @@ def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, p
     spark = session(
         master,
         app_name="pairbus report",
-        conf=at_start(size_of(*given)),
+        conf={**at_start(size_of(*given)), **conf},
         on_progress=None if as_json else status_line.starting,
     )
     if parquet is not None:

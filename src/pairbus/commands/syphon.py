@@ -23,6 +23,7 @@ import click
 from pairbus.commands import status_line
 from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
+from pairbus.commands.spark_options import spark_options
 
 if TYPE_CHECKING:
     from pairbus.syphon.engine import Outcome
@@ -112,7 +113,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
     show_default=True,
     help="What it runs on; in-process needs no Java, and serves where there is little to move.",
 )
-@click.option("--master", metavar="URL", help="spark: the cluster; by default this machine.")
+@spark_options
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="spark: where the query keeps its progress."
 )
@@ -131,6 +132,7 @@ def syphon(
     count_backlog_time: bool,
     engine: Engine,
     master: str | None,
+    conf: dict[str, str],
     checkpoint: Path | None,
     ledger: Path | None,
     as_json: bool,
@@ -151,10 +153,10 @@ def syphon(
       pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
       pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
     """
-    for value, option in ((master, "--master"), (checkpoint, "--checkpoint")):
-        if value is not None and engine != "spark":
+    for value, option in ((master, "--master"), (conf, "--conf"), (checkpoint, "--checkpoint")):
+        if value and engine != "spark":
             raise click.UsageError(f"{option} is for --engine spark")
-    make_engine = _spark_engine(master, checkpoint, as_json) if engine == "spark" else _in_process_engine()
+    make_engine = _spark_engine(master, conf, checkpoint, as_json) if engine == "spark" else _in_process_engine()
     name = _name(primary, primary_name)
 
     async def run() -> int:
@@ -195,7 +197,9 @@ def _in_process_engine() -> Callable[..., Any]:
     return SyphonEngine
 
 
-def _spark_engine(master: str | None, checkpoint: Path | None, as_json: bool) -> Callable[..., Any]:
+def _spark_engine(
+    master: str | None, conf: dict[str, str], checkpoint: Path | None, as_json: bool
+) -> Callable[..., Any]:
     try:
         from pairbus.spark.engine import SparkEngine
     except ModuleNotFoundError:
@@ -204,7 +208,11 @@ def _spark_engine(master: str | None, checkpoint: Path | None, as_json: bool) ->
         ) from None
 
     return partial(
-        SparkEngine, master=master, checkpoint=checkpoint, on_start=None if as_json else status_line.starting
+        SparkEngine,
+        master=master,
+        conf=conf,
+        checkpoint=checkpoint,
+        on_start=None if as_json else status_line.starting,
     )
 
 
@@ -314,6 +322,7 @@ async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool
         if report.dead_lettered:
             parts.append(f"{report.dead_lettered:,} dead-lettered in the backlog")
         click.echo("; ".join(parts))
+        tell_lost_tasks(report)
         for each in outcome.unavailable:
             click.echo(f"{each.path or '(no destination)'}: {each.messages:,} messages remain: {each.reason}")
     if outcome.unavailable:
@@ -328,6 +337,15 @@ def moved_line(report: Report, done: str = "moved") -> str:
     return f"{report.moved:,} {noun} {done} ({_size(report.moved_bytes)}) in {duration(report.elapsed_s)}"
 
 
+def tell_lost_tasks(report: Report) -> None:
+    if report.lost_tasks:
+        noun = "task" if report.lost_tasks == 1 else "tasks"
+        click.echo(
+            f"{report.lost_tasks:,} {noun} of Spark died and could not tell what they had moved: how many more "
+            "messages have arrived is unknown"
+        )
+
+
 async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[Outcome, bool]:
     """Runs it and shows its progress; SIGTERM and Ctrl-C stop it cleanly, and the second value says so."""
     import asyncio
@@ -337,7 +355,12 @@ async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[O
 
     def stop(number: int) -> None:
         signals.append(number)
-        engine.stop()
+        status_line.end()
+        if len(signals) == 1:
+            click.echo("pairbus: stopping after this round; again to break off", err=True)
+            engine.stop()
+        else:
+            running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
@@ -348,11 +371,22 @@ async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[O
     shown = loop.create_task(_show(engine.report, as_json))
     try:
         outcome = await running
+    except asyncio.CancelledError:
+        if len(signals) < 2:
+            raise
+        raise click.exceptions.Exit(_broken_off()) from None
     finally:
         shown.cancel()
         with suppress(asyncio.CancelledError):
             await shown
     return outcome, bool(signals)
+
+
+def _broken_off() -> int:
+    click.echo(
+        "pairbus: broken off; what was under way may have been moved, or comes back when its locks end", err=True
+    )
+    return INTERRUPTED
 
 
 def _result(outcome: Outcome, interrupted: bool) -> dict[str, Any]:

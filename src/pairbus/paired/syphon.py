@@ -54,6 +54,7 @@ class SyphonHalf:
             ledger=ledger,
             list_queues=list_queues,
             count_backlog_time=settings.count_backlog_time,
+            **_on_spark(settings),
         )
         self._is_stopped = False
         self._pid = os.getpid()
@@ -88,3 +89,14 @@ class SyphonHalf:
     def _ended(self) -> None:
         if self._own_ledger is not None:
             self._own_ledger.close()
+
+
+def _on_spark(settings: Any) -> dict[str, Any]:
+    """What the Spark engine alone takes (P38, P44)."""
+    if settings.syphon_engine != "spark":
+        return {}
+    return {
+        "spark": settings.syphon_spark,
+        "master": settings.syphon_master,
+        "checkpoint": settings.syphon_checkpoint,
+    }

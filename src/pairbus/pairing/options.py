@@ -48,6 +48,9 @@ class Settings:
     count_backlog_time: bool = False
     mark_diverted: bool = False
     syphon_engine: Literal["spark", "in-process"] = "spark"
+    syphon_spark: Any = None
+    syphon_master: str | None = None
+    syphon_checkpoint: str | None = None
     fault_partner: bool = True
     ledger: Path | None = None
 
@@ -139,6 +142,19 @@ def _folder(value: Any) -> Path:
 
 _TIME = "seconds or timedelta, "
 
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError
+    return str(value)
+
+
+def _session_or_none(value: Any) -> Any:
+    if value is not None and not hasattr(value, "sparkContext"):
+        raise ValueError
+    return value
+
+
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("backlog_queue_count", f"a whole number, 1 to {QUEUES_MAX}", _whole(1, QUEUES_MAX),
            "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
@@ -192,6 +208,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Diverted messages carry `x-pairbus-diverted-at`, which their receivers see.", "P28"),
     Option("syphon_engine", '"spark" or "in-process"', _one_of("spark", "in-process"),
            "What the syphon of this process runs on.", "P38"),
+    Option("syphon_spark", "a SparkSession, or None", _session_or_none,
+           "The application's Spark session, for the syphon's query: it is neither changed nor stopped. None: the one"
+           " that the process has, else one of our own.", "P44"),
+    Option("syphon_master", "the URL of a Spark master, or None", _or_none(_text),
+           "Where a session of our own runs. None: on this machine.", "P38"),
+    Option("syphon_checkpoint", "a folder or URL, or None", _or_none(_text),
+           "Where the syphon's query keeps its progress. None: a folder that goes with it; nothing is lost with that.",
+           "P38"),
     Option("fault_partner", "True or False", _flag,
            "When one client of the pair closes or faults, the other one is faulted within five seconds. False: the"
            " syphon stops, tells, and tries again.", "P43"),
@@ -371,6 +395,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     count_backlog_time = _Attribute[bool, bool]()
     mark_diverted = _Attribute[bool, bool]()
     syphon_engine = _Attribute[str, Literal["spark", "in-process"]]()
+    syphon_spark = _Attribute[Any, Any]()
+    syphon_master = _Attribute[str | None, str | None]()
+    syphon_checkpoint = _Attribute[str | None, str | Path | None]()
     fault_partner = _Attribute[bool, bool]()
     ledger = _Attribute[Path | None, str | Path | None]()
 
@@ -399,6 +426,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         count_backlog_time: bool = False,
         mark_diverted: bool = False,
         syphon_engine: Literal["spark", "in-process"] = "spark",
+        syphon_spark: Any = None,
+        syphon_master: str | None = None,
+        syphon_checkpoint: str | Path | None = None,
         fault_partner: bool = True,
         ledger: Any = None,
         **unknown: Never,
@@ -427,6 +457,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
                 "count_backlog_time": count_backlog_time,
                 "mark_diverted": mark_diverted,
                 "syphon_engine": syphon_engine,
+                "syphon_spark": syphon_spark,
+                "syphon_master": syphon_master,
+                "syphon_checkpoint": syphon_checkpoint,
                 "fault_partner": fault_partner,
                 "ledger": ledger,
             }

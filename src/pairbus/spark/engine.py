@@ -1,14 +1,14 @@
 """The Spark syphon behind the face of the in-process engine, so that hosts and commands can run either (P38).
 
-Owns the thread on which the query is watched. The workers are other processes: they keep halts of their own (P24) and
-can't ask the application for its.
+Owns the thread on which the query is watched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,9 +23,11 @@ from pairbus.wire.credentials import SharedKey, SharedSignature
 from pairbus.wire.errors import Unauthorized, WireError
 
 from .options import CREDENTIALS, Address
-from .syphon import SparkSyphon
+from .syphon import STOP_S, SparkSyphon
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pairbus.syphon.listing import Lister
 
 
@@ -93,7 +95,8 @@ class OnAThread:
 
 
 class SparkEngine(OnAThread):
-    """Takes what `SyphonEngine` takes, and `master`, `checkpoint`, `on_start` (hears the seconds of its start)."""
+    """Takes what `SyphonEngine` takes, and `spark`, `master`, `conf`, `checkpoint`, `stop_s` (how long a stop waits for
+    the batch under way), `on_start` (hears the seconds of its start), `on_running` (called when its query runs)."""
 
     def __init__(
         self,
@@ -110,7 +113,11 @@ class SparkEngine(OnAThread):
         on_busy: Callable[[str], None] | None = None,
         on_access: Access | None = None,
         master: str | None = None,
-        checkpoint: Path | None = None,
+        conf: Mapping[str, str] | None = None,
+        checkpoint: Path | str | None = None,
+        spark: SparkSession | None = None,
+        stop_s: float = STOP_S,
+        on_running: Callable[[], None] | None = None,
         on_start: Callable[[float], None] | None = None,
         lister: Lister | None = None,
     ) -> None:
@@ -127,13 +134,22 @@ class SparkEngine(OnAThread):
             count_backlog_time=count_backlog_time,
             ledger=ledger,
             master=master,
+            conf=conf,
             checkpoint=None if checkpoint is None else str(checkpoint),
             on_access=self._access,
             on_busy=on_busy,
+            halted_until=halted_until,
+            spark=spark,
+            stop_s=stop_s,
+            on_running=None if on_running is None else partial(self._running, on_running),
             on_start=on_start,
             lister=lister,
         )
         super().__init__(inner)
+
+    def _running(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(call)
 
     def _access(self, which: Which, refusal: str | None) -> None:
         if self._on_access is None or self._loop is None:

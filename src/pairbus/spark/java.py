@@ -94,11 +94,13 @@ def _wrapped(home: Path) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "bin").mkdir()
     wrapper = folder / "bin" / "java"
+    start = f"'{home / 'bin' / 'java'}' \"$@\"\n"
     wrapper.write_text(
         "#!/bin/sh\n"
         "# Starts Java without the incubator module that Spark's launcher asks for.\n"
         'for option do\n  shift\n  [ "$option" = "' + _DROPPED + '" ] || set -- "$@" "$option"\ndone\n'
-        f"exec '{home / 'bin' / 'java'}' \"$@\"\n"
+        # In a session of its own: a signal to the command's process group is the command's, which ends Java itself.
+        "command -v setsid >/dev/null && exec setsid " + start + "exec " + start
     )
     wrapper.chmod(0o700)
     return folder

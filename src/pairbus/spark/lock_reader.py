@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pairbus.syphon.arrival import path_of
 from pairbus.syphon.rate import Rate
 from pairbus.syphon.roster import GONE
 from pairbus.wire.errors import NotFound, Refused, WireError
@@ -53,6 +54,8 @@ POLLS: Final = "polls"
 MOVES: Final = "moves"
 #: And what the application tells the source: queues that were made while it runs.
 QUEUES: Final = "queues"
+#: And until when, in unix seconds, nothing is to be sent to which destinations (P24).
+HALTS: Final = "halts"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Share(InputPartition):
     entity: str
     count: int
     chosen: Selection | None = None
+    #: Destinations in lower case, and unix seconds: messages for these are left to their locks until then.
+    halts: tuple[tuple[str, float], ...] = ()
 
 
 class LockStream(DataSourceStreamReader):
@@ -73,6 +78,7 @@ class LockStream(DataSourceStreamReader):
         self._pace = LockPace()
         self._last: dict[str, Any] = {"epoch": 0}
         self._in_batch: list[str] = []
+        self._halts: dict[str, float] = {}
         self._is_stopped = False
         self._board = None if options.board is None else Noticeboard(options.board)
 
@@ -102,12 +108,15 @@ class LockStream(DataSourceStreamReader):
         self._in_batch = ready
         self._tell({"epoch": epoch, "entities": ready})
         self._last = {"epoch": epoch, "entities": ready, "count": allowed}
+        if halts := {path: until for path, until in self._halts.items() if until > time.time()}:
+            self._last["halts"] = halts
         return self._last
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         entities = end.get("entities") or [""] * WARMED
         count = -(-int(end.get("count", 0)) // len(entities))
-        return [Share(entity, count) for entity in entities]
+        halts = tuple((path.lower(), until) for path, until in end.get("halts", {}).items())
+        return [Share(entity, count, halts=halts) for entity in entities]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
@@ -170,6 +179,8 @@ class LockStream(DataSourceStreamReader):
         """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
         if self._board is None:
             return
+        for notice in self._board.news(HALTS):
+            self._halts = notice["halts"]
         for notice in self._board.news(MOVES):
             moved = sum(notice["moved"].values())
             if moved:
@@ -206,11 +217,20 @@ def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[p
     for messages in take(address, share):
         while messages:  # those that are handed on need not be kept
             message = messages.pop(0)
+            if share.halts and is_halted(message.payload, share.halts, time.time()):
+                continue
             rows.add(share.entity, message.payload, lock_token=message.lock_token)
             if rows.is_full:
                 yield rows.batch()
     if len(rows):
         yield rows.batch()
+
+
+def is_halted(payload: bytes, halts: tuple[tuple[str, float], ...], now: float) -> bool:
+    """Whether the application halts all that goes to this message's destination (P24); its lock's end is the
+    back-off."""
+    path = path_of(payload).lower()
+    return any(path == halted and now < until for halted, until in halts)
 
 
 def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -29,8 +31,6 @@ LOCAL: Final = "local[*,4]"
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     # Large messages: as many bytes as the sink sends together.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
@@ -40,7 +40,18 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # What a stream kept of finished batches; the queue is the state, so a few suffice.
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
+#: For a master on this machine. Executors on others would look for the driver on their own loopback.
+_LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 _SAY_AFTER_S: Final = 2.0
+#: How long a JVM may take to end before it is killed.
+END_S: Final = 5.0
+#: What `session` has started; and that it has begun to.
+_started: SparkSession | None = None
+_launched = False
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 #: From the first line on: `spark.log.level` would take hold only when the session stands, and say so.
 _LOGGING: Final = """\
 rootLogger.level = error
@@ -66,11 +77,10 @@ def session(
 
     With a session at hand `master` and `conf` must be left out: Spark can't change them any more.
     """
-    from pyspark.sql import SparkSession
 
     if is_gone():
         _forget()
-    active = SparkSession.getActiveSession()
+    active = existing()
     if active is not None:
         if master is not None and master != active.sparkContext.master:
             raise ValueError(
@@ -89,27 +99,118 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     folder = Path(tempfile.mkdtemp(prefix="pairbus-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark reads the setting only where spark-submit starts the driver.
+    os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # `local-cluster` would put its executors' folders into the installed package.
-    os.environ.setdefault("SPARK_WORKER_DIR", str(folder / "work"))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    logging = folder / "log4j2.properties"
-    logging.write_text(_LOGGING)
+    if is_local(master):
+        # `local-cluster` would put its executors' folders into the installed package.
+        os.environ.setdefault("SPARK_WORKER_DIR", str(folder / "work"))
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log_settings = folder / "log4j2.properties"
+    log_settings.write_text(_LOGGING)
     builder = SparkSession.builder.master(master).appName(app_name)
-    settings: dict[str, Any] = {
-        **DEFAULTS,
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}",
-        **conf,
-    }
+    settings = settings_for(master, folder, os.cpu_count() or 2)
+    java_options = f"-Dlog4j2.configurationFile=file:{log_settings} {conf.get(_JAVA_OPTIONS, '')}".strip()
+    settings |= {**conf, _JAVA_OPTIONS: java_options}
     for name, value in settings.items():
         builder = builder.config(name, str(value))
-    made = builder.getOrCreate()
+    global _started, _launched
+    _launched = True
+    made = _started = builder.getOrCreate()
     register(made)
     return made
+
+
+def existing() -> SparkSession | None:
+    """The process's session, whoever made it. Spark knows the active one by thread, and an application's is seldom
+    that of our threads: to ask Spark for a session there would rewrite the settings of the application's."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    made = SparkSession._instantiatedSession
+    return made if made is not None and made._sc._jsc is not None else None
+
+
+def is_started_here(spark: SparkSession) -> bool:
+    """Whether `session` started it: otherwise it is the application's."""
+    return _started is not None and spark.sparkContext is _started.sparkContext
+
+
+def beside(spark: SparkSession) -> SparkSession:
+    """A session for our queries on the context of the application's, which is neither changed nor stopped (P44): with
+    its settings, but for those that our queries need."""
+    made = spark.newSession()
+    for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
+        if name.startswith("spark.sql.") and made.conf.isModifiable(name):
+            made.conf.set(name, value)
+    return made
+
+
+def end() -> None:
+    """Ends the JVM that this process started, and all that it has started on this machine, at once; for a process that
+    is about to end itself. Nothing of them prints afterwards."""
+    if not _launched:
+        return
+    logging.disable(logging.CRITICAL)  # py4j would tell of every call that is cut off
+    leaders = _processes(parent=os.getpid())  # the JVM; while it is being started PySpark has it in no variable
+    for wanted, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+        deadline = time.monotonic() + seconds
+        for leader in leaders:
+            _send(leader, wanted)
+        while any(map(_is_alive, leaders)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    deadline = time.monotonic() + END_S
+    while (rest := [each for leader in leaders for each in _processes(leader=leader)]) and time.monotonic() < deadline:
+        for each in rest:
+            _send(each, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _send(process: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(process, number)
+
+
+def _is_alive(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _stat(Path(f"/proc/{process}/stat"))[0] != "Z"
+    return False
+
+
+def _stat(file: Path) -> list[str]:
+    """State, parent, group, session, as /proc has them after the name, which may hold anything."""
+    return file.read_text().rpartition(")")[2].split()[:4]
+
+
+def _processes(*, parent: int | None = None, leader: int | None = None) -> list[int]:
+    """Children of a process; those of the session that our `java` has begun. None where there is no /proc."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            state, parent_id, _, session_id = _stat(file)
+            if state != "Z" and (int(parent_id) == parent or int(session_id) == leader):
+                found.append(int(file.parent.name))
+    return found
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are all on this machine."""
+    return master.partition("[")[0] in ("local", "local-cluster")
+
+
+def settings_for(master: str, folder: Path, cores: int) -> dict[str, Any]:
+    """The defaults of a session on this master. What belongs to this machine alone is left to a cluster's own."""
+    if not is_local(master):
+        return dict(DEFAULTS)
+    return {
+        **DEFAULTS,
+        **_LOCAL_DEFAULTS,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
 
 
 def is_gone() -> bool:

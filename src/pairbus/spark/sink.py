@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -85,7 +86,15 @@ def carrier(options: SinkOptions) -> tuple[LoopThread, Carrier]:
 
 @dataclass
 class Carried(WriterCommitMessage):
+    """`retried`: how many attempts at this task have died before, with what they knew."""
+
     tallies: list[Tally]
+    retried: int = 0
+
+
+def attempts_before() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 class _Carrying:
@@ -94,12 +103,14 @@ class _Carrying:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         thread, carrying = carrier(self._options)
-        return Carried([thread.run(carrying.carry(_rows(batch))) for batch in batches(iterator) if batch.num_rows])
+        tallies = [thread.run(carrying.carry(_rows(batch))) for batch in batches(iterator) if batch.num_rows]
+        return Carried(tallies, attempts_before())
 
     def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         board = Noticeboard(self._options.board)
         tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
-        board.append(MOVES, summed(batch_id, tallies))
+        retried = sum(each.retried for each in messages if isinstance(each, Carried))
+        board.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
         for tally in tallies:
             if tally.events:
                 board.append(EVENTS, {"events": tally.events})

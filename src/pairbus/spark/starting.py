@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ def syphon(
 
     `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right,
     and but for a drain those that are made while it runs.
-    `options`: drain, max_rate, dead_letters, count_backlog_time, master, checkpoint, messages_per_trigger.
+    `options`: drain, max_rate, dead_letters, count_backlog_time, master, conf, checkpoint, messages_per_trigger.
     """
     home, away = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
     name = backlog.primary_name(host_of(primary), primary_name)
@@ -132,13 +132,18 @@ def _found(
     return [(each.path, each.number) for each in known], Lister(roster, partial(list_backlog, make_admin, name))
 
 
-def started(spark: SparkSession | None, master: str | None, on_start: Callable[[float], None] | None) -> SparkSession:
+def started(
+    spark: SparkSession | None,
+    master: str | None,
+    on_start: Callable[[float], None] | None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
     """A session that knows our source, and is the active one of this thread: without that a writer does not find
     Python sinks (4.0 to 4.3)."""
     from .session import session
     from .source import register
 
-    made = session(master, on_progress=on_start) if spark is None else spark
+    made = session(master, conf=conf, on_progress=on_start) if spark is None else spark
     made.createDataFrame([], "none int")
     register(made)
     return made

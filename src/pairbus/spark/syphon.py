@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -37,10 +37,10 @@ from pairbus.wire.errors import LockLost, NotFound, WireError
 from pairbus.wire.sync import LoopThread
 
 from . import connections
-from .lock_reader import MOVES, POLLS, QUEUES
+from .lock_reader import HALTS, MOVES, POLLS, QUEUES
 from .noticeboard import STOP, Noticeboard
 from .options import Address, as_options
-from .session import is_gone, session
+from .session import beside, existing, is_gone, is_started_here, session
 from .sink import EVENTS, NAME, SinkOptions, SyphonSink
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class SparkSyphon:
         secondary_label: str = "secondary",
         spark: SparkSession | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         drain: bool = False,
         max_rate: float | None = None,
@@ -103,6 +104,9 @@ class SparkSyphon:
         messages_per_trigger: int = MESSAGES_PER_TRIGGER,
         on_access: Callable[[Which, str | None], None] | None = None,
         on_busy: Callable[[str], None] | None = None,
+        halted_until: Callable[[str], float] | None = None,
+        stop_s: float = STOP_S,
+        on_running: Callable[[], None] | None = None,
         on_start: Callable[[float], None] | None = None,
         lister: Lister | None = None,
     ) -> None:
@@ -116,7 +120,7 @@ class SparkSyphon:
         self._paths = [self._read_path(path) for path, _ in queues]
         self._missing: set[str] = set()
         self._lister = None if drain else lister
-        self._spark, self._master = spark, master
+        self._spark, self._master, self._conf = None if spark is None else beside(spark), master, conf
         self._is_own = spark is None
         self._checkpoint = checkpoint
         self._drain = drain
@@ -126,6 +130,13 @@ class SparkSyphon:
         self._on_access = on_access
         self._on_busy = on_busy
         self._on_start = on_start
+        self._on_running = on_running
+        self._stop_s = stop_s
+        #: Of the application (P24): until when, by the monotonic clock, nothing is sent to a destination.
+        self._halted_until = halted_until
+        self._halts: dict[str, float] = {}
+        #: Destinations that messages were for.
+        self._known: set[str] = set()
         self._stop = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
         self._board = Noticeboard(self._folder)
@@ -234,13 +245,19 @@ class SparkSyphon:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = session(self._master, on_progress=self._on_start)
+            found = existing()
+            is_theirs = found is not None and not is_gone() and not is_started_here(found)
+            if found is not None and is_theirs and self._master in (None, found.sparkContext.master):
+                self._spark = beside(found)
+            else:
+                self._spark = session(self._master, conf=self._conf, on_progress=self._on_start)
         # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
         self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
         return self._spark
 
-    def _query(self, spark: SparkSession) -> StreamingQuery:
+    def source_options(self) -> dict[str, str]:
+        """Of the lock stream."""
         options = {
             **as_options(self._secondary),
             "entity": ",".join(self._paths),
@@ -250,8 +267,11 @@ class SparkSyphon:
         }
         if self._max_rate is not None:
             options["maxRate"] = str(self._max_rate)
+        return options
+
+    def _query(self, spark: SparkSession) -> StreamingQuery:
         self._begun = 0
-        rows = spark.readStream.format("servicebus").options(**options).load()
+        rows = spark.readStream.format("servicebus").options(**self.source_options()).load()
         context = spark.sparkContext
         if (context.master or "").startswith("local["):
             # A task for each core, not for each queue: to start one costs more than to carry a hundred messages. Where
@@ -260,20 +280,27 @@ class SparkSyphon:
         return (
             rows.writeStream.format(NAME)
             .option("syphon", self._sink.as_text())
-            .option("checkpointLocation", self._checkpoint or str(self._folder / "checkpoint"))
+            .option("checkpointLocation", self._checkpoint or f"file:{self._folder}/checkpoint")
             .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
             .start()
         )
 
     def _keep_running(self, spark: SparkSession, looking: LoopThread) -> list[draining.Unavailable]:
+        if self._stop.is_set():
+            return []
         query = self._query(spark)
         delay, broke_at = RESTART_S_FIRST, 0.0
+        if self._on_running is not None:
+            self._on_running()
         try:
             while not self._stop.wait(LOOK_S_SOON if self._drain else LOOK_S):
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
                     self._breaks += 1
+                    if "stage failure" in str(error):  # one that failed elsewhere had no task to lose
+                        with self._lock:
+                            self._heard_of_lost_tasks(1)
                     if self._drain and self._breaks >= DRAIN_STRIKES:
                         raise PairbusError(f"the query failed {self._breaks} times in a row: {_first_line(error)}")
                     if time.monotonic() - broke_at > RESTART_S_MAX:
@@ -310,7 +337,7 @@ class SparkSyphon:
                 self._give_back(looking, list(self._left))
             return
         self._board.raise_flag(STOP)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + self._stop_s
         while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
             time.sleep(LOOK_S_SOON)
@@ -328,9 +355,20 @@ class SparkSyphon:
                 self._heard_of_sink(notice)
             if self._ledger is not None:
                 self._write_events()
+            self._tell_halts()
             now = time.time()
             for token in [token for token, left in self._left.items() if left.end <= now]:
                 del self._left[token]
+
+    def _tell_halts(self) -> None:
+        """The application's halts of the destinations, to the source, which keeps their messages from being sent."""
+        if self._halted_until is None:
+            return
+        now, wall = time.monotonic(), time.time()
+        halts = {path: until for path in self._known if (until := self._halted_until(path)) > now}
+        if halts != self._halts:
+            self._halts = halts
+            self._board.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
 
     def _heard_of_source(self, notice: dict[str, Any]) -> None:
         if "epoch" in notice:
@@ -373,6 +411,9 @@ class SparkSyphon:
             self.moved_until = notice["until"] if self.moved_until is None else max(self.moved_until, notice["until"])
             if self.moved_at_first is None:
                 self.moved_at_first = moved, notice["until"]
+        self._known.update(notice["moved"], notice["troubles"], (path for _, _, path, _, _ in notice["left"]))
+        if lost := notice.get("retried", 0):
+            self._heard_of_lost_tasks(lost)
         for path, count in notice["moved"].items():
             self.progress.moved(path, count, notice["bytes"] * count // max(1, moved), now)
         for path, count in notice["dead_lettered"].items():
@@ -399,6 +440,13 @@ class SparkSyphon:
         if moved or notice["dead_lettered"] or notice["left"]:
             self._moved_at = now
             self._has_glanced = False
+
+    def _heard_of_lost_tasks(self, count: int) -> None:
+        """What they had moved before they died is done, and nobody knows how much it is."""
+        self.progress.lost_tasks += count
+        _log.warning("%d tasks died before they could tell what they had moved; it is not in the count", count)
+        if self._ledger is not None:
+            self._ledger.skip(count)  # a gap: what was sent before it is unknown to an audit, never lost
 
     def _write_events(self) -> None:
         assert self._ledger is not None

@@ -47,6 +47,8 @@ class Report:
     destinations: Mapping[str, Tally] = field(default_factory=dict)
     #: What keeps the whole from going on, such as a primary that can't be reached.
     waiting_for: str | None = None
+    #: Tasks on Spark that died before they could tell what they had moved: that is done, and not counted.
+    lost_tasks: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +62,7 @@ class Report:
             "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
             "elapsed_s": round(self.elapsed_s, 1),
             "waiting_for": self.waiting_for,
+            "lost_tasks": self.lost_tasks,
             "destinations": {path: tally.as_json() for path, tally in self.destinations.items()},
         }
 
@@ -73,6 +76,8 @@ class Report:
             parts.append(f"{duration(self.eta_s)} left")
         if self.dead_lettered:
             parts.append(f"{self.dead_lettered:,} dead-lettered")
+        if self.lost_tasks:
+            parts.append(f"and what {self.lost_tasks:,} lost task{'s' if self.lost_tasks > 1 else ''} moved")
         away = sum(1 for tally in self.destinations.values() if tally.trouble)
         if away:
             parts.append(f"{away} destination{'s' if away > 1 else ''} unavailable")
@@ -89,6 +94,7 @@ class Progress:
         self._meter = Meter(SPAN_S)
         self._depth: int | None = None
         self.waiting_for: str | None = None
+        self.lost_tasks = 0
 
     def __repr__(self) -> str:
         return f"<Progress {self._moved} moved, {self._left} left, {self._buried} dead-lettered>"
@@ -145,6 +151,7 @@ class Progress:
             now - self._began,
             tallies,
             self.waiting_for,
+            self.lost_tasks,
         )
 
     def _tally(self, path: str) -> Tally:

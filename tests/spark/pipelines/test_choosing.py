@@ -9,10 +9,11 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.spark.options import Address
+from pairbus.spark.options import Address, InvalidOption
 from pairbus.spark.pipelines.choosing import (
     TransferFailed,
     check_destination,
+    check_filter,
     check_source,
     choose,
     first_line,
@@ -122,3 +123,36 @@ def test_the_line_that_says_why() -> None:
     assert first_line(worker) == "pairbus.wire.errors.Unreachable: no route (pairbus:unreachable)"
     assert first_line("[X.Y] Not good. SQLSTATE: 42703; line 1") == "[X.Y] Not good"
     assert first_line("") == "no reason given"
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [
+        ("", "it is empty"),
+        ("subject = 'a", "a quote is not closed"),
+        ("(subject = 'a'", "a parenthesis has no other half"),
+        ("colour = 'red'", "there is no column colour"),
+        ("subject = 'x' AND colour IN ('red')", "there is no column colour"),
+    ],
+)
+def test_a_wrong_filter_is_told_without_spark(where: str, wrong: str) -> None:
+    with pytest.raises(InvalidOption, match=f"{wrong}; the columns are"):
+        check_filter(where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "dead_letter_reason = 'TooLate'",
+        "Subject like '%)%' or (sequence_number between 1 and 5)",
+        "application_properties['colour'] = 'it''s \\' red'",
+        'not `subject` = "x"',
+        "enqueued_time < '2026-01-01' and cast(body as string) = 'x'",
+        "case when subject is null then 1 else 2 end = 1",
+        "exists(map_keys(application_properties), k -> k = 'x')",
+        "enqueued_time > current_timestamp - interval 1 day",
+        "true = (delivery_count > 1)",
+    ],
+)
+def test_a_right_filter_is_left_to_spark(where: str) -> None:
+    check_filter(where)

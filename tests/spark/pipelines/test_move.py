@@ -17,7 +17,9 @@ from pairbus.amqp.types import Symbol
 from pairbus.broker import NamespaceServer
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.aliases import sent_anew
+from pairbus.spark.options import InvalidOption
 from pairbus.spark.pipelines import rounds
+from pairbus.spark.pipelines.archive import Archiver, Restorer
 from pairbus.spark.pipelines.choosing import Chosen, TransferFailed
 from pairbus.spark.pipelines.move import Mover, Place, move
 from pairbus.spark.pipelines.selection import Selection
@@ -291,3 +293,29 @@ def test_an_entity_is_not_moved_to_itself(pair: Pair) -> None:
         Mover(*places(pair, "Orders", "orders"))
     mover = Mover(*places(pair, "orders", "bills"))
     assert repr(mover) == "<Mover <Place orders of contoso> to <Place bills of contoso>>"
+
+
+def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_queue(pair.primary, "empty", "there")
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Spark is started for nothing")
+
+    monkeypatch.setattr("pairbus.spark.pipelines.move.started", refuse)
+    monkeypatch.setattr("pairbus.spark.pipelines.archive.started", refuse)
+    empty, there = (Place(pair.primary_address, each, "contoso") for each in ("empty", "there"))
+    for where in (None, "subject = 'x'"):
+        mover = Mover(empty, there, where=where)
+        assert mover.run() == [] and mover.report().remaining == 0
+        for remove in (False, True):
+            assert Archiver(pair.primary_address, "empty", tmp_path / "x", where=where, remove=remove).run() == []
+    with pytest.raises(InvalidOption, match="there is no column colour"):
+        Mover(empty, there, where="colour = 'red'").run()
+    (tmp_path / "batch=1").mkdir()
+    (tmp_path / "batch=1" / "x.parquet").touch()
+    with pytest.raises(TransferFailed, match="has no queue or topic 'nowhere'"):
+        Restorer(tmp_path, pair.primary_address, "nowhere").run()
+    with pytest.raises(InvalidOption, match="there is no column colour"):
+        Restorer(tmp_path, pair.primary_address, "there", where="colour = 'red'").run()

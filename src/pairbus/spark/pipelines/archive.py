@@ -17,7 +17,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,10 +38,12 @@ from ..starting import address_of_text, started
 from .choosing import (
     TransferFailed,
     check_destination,
+    check_filter,
     check_source,
     choose,
     filtered,
     first_line,
+    is_empty,
     peeked_rows,
     still_there,
 )
@@ -84,6 +86,7 @@ class Archiver(Transfer):
         label: str = "the namespace",
         spark: SparkSession | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
         on_start: Callable[[float], None] | None = None,
     ) -> None:
@@ -93,7 +96,7 @@ class Archiver(Transfer):
         self._shown, self._folder = str(folder), located(folder)
         self._remove, self._where = remove, where
         self._label = label
-        self._spark, self._master = spark, master
+        self._spark, self._master, self._conf = spark, master, conf
         self._patience_s = patience_s
         self._on_start = on_start
         now = dt.datetime.now(dt.UTC)
@@ -105,7 +108,12 @@ class Archiver(Transfer):
 
     def run(self) -> list[Unavailable]:
         check_source(self._address, self._entity, self._label, locks=self._remove)
-        spark = started(self._spark, self._master, self._on_start)
+        if self._where is not None:
+            check_filter(self._where)
+        if is_empty(self._address, self._entity, is_active_only=self._remove):
+            self.progress.counted(0)
+            return []  # Spark is not started for nothing
+        spark = started(self._spark, self._master, self._on_start, self._conf)
         if self._remove:
             return self._take_away(spark)
         self._copy(spark)
@@ -246,6 +254,7 @@ class Restorer(Transfer):
         label: str = "the namespace",
         spark: SparkSession | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         on_start: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__()
@@ -253,7 +262,7 @@ class Restorer(Transfer):
         self._shown, self._folder = str(folder), located(folder)
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
-        self._spark, self._master, self._on_start = spark, master, on_start
+        self._spark, self._master, self._conf, self._on_start = spark, master, conf, on_start
         self._board: Noticeboard | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
@@ -284,7 +293,11 @@ class Restorer(Transfer):
         from pyspark.sql import functions as F
 
         check_folder(self._shown)
-        spark = started(self._spark, self._master, self._on_start)
+        if self._where is not None:
+            check_filter(self._where)
+        if self._entity is not None:
+            check_destination(self._address, self._entity, self._label)
+        spark = started(self._spark, self._master, self._on_start, self._conf)
         rows = archived(spark, self._shown)
         if self._where is not None:
             rows = filtered(rows, self._where)
@@ -361,7 +374,7 @@ def restore(
     """Sends the messages of an archive, each once, to `entity`, or to where they came from. How many.
 
     At least once: run again, it sends all of them again; duplicate detection at the destination drops those.
-    `options`: where, max_rate (messages a second, all tasks together), master.
+    `options`: where, max_rate (messages a second, all tasks together), master, conf.
     """
     restorer = Restorer(folder, address_of(namespace), entity, spark=spark, **options)
     restorer.run()

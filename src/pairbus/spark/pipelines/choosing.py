@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +36,20 @@ _ANSI: Final = "spark.sql.ansi.enabled"
 
 class TransferFailed(PairbusError):
     """A move, an archive or a restore that can't be begun or can't go on."""
+
+
+#: Texts and names in quotes, with what is escaped in them.
+_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`[^`]*`""", re.DOTALL)
+#: A word right before a comparison, which no dot, bracket or other word makes a part of something else.
+_COMPARED: Final = re.compile(
+    r"(?:^|\b(?:and|or|not|where)\b|\()\s*([A-Za-z_]\w*)\s*(?:[<>=!]|\b(?:is|in|like|rlike|ilike|between)\b)",
+    re.IGNORECASE,
+)
+_NO_NAMES: Final = frozenset(
+    ("true", "false", "null", "not", "current_date", "current_timestamp", "current_user", "user")
+)
+#: All that there may be.
+EVERYTHING: Final = Selection(((1, SEQUENCE_MAX),))
 
 
 class Chosen(NamedTuple):
@@ -93,6 +108,32 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
         raise InvalidOption(
             f"the filter {where!r} is not understood: {first_line(error)}; the columns are {columns}"
         ) from None
+
+
+def check_filter(where: str) -> None:
+    """Raises InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole."""
+    bare = _QUOTED.sub("''", where)
+    wrong = None
+    if not where.strip():
+        wrong = "it is empty"
+    elif "'" in bare.replace("''", "") or '"' in bare:
+        wrong = "a quote is not closed"
+    elif bare.count("(") != bare.count(")"):
+        wrong = "a parenthesis has no other half"
+    elif "->" not in bare:  # the names of a lambda's arguments are its own
+        columns = {field.name for field in SCHEMA}
+        unknown = [name for name in _COMPARED.findall(bare) if name.lower() not in columns | _NO_NAMES]
+        wrong = f"there is no column {unknown[0]}" if unknown else None
+    if wrong is not None:
+        shown = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA)
+        raise InvalidOption(f"the filter {where!r} is not understood: {wrong}; the columns are {shown}")
+
+
+def is_empty(address: Address, entity: str, *, is_active_only: bool) -> bool:
+    """`is_active_only`: messages that are deferred or scheduled don't count."""
+    if is_active_only:
+        return not still_there(address, entity, EVERYTHING, 1)
+    return not connections.client(address).peek(entity, 1, 1)
 
 
 def peeked_rows(spark: SparkSession, address: Address, entity: str, where: str | None = None) -> DataFrame:

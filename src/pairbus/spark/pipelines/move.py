@@ -13,7 +13,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +34,17 @@ from ..noticeboard import Noticeboard
 from ..options import Address
 from ..sink import EVENTS, NAME, SinkOptions, SyphonSink
 from ..starting import address_of_text, host_of, started
-from .choosing import Chosen, TransferFailed, check_destination, check_source, choose, first_line, still_there
+from .choosing import (
+    EVERYTHING,
+    Chosen,
+    TransferFailed,
+    check_destination,
+    check_filter,
+    check_source,
+    choose,
+    first_line,
+    still_there,
+)
 from .lock_batches import LockBatch
 from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told, spread
 from .selection import Selection
@@ -69,6 +79,7 @@ class Mover(Transfer):
         max_rate: float | None = None,
         spark: SparkSession | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         ledger: LedgerWriter | None = None,
         patience_s: float = PATIENCE_S,
         on_start: Callable[[float], None] | None = None,
@@ -81,7 +92,7 @@ class Mover(Transfer):
         self._destination = destination._replace(address=replace(destination.address, cause=MOVE))
         self._where, self._count = where, count
         self._rate = Rate(rate_of(max_rate))
-        self._spark, self._master = spark, master
+        self._spark, self._master, self._conf = spark, master, conf
         self._ledger = ledger
         self._patience_s = patience_s
         self._on_start = on_start
@@ -96,7 +107,12 @@ class Mover(Transfer):
         """What could not be moved, and why; nothing where it was stopped."""
         check_source(self._source.address, self._source.entity, self._source.label)
         check_destination(self._destination.address, self._destination.entity, self._destination.label)
-        spark = started(self._spark, self._master, self._on_start)
+        if self._where is not None:
+            check_filter(self._where)
+        if not still_there(self._source.address, self._source.entity, EVERYTHING, 1):
+            self.progress.counted(0)
+            return []  # Spark is not started for nothing
+        spark = started(self._spark, self._master, self._on_start, self._conf)
         folder = Path(tempfile.mkdtemp(prefix="pairbus-move-"))
         try:
             return self._move(spark, Noticeboard(folder))
@@ -176,6 +192,9 @@ class Mover(Transfer):
         with self._lock:
             self._troubles.clear()
             for notice in board.news(MOVES):
+                self.progress.lost_tasks += notice.get("retried", 0)
+                if self._ledger is not None and notice.get("retried"):
+                    self._ledger.skip(notice["retried"])
                 for path, count in notice["moved"].items():
                     moved += count
                     self.progress.moved(path, count, notice["bytes"], now)
@@ -243,7 +262,7 @@ def move(
     """Moves what `source` holds now, and returns when that is done: how it went, and what could not be moved.
 
     `namespace` and `to` (by default the same) are connection strings, or host names (then DefaultAzureCredential).
-    `options`: where, count, max_rate, master, patience_s.
+    `options`: where, count, max_rate, master, conf, patience_s.
     """
     target = namespace if to is None else to
     writer = None if ledger is None else LedgerWriter(Path(ledger), "move")
