@@ -143,6 +143,7 @@ def beside(spark: SparkSession) -> SparkSession:
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
         if name.startswith("spark.sql.") and made.conf.isModifiable(name):
             made.conf.set(name, value)
+    register(made)
     return made
 
 
