@@ -15,7 +15,7 @@ from pyarrow import parquet
 from pairbus.amqp.message import split_batch
 from pairbus.spark import writer
 from pairbus.spark.lock_reader import Share, receive
-from pairbus.spark.options import Address, parse
+from pairbus.spark.options import Address, InvalidOption, parse
 from pairbus.spark.schema import Outgoing, encode, read
 from pairbus.spark.writer import NotSent, Sent, ServiceBusStreamWriter, ServiceBusWriter, attempt
 from pairbus.testing import fault
@@ -324,3 +324,49 @@ def test_rows_are_sent_in_chunks_of_about_so_many_bytes(monkeypatch: pytest.Monk
     monkeypatch.setattr(writer._Sending, "chunk", chunk)
     ServiceBusWriter(Address("Endpoint=sb://x"), "to").write(iter([batch, batch]))
     assert sum(sizes) == 100 and set(sizes[:-1]) == {10}
+
+
+class Context:
+    """What a Spark task knows of itself."""
+
+    def __init__(self, partition: int, **properties: str) -> None:
+        self._partition = partition
+        self._properties = {name.replace("_", "."): value for name, value in properties.items()}
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+
+def test_with_speculation_on_nothing_is_sent(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.primary, "calm")
+    monkeypatch.setattr(writer.TaskContext, "get", lambda: Context(0, spark_speculation="true"))
+    with pytest.raises(InvalidOption, match=r"spark\.speculation is on: .*nothing was sent\. Start the session with"):
+        write(pair, "calm", [{"body": "x"}])
+    assert peeked(pair.primary, "calm") == []
+    monkeypatch.setattr(writer.TaskContext, "get", lambda: Context(0, spark_speculation="false"))
+    assert write(pair, "calm", [{"body": "x"}]) == Sent(1)
+
+
+def test_the_batch_of_a_stream_has_its_name_from_spark_and_one_of_a_write_from_the_writer(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.primary, "named")
+    rows = pa.RecordBatch.from_pylist([{"body": "x"}])
+
+    def run(kind: type[Any], batch: str, partition: int) -> None:
+        context = Context(partition, sql_streaming_queryId="q", streaming_sql_batchId=batch)
+        monkeypatch.setattr(writer.TaskContext, "get", lambda: context)
+        kind(pair.primary_address, "named").write(iter([rows]))
+
+    for batch, partition in (("1", 0), ("1", 0), ("2", 0), ("1", 1)):
+        run(ServiceBusStreamWriter, batch, partition)
+    first, again, other_batch, other_partition = ids_in(pair, "named")
+    assert first == again and len({first, other_batch, other_partition}) == 3
+    for _ in range(2):
+        run(ServiceBusWriter, "1", 0)
+    assert len(set(ids_in(pair, "named"))) == 5

@@ -102,10 +102,10 @@ def test_p31_pings_have_a_bounded_number_of_threads(stage: MakeStage, monkeypatc
     for number in range(5):
         fail_over(given, f"e{number}")
     assert wait_until(lambda: len(given.heart._pings_due) == 3)
-    assert given.heart._pinging == 2
+    assert given.heart._pings_under_way() == 2
     release.set()
     assert wait_until(lambda: set(given.heart.coordinator.states().values()) == {EntityState.HEALTHY})
-    assert wait_until(lambda: given.heart._pinging == 0)
+    assert wait_until(lambda: given.heart._pings_under_way() == 0)
 
 
 def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
@@ -118,7 +118,7 @@ def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
     given.heart.close()
     assert given.pinger.is_closed, "which shuts the connection that it hangs on"
     release.set()
-    assert wait_until(lambda: given.heart._pinging == 0 and given.heart._thread is None)
+    assert wait_until(lambda: given.heart._pings_under_way() == 0 and given.heart._thread is None)
     assert len(given.events) == told, "its answer is not heard any more"
     assert repr(given.heart) == "<Heart closed, 0 pings under way, 1 subscribers>"
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class Told:
 
 
 async def host(pair: Pair, told: Told, indexes: Sequence[int], **options: Any) -> HostedSyphon:
-    made = HostedSyphon(
+    made: HostedSyphon = options.pop("make", HostedSyphon)(
         options.pop("primary", pair.primary),
         options.pop("secondary", pair.secondary),
         primary_name=pair.name,
@@ -206,6 +207,54 @@ async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: p
     await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     await syphon.stop()
     assert [type(event) for event in told.events] == [SyphonStarted, SyphonStopped, SyphonStarted]
+
+
+async def test_p44_between_restarts_there_is_nothing_to_wait_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaking(self: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(hosting.SyphonEngine, "run", breaking)
+    monkeypatch.setattr(hosting, "RESTART_S_FIRST", 60.0)
+    told = Told()
+    syphon = await host(pair, told, (0,))
+    await until(lambda: told.of(SyphonStopped))
+    begun = time.monotonic()
+    await syphon.stop()
+    assert time.monotonic() - begun < 1.0
+
+
+@pytest.mark.parametrize("kind", ["in-process", "spark"])
+async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As while Spark starts, which nothing interrupts. Half of a second is left for the rest of the client."""
+    made = HostedSyphon if kind == "in-process" else pytest.importorskip("pairbus.spark.hosting").HostedSyphon
+
+    class Stuck:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.is_stopped = False
+
+        def stop(self) -> None:
+            self.is_stopped = True
+
+        async def run(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(made, "make_engine", Stuck)
+    waits = list[float]()
+    wait = asyncio.wait
+
+    async def noted(tasks: Any, *, timeout: float) -> Any:
+        waits.append(timeout)
+        return await wait(tasks, timeout=0.01)
+
+    syphon = await host(pair, Told(), (0,), make=made)
+    await until(lambda: syphon._engine is not None)
+    engine = syphon._engine
+    monkeypatch.setattr(hosting.asyncio, "wait", noted)
+    await syphon.stop()
+    assert engine.is_stopped
+    assert len(waits) == 1 and waits[0] <= 4.5
 
 
 async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:

@@ -200,7 +200,12 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
             from pairbus.aio.syphon import SyphonHost
 
             self._host = self._hosted(SyphonHost, provision, self._list_queues)
-            await self._host.start()
+            try:
+                await self._host.start()
+            except BaseException:
+                await self._host.stop()
+                self._host = None
+                raise
         self._completed(provision)
 
     async def _list_queues(self) -> list[str]:

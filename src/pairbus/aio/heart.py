@@ -45,6 +45,7 @@ class Heart(HeartHalf[Pinger]):
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._telling = False
+        self._pinging = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: deque[Awaitable[object]] = deque()
@@ -106,6 +107,9 @@ class Heart(HeartHalf[Pinger]):
 
     def _is_beating(self) -> bool:
         return self._timer is not None
+
+    def _pings_under_way(self) -> int:
+        return self._pinging
 
     # Pings
 

@@ -51,8 +51,9 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         heart = self._surroundings.heart
         clock = heart.clock
         now = clock()
-        dispatch, action = self._begin(now, timeout)
+        dispatch = self._begin(now, timeout)
         try:
+            action = self._stepped_first(dispatch, now)
             while True:
                 if isinstance(action, TryPrimary):
                     action = await self._try_primary(dispatch, action, shipment, now)

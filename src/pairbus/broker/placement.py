@@ -90,6 +90,11 @@ def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: Message
     if refusal is not None:
         return refusal
     filters = {str(key): value for key, value in (getattr(link.source, "filter", None) or {}).items()}
+    unknown = next((name for name in filters if name != _SESSION_FILTER), None)
+    if unknown is not None:
+        # Left out of the answer it would do as AMQP says (3.5.1), but few clients look: they'd get all messages.
+        text = f"The filter {unknown[:100]!r} is not supported; '{path}' takes {_SESSION_FILTER} alone, or none."
+        return Refusal(conditions.NOT_IMPLEMENTED, text)
     if queue.requires_session:
         if _SESSION_FILTER not in filters:
             return Refusal(
@@ -128,7 +133,10 @@ def _place_session(
 def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, lock: SessionLock) -> None:
     """The session is ours to hand out: the answer names it and says until when (dialect 5.2)."""
     source = link.source
-    source.filter = {Symbol(_SESSION_FILTER): lock.session_id}
+    # in the form in which it came: Go closes the connection over a bare string where it sent a described one
+    ((_, wanted),) = source.filter.items()
+    found = Described(wanted.descriptor, lock.session_id) if isinstance(wanted, Described) else lock.session_id
+    source.filter = {Symbol(_SESSION_FILTER): found}
     ticks = int(lock.locked_until * 10_000_000) + _TICKS_1970
     link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
     dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)

@@ -29,6 +29,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
 from pairbus.errors import BrokerError
 from pairbus.journal import Journal, JournalError, Options
+from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 
@@ -56,6 +57,7 @@ from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import HTTP_SKEW_S, Claims, verify
 from .session_door import SessionDoor
+from .store import refusal_of
 from .tokens import random_tokens
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ class NamespaceServer:
 
     async def start(self) -> None:
         """After a failure, `stop` ends what was begun."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(str(self._folder))
         self._keys = KeyRing.load(self._folder)
         hand_out_keys(self._keys, self._plan, self.clock())
         if self._broker.emulator:
@@ -385,9 +387,9 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 
 
 def _trouble(journal: Journal) -> str | None:
-    if journal.failure is not None:
-        return str(journal.failure)
-    return "The disk is full: sends are refused." if journal.is_full else None
+    """What a send would be answered with."""
+    error = journal.trouble()
+    return None if error is None else refusal_of(error).description
 
 
 class Broker:
@@ -435,7 +437,7 @@ class Broker:
             raise BrokerError("no namespace was named; give at least one, such as 'contoso'")
         if len(set(names)) != len(names):
             raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
-        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(str(self.data))
         # absolute: whoever is told of ca_file may be in another folder
         self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
         self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)

@@ -1,9 +1,10 @@
 """AMQP inside WebSocket (dialect 1.1): the upgrade, and a transport that puts AMQP's bytes into binary messages.
 
-The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others `amqp`. wsproto
-knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to the
-protocol behind it, which does not notice. Where messages begin and end means nothing: their bytes are one stream. No
-message is ever gathered: what has come of one is handed on at once, so its length needs no limit. All that waits in
+The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`.
+wsproto knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to
+the protocol behind it, which does not notice. Where messages begin and end means nothing: their bytes are one stream.
+
+No message is ever gathered: what has come of one is handed on at once, so its length needs no limit. All that waits in
 here is the head of a frame, a control frame (125 bytes at most) and one pong.
 """
 

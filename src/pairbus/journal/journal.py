@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
@@ -169,6 +170,7 @@ class Journal:
             answer=lambda answers: writer.answer(answers),
             note=self._note,
             relocated=self._relocations.add,
+            is_in_place=self._is_in_place,
         )
         writer = Writer(log, post, self._clock, self._note)
         log.begin(reuse)
@@ -251,8 +253,11 @@ class Journal:
         if done is None or self._post is None:
             return
         callback = done
-        error = JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
+        error = self._busy_error(pending)
         self._post(lambda: callback(error, 0, 0))
+
+    def _busy_error(self, pending: int) -> JournalError:
+        return JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         """Bytes of a payload, as placed by replay, `done` or `moved`."""
@@ -293,12 +298,37 @@ class Journal:
     @property
     def is_full(self) -> bool:
         """The disk has no room: sends are refused with JournalFull until it has."""
-        return self._log is not None and (self._log.is_full or not self._log.number)
+        return self._log is not None and self._log.is_full
 
     @property
     def failure(self) -> JournalError | None:
         """Why the writer is dead, if it is."""
         return self._writer.failure if self._writer is not None else None
+
+    def trouble(self) -> JournalError | None:
+        """Why a send would be refused now, as far as can be told without one."""
+        log = self._log
+        if log is None or self._state != "started":
+            return JournalClosed(f"the journal is {self._state}")
+        if self.failure is not None:
+            return self.failure
+        if not self._is_in_place():
+            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {self.folder}")
+        if log.is_full:
+            return log.full_error()
+        if not log.number:
+            return log.trouble
+        try:
+            if self.files.is_read_only(self.folder):
+                return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {self.folder}")
+        except OSError as error:
+            return from_os_error(error, f"the journal folder {self.folder}")
+        pending = self.pending_bytes
+        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+
+    def _is_in_place(self) -> bool:
+        """Whether the folder is the one that was opened: it has our lock in it."""
+        return self.files.is_same(self._lock, f"{self.folder}/{LOCK_NAME}")
 
     @property
     def syncs(self) -> int:

@@ -72,14 +72,15 @@ class HeartHalf(Generic[PingerT]):
         self._open_pinger = open_pinger
         self._ping_timeout_s = ping_timeout_s
         self._pings_due: deque[str] = deque()
-        self._pinging = 0
         self._subscribers = subscribers or Subscribers()
         self._untold: deque[Event] = deque()
         self._prepare()
 
     def __repr__(self) -> str:
         beat = "closed" if self.closed else "beats" if self._is_beating() else "at rest"
-        return f"<Heart {beat}, {self._pinging} pings under way, {len(self._subscribers.callbacks)} subscribers>"
+        return (
+            f"<Heart {beat}, {self._pings_under_way()} pings under way, {len(self._subscribers.callbacks)} subscribers>"
+        )
 
     @property
     def has_subscribers(self) -> bool:
@@ -156,6 +157,9 @@ class HeartHalf(Generic[PingerT]):
         raise NotImplementedError
 
     def _is_beating(self) -> bool:
+        raise NotImplementedError
+
+    def _pings_under_way(self) -> int:
         raise NotImplementedError
 
 

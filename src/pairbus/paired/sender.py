@@ -121,11 +121,14 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     def _packed(self, messages: Any) -> Shipment | None:
         return sending.pack(messages, self._surroundings.settings, _new_id)
 
-    def _begin(self, now: float, timeout: float | None) -> tuple[Dispatch, Step]:
+    def _begin(self, now: float, timeout: float | None) -> Dispatch:
         heart = self._surroundings.heart
         with heart.lock:
-            dispatch = heart.coordinator.begin(self.entity_name, self._token, now, timeout)
-            return dispatch, dispatch.step(now)
+            return heart.coordinator.begin(self.entity_name, self._token, now, timeout)
+
+    def _stepped_first(self, dispatch: Dispatch, now: float) -> Step:
+        with self._surroundings.heart.lock:
+            return dispatch.step(now)
 
     def _check_schedulable(self) -> None:
         heart = self._surroundings.heart

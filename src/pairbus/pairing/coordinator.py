@@ -240,8 +240,9 @@ class Coordinator:
         due = failover.deadline
         if self._timers.get(failover) == due:
             return
-        if due is None:
-            del self._timers[failover]
-        else:
-            self._timers[failover] = due
-        self.deadline = min(self._timers.values(), default=None)
+        timers = {each: at for each, at in self._timers.items() if each is not failover}
+        if due is not None:
+            timers[failover] = due
+        # In this order: who is interrupted between the two does both again, at the next report of this entity.
+        self.deadline = min(timers.values(), default=None)
+        self._timers = timers

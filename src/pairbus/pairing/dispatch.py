@@ -143,8 +143,8 @@ class Dispatch:
         if not failover.is_diverting:
             return self._wait(now, until) if until > now else self._to_primary(remaining)
         if self._last_error is None and until <= now and failover.trial_due(now):
+            self._trial = True  # first: whoever is interrupted here abandons it
             failover.begin_trial(now)
-            self._trial = True
             return self._to_primary(remaining)
         if failover.state is EntityState.UNREACHABLE and coordinator.settings.when_unreachable == "raise":
             return self._fail(self._unreachable())
@@ -162,7 +162,7 @@ class Dispatch:
             self._kept_s = budget.kept_for_primary(remaining, self._timeout_s)
         if budget.is_over(remaining - self._kept_s):
             return self._to_primary_once_more(now, remaining)
-        pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial)
+        pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial, by=self)
         if pick is None:
             return self._to_primary_once_more(now, remaining)
         self._at = self.route_word = "backlog"
@@ -206,13 +206,17 @@ class Dispatch:
             self._trial = False
 
     def primary_failed(self, now: float, error: BaseException) -> None:
-        coordinator = self._coordinator
-        failover = self._failover
         # First of all: a classifier is the user's, and may raise. The attempt is then still to be abandoned.
-        verdict = None if isinstance(error, NotTriedError) else coordinator.verdict(error)
+        verdict = None if isinstance(error, NotTriedError) else self._coordinator.verdict(error)
         self._arrived("primary")
         self._last_error = error
-        trial, self._trial = self._trial, False
+        self._primary_answered(now, error, verdict)
+        self._trial = False
+
+    def _primary_answered(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
+        coordinator = self._coordinator
+        failover = self._failover
+        trial = self._trial
         stale = self._epoch != failover.epoch
         coordinator.refresh(failover, now)
         if self._once_more:
@@ -289,12 +293,12 @@ class Dispatch:
             self._coordinator.commands.extend(rotation.failed(pick, now, error))
 
     def abandon(self, now: float) -> None:
-        """Nobody will answer for the attempt under way: cancelled. Does nothing when there is none."""
-        at, self._at = self._at, "gone"
-        if at == "primary" and self._trial:
+        """Nobody will answer for the attempt under way: cancelled, or interrupted in the midst of a step or an answer.
+        Does nothing when there is none."""
+        self._at = "gone"
+        if self._trial:
             self._coordinator.trial_abandoned(self._failover)
-        elif at == "backlog" and self._pick is not None:
-            self._coordinator.rotation.spared(self._pick, now)
+        self._coordinator.rotation.abandoned(self, now)
         self._trial = False
 
     def _arrived(self, place: str) -> None:

@@ -21,8 +21,6 @@ BATCH_S: Final = 3.0
 
 
 class HostedSyphon(hosting.HostedSyphon):
-    stop_s = 4.5
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._running: asyncio.Future[None] | None = None

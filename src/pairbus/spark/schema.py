@@ -120,6 +120,10 @@ _AMQP_TYPES: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
     pa.float32(): Float,
 }
 
+#: An Arrow batch is handed on when it has so many rows, or about so many bytes.
+ROWS_A_BATCH: Final = 1000
+BATCH_BYTES: Final = 16 * 1024 * 1024
+
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 _PARTITION_KEY: Final = "x-opt-partition-key"
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
@@ -131,13 +135,18 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class Rows:
     """Encoded messages in, an Arrow batch out."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_bytes", "_columns")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
 
     def __len__(self) -> int:
         return len(self._columns["amqp"])
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
 
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
         self.take(read(payload), entity, payload, lock_token)
@@ -148,35 +157,46 @@ class Rows:
         row["amqp"] = payload
         row["lock_token"] = None if lock_token is None else str(lock_token)
         get = row.get
+        self._bytes += len(payload) + len(get("body") or b"")
         for name, column in self._columns.items():
             column.append(get(name))
 
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""
-        arrays = [pa.array(self._columns[field.name], field.type) for field in ARROW_SCHEMA]
-        for column in self._columns.values():
+        arrays = []
+        for field in ARROW_SCHEMA:  # each is given up as soon as it is copied
+            column = self._columns[field.name]
+            arrays.append(pa.array(column, field.type))
             column.clear()
+        self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
 class CarriedRows:
     """The same for the columns CARRIED alone: nothing is read."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_bytes", "_rows")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._rows: list[tuple[str, str | None, bytes]] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
+
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
+        self._bytes += len(payload)
         self._rows.append((entity, None if lock_token is None else str(lock_token), payload))
 
     def batch(self) -> pa.RecordBatch:
         columns = zip(*self._rows, strict=True)
         arrays = [pa.array(column, COLUMNS[name][1]) for name, column in zip(CARRIED, columns, strict=True)]
         self._rows.clear()
+        self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, names=list(CARRIED))
 
 

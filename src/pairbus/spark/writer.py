@@ -9,6 +9,7 @@ not sent, since another receiver may have it by now.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -500,7 +501,8 @@ class _Writing:
         if total.refused:
             _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.on_refused)
         if self._board is not None:
-            Noticeboard(self._board).append(WRITTEN, asdict(total))
+            with contextlib.suppress(OSError):  # it was taken down just now
+                Noticeboard(self._board).append(WRITTEN, asdict(total))
 
 
 class ServiceBusWriter(_Writing, DataSourceArrowWriter):

@@ -100,11 +100,12 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         partner = getattr(options, "messaging_factory", None)
         me = _party(self)
         options = terms.check(me, _party(partner), options, managed(options, me))
-        with _PAIRING:
-            if self._is_pairing:
-                raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another thread")
-            self._is_pairing = True
+        is_mine = False
         try:
+            with _PAIRING:
+                if self._is_pairing:
+                    raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another thread")
+                self._is_pairing = is_mine = True
             options.claim()
             try:
                 self._pairing = self._paired_by(options, observers)
@@ -112,7 +113,8 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
                 options.release()
                 raise
         finally:
-            self._is_pairing = False
+            if is_mine:
+                self._is_pairing = False
         self._is_in_pair = True
         if isinstance(partner, ServiceBusClient):
             partner._is_in_pair = True
@@ -211,7 +213,15 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
             from pairbus.sync.syphon import SyphonHost
 
             self._host = self._hosted(SyphonHost, provision, self._list_queues)
-            self._host.start()
+            try:
+                self._host.start()
+            except BaseException:
+                self._host.stop()
+                self._host = None
+                raise
+            if self._stop.is_set():  # just now, by who could not see it yet
+                self._host.stop()
+                return
         self._completed(provision)
 
     async def _list_queues(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Locks in code that a signal handler may interrupt anywhere: with Ctrl-C, an alarm, a worker's soft time limit.
+"""Locks and threads in code that a signal handler may interrupt: with Ctrl-C, an alarm, a worker's soft time limit.
 
 A handler runs on the main thread between two bytecodes, and what it raises comes out there. CPython looks for signals
 when a function begins, at the end of a loop's turn, and after a call has returned. So `lock.acquire()` may have taken
@@ -18,6 +18,7 @@ is in the list, or neither.
 
 from __future__ import annotations
 
+import _thread
 import threading
 
 
@@ -27,3 +28,21 @@ def take(held: list[bool], lock: threading.Lock, timeout_s: float = 0.0) -> None
         held.extend(map(lock.acquire, (True,), (timeout_s,)))
     else:
         held.extend(map(lock.acquire, (False,)))
+
+
+def start(thread: threading.Thread) -> None:
+    """Starts a thread. Interrupted in `Thread.start`, threading may raise a KeyError of its own, and forget the thread;
+    so on the main thread it is started by another one, which no signal handler interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        thread.start()
+        return
+    started = threading.Event()
+
+    def run() -> None:
+        try:
+            thread.start()
+        finally:
+            started.set()
+
+    _thread.start_new_thread(run, ())
+    started.wait()

@@ -13,11 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
+from pairbus.billing import SYPHON
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing import backlog
-from pairbus.pairing.errors import ClientFaultedError, PairingError
+from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.wire.errors import WireError
+from pairbus.wire.errors import Unauthorized, WireError
 
 from .endpoint import Endpoint
 from .engine import SyphonEngine
@@ -27,6 +28,8 @@ from .roster import Listed, Roster
 
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
+#: For the attempt to read, before pairing is done.
+LISTEN_S: Final = 5.0
 
 _log = logging.getLogger("pairbus.syphon")
 
@@ -77,8 +80,8 @@ class HostedSyphon:
     """
 
     make_engine: Any = SyphonEngine
-    #: How long its stop may take.
-    stop_s = 10.0
+    #: How long its stop may take: the client's closing has five seconds for all (P44).
+    stop_s = 4.5
 
     def __init__(
         self,
@@ -114,6 +117,19 @@ class HostedSyphon:
 
     def __repr__(self) -> str:
         return f"<HostedSyphon {'stopped' if self._is_stopped else self._engine or 'at rest'}>"
+
+    async def check_listen(self) -> None:
+        """Raises PairingFailed where the secondary refuses to let a backlog queue be read (P3). Only a refusal counts:
+        one that can't be reached is tried again for ever, once the syphon runs."""
+        secondary = self._endpoints["secondary"]._replace(cause=SYPHON)
+        async with secondary.client(timeout=LISTEN_S) as client:
+            opened = await asyncio.gather(*(client.receiver(path) for path, _ in self._queues), return_exceptions=True)
+        for (path, _), refusal in zip(self._queues, opened, strict=True):
+            if isinstance(refusal, Unauthorized):
+                raise PairingFailed(
+                    f"the syphon can't read {path} of {secondary.label}: {refusal}; with enable_syphon=True the client"
+                    " of the secondary needs the Listen right there: give it, or leave the syphon to another process"
+                )
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -170,6 +186,7 @@ class HostedSyphon:
                 return
             except Exception as error:
                 _log.exception("the syphon broke and is started again")
+                self._engine = None  # there is nothing to stop
                 self._announce(SyphonStopped(error))
             delay = RESTART_S_FIRST if self._loop.time() - began > RESTART_S_MAX else min(RESTART_S_MAX, delay * 2)
             await asyncio.sleep(delay)
