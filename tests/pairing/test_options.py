@@ -8,6 +8,7 @@ import math
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,6 +234,9 @@ OTHER_VALUES: dict[str, Any] = {
     "primary_name": "contoso",
     "classifier": AS_DESCRIBED,
     "ledger": "folder",
+    "syphon_spark": SimpleNamespace(sparkContext=None),
+    "syphon_master": "spark://host:7077",
+    "syphon_checkpoint": "s3a://bucket/checkpoint",
 }
 
 

@@ -64,8 +64,17 @@ class Command:
         return code, self.err.read_text()
 
 
-def alive(processes: set[int]) -> set[int]:
-    return {each for each in processes if Path(f"/proc/{each}").exists()}
+def alive(processes: set[int]) -> dict[int, str]:
+    """A process that has ended and that nobody has asked for prints no more: `Z`."""
+    found = {}
+    for each in processes:
+        try:
+            state = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found[each] = f"{state} {words(each)!r}"
+    return found
 
 
 def test_a_signal_to_the_group_ends_the_round_and_leaves_no_process(

@@ -114,9 +114,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
     help="What it runs on; in-process needs no Java, and serves where there is little to move.",
 )
 @spark_options
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="spark: where the query keeps its progress."
-)
+@click.option("--checkpoint", metavar="DIR", help="spark: where the query keeps its progress, a path or a URL.")
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
 @json_option
 def syphon(
@@ -133,7 +131,7 @@ def syphon(
     engine: Engine,
     master: str | None,
     conf: dict[str, str],
-    checkpoint: Path | None,
+    checkpoint: str | None,
     ledger: Path | None,
     as_json: bool,
 ) -> None:
@@ -198,7 +196,7 @@ def _in_process_engine() -> Callable[..., Any]:
 
 
 def _spark_engine(
-    master: str | None, conf: dict[str, str], checkpoint: Path | None, as_json: bool
+    master: str | None, conf: dict[str, str], checkpoint: str | None, as_json: bool
 ) -> Callable[..., Any]:
     try:
         from pairbus.spark.engine import SparkEngine

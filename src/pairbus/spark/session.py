@@ -145,6 +145,7 @@ def beside(spark: SparkSession) -> SparkSession:
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
         if name.startswith("spark.sql.") and made.conf.isModifiable(name):
             made.conf.set(name, value)
+    register(made)
     return made
 
 
@@ -161,6 +162,9 @@ def end() -> None:
             _send(leader, wanted)
         while any(map(_is_alive, leaders)) and time.monotonic() < deadline:
             time.sleep(0.02)
+    for leader in leaders:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(leader, os.WNOHANG)
     deadline = time.monotonic() + END_S
     while (rest := [each for leader in leaders for each in _processes(leader=leader)]) and time.monotonic() < deadline:
         for each in rest:
