@@ -25,7 +25,7 @@ DECISIONS = {
     "broker/config", "broker/config_table", "broker/content", "broker/copies", "broker/description",
     "broker/duplicates", "broker/entity", "broker/fates", "broker/faults", "broker/line", "broker/message",
     "broker/metering", "broker/metrics", "broker/outcomes", "broker/plan", "broker/publication", "broker/queue",
-    "broker/records", "broker/refusal", "broker/replay", "broker/reprints", "broker/requests", "broker/rule_codec",
+    "broker/readable", "broker/records", "broker/refusal", "broker/replay", "broker/reprints", "broker/requests", "broker/rule_codec",
     "broker/rule_description", "broker/rule_xml", "broker/rules", "broker/sas", "broker/sessions", "broker/survivors",
     "broker/timetable", "broker/topic", "broker/xml_text",
     "commands/message_text", "commands/progress_bar",

@@ -3,7 +3,7 @@
 Kept are the raw header fields, the raw message annotations that are not the broker's to say, and everything from
 properties to footer as it came: none of it is ever encoded again, but for delivery annotations, which few send. A
 delivery is a new header, the broker's annotations before the kept ones, and those same bytes. Decides nothing about
-queues, and never looks into a body.
+queues; what it doesn't look into is checked in readable.py.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Symbol, Timestamp
 
+from .readable import TIME_MS_MAX, TIME_MS_MIN, check_decoded, check_sections, check_time, check_value
 from .records import PAIRS_MAX
 
 #: What a paired client probes with (P31, P32).
@@ -53,6 +54,7 @@ OWNED: Final = frozenset(
 )
 
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+_PARTITION_KEYS: Final = frozenset({"x-opt-partition-key", "x-opt-via-partition-key"})
 NO_HEADER: Final = b"\x40\x40\x40\x40"
 TTL_MS_MAX: Final = 0xFFFFFFFF
 # A life of a hundred years does not end.
@@ -99,9 +101,13 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
                 return None
             _check_id("message-id", properties.message_id)
             _check_id("group-id (the session id)", properties.group_id)
+            _check_id("reply-to-group-id", properties.reply_to_group_id)
+            check_time("creation-time", properties.creation_time)
+            check_time("absolute-expiry-time", properties.absolute_expiry_time)
             has_id = properties.message_id is not None
     if s.application_properties is not None:
-        read_application_properties(payload, s)
+        check_decoded(read_application_properties(payload, s))
+    check_sections(payload, s)
     header, ttl_ms = _NO_FIELDS if s.header is None else _header_fields(payload[s.header[0] : s.header[1]])
     # A slice of all of it is the very same object.
     bare = payload[s.bare_start : s.bare_end]
@@ -196,20 +202,31 @@ def _kept_pairs(payload: bytes, s: Sections) -> tuple[int, bytes, float | None]:
             raise DecodeError(f"an annotation's key is a symbol or a ulong, not {type(key).__name__}")
         if key not in OWNED:
             kept.append(raw)
+            value_at = skip(raw, 0)
+            check_value(raw, value_at)
             if key == SCHEDULED_TIME:
-                scheduled_at = _scheduled_at(raw)
+                scheduled_at = _scheduled_at(raw, value_at)
+            elif key in _PARTITION_KEYS:
+                _check_partition_key(str(key), decode(raw, value_at)[0])
     if len(kept) > PAIRS_MAX:
         raise AmqpError(f"A message may have {PAIRS_MAX} annotations; this one has {len(kept)}.", INVALID_FIELD)
     return len(kept), b"".join(kept), scheduled_at
 
 
-def _scheduled_at(raw: bytes) -> float | None:
-    value = decode(raw, skip(raw, 0))[0]
+def _scheduled_at(raw: bytes, value_at: int) -> float | None:
+    value = decode(raw, value_at)[0]
     if value is None:
         return None
     if not isinstance(value, Timestamp):
         raise AmqpError(f"{SCHEDULED_TIME} is a timestamp, not {type(value).__name__}.", INVALID_FIELD)
+    check_time(SCHEDULED_TIME, value)
     return value / 1000.0
+
+
+def _check_partition_key(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise AmqpError(f"{name} is a string, not {type(value).__name__}.", INVALID_FIELD)
+    _check_id(name, value)
 
 
 _NO_FIELDS: Final = (NO_HEADER, None)
@@ -355,6 +372,37 @@ def delivery(
     return _header(header, delivery_count) + hop + annotations + body
 
 
+def rendered(
+    delivery_count: int,
+    sequence_number: int,
+    enqueued_at: float,
+    locked_until: float | None,
+    content: bytes,
+    state: int,
+    token: bytes | None,
+    is_peeked: bool,
+) -> bytes:
+    """A delivery of a message that was stored by an earlier version and can't be put together as it was sent: what was
+    stored is its body, and its times are the nearest that clients can read."""
+    return delivery(
+        NO_HEADER,
+        min(delivery_count, 0xFFFFFFFF),
+        sequence_number,
+        _readable_time(enqueued_at),
+        None if locked_until is None else _readable_time(locked_until),
+        0,
+        0,
+        struct.pack(">3sBI", b"\x00\x53\x75", 0xB0, len(content)) + content,
+        state,
+        token,
+        is_peeked,
+    )
+
+
+def _readable_time(seconds: float) -> float:
+    return min(max(seconds, TIME_MS_MIN / 1000.0), TIME_MS_MAX / 1000.0)
+
+
 def _merged(body: bytes, at: int, token: bytes | None) -> tuple[bytes, bytes]:
     """The delivery annotations that the sender gave, with ours, and the body without them."""
     told, end = decode(body, at)
@@ -375,6 +423,7 @@ def pack_changes(old: bytes | None, properties: Mapping[Any, Any]) -> bytes | No
     for key, value in properties.items():
         if not isinstance(key, str):
             raise AmqpError(f"A property's name is a string, not {type(key).__name__}.", INVALID_FIELD)
+        check_decoded(value)
         changes[str(key)] = value
     packed = encode(changes)
     if len(packed) > CHANGES_BYTES_MAX:

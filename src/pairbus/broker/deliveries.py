@@ -6,13 +6,15 @@ taken out before anyone gets to see it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from pairbus.amqp import errors as conditions
+from pairbus.amqp.errors import AmqpError
 from pairbus.journal import JournalError
 
-from .content import ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE, delivery, with_changes
+from .content import ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE, delivery, rendered, with_changes
 from .message import DEFERRED, LOCKED, READY, SCHEDULED, Message
 from .queue import MessageQueue
 from .refusal import Refusal
@@ -23,6 +25,8 @@ from .store import Store, not_found, refusal_of
 Taken = Callable[[list[Message], Refusal | None], None]
 
 PEEK_BYTES_MAX: Final = 1 << 20
+#: What comes of a record that an earlier version has let in and that can't be put together.
+_UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
 
@@ -118,22 +122,29 @@ class Deliveries:
         content = message.content
         if content is None:
             content = self._store.content(message)
-        payload = delivery(
-            message.header,
-            message.delivery_count,
-            message.sequence_number,
-            message.enqueued_at,
-            message.locked_until if locked else None,
-            message.pairs_count,
-            message.pairs_bytes,
-            content,
-            0 if message.home == READY else _STATES[message.home],
-            message.lock_token if locked else None,
-            is_peeked,
-        )
-        if message.changes is not None:
-            return with_changes(payload, self._store.changes(message) or b"")
-        return payload
+        locked_until = message.locked_until if locked else None
+        token = message.lock_token if locked else None
+        state = 0 if message.home == READY else _STATES[message.home]
+        count, number, enqueued_at = message.delivery_count, message.sequence_number, message.enqueued_at
+        changes = None if message.changes is None else self._store.changes(message)
+        try:
+            payload = delivery(
+                message.header,
+                count,
+                number,
+                enqueued_at,
+                locked_until,
+                message.pairs_count,
+                message.pairs_bytes,
+                content,
+                state,
+                token,
+                is_peeked,
+            )
+            return payload if changes is None else with_changes(payload, changes)
+        except _UNREADABLE:
+            # it can be received, moved and removed like any other, and takes no connection with it
+            return rendered(count, number, enqueued_at, locked_until, content, state, token, is_peeked)
 
     def peek(
         self, queue: MessageQueue, from_sequence: int, count: int, now: float, session_id: str | None = None
