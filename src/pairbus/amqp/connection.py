@@ -129,6 +129,11 @@ class Connection:
         return self.stage is Stage.OPEN
 
     @property
+    def held_bytes(self) -> int:
+        """Of what the peer has sent and we can't use yet."""
+        return len(self._buffer) + self.gathered_bytes
+
+    @property
     def sessions(self) -> list[Session]:
         return list(self._sessions.values())
 
@@ -217,6 +222,14 @@ class Connection:
             self.write(0, Close(error=error).encode())
         else:
             self.stage = Stage.CLOSED
+
+    def lose(self) -> None:
+        """The transport is gone: nothing is kept of what was said on it."""
+        self.stage = Stage.CLOSED
+        self._buffer = b""
+        self._out.clear()
+        self._sessions.clear()
+        self._sessions_remote.clear()
 
     def write(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
         out = self._out if self._open_written else self._early

@@ -128,6 +128,10 @@ class Link:
             ).encode()
         )
 
+    def forget_terms(self) -> None:
+        """Drops what was only needed to answer the peer's attach: it may be large, and links are many."""
+        self.source = self.target = self.properties = None
+
     def detach(self, error: Error | None = None, closed: bool = True) -> None:
         if self.detached:
             return

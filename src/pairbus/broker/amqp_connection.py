@@ -28,6 +28,7 @@ from pairbus.amqp.events import (
     LinkDetached,
     Opened,
     SaslInitiated,
+    SessionBegun,
     SessionEnded,
 )
 from pairbus.amqp.link import Link, ReceiverLink
@@ -35,6 +36,7 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
 from pairbus.amqp.sasl import SaslServer
 from pairbus.billing import APP, cause_in
 
+from . import strangers
 from .authorization import Authorization
 from .links import Egress, Ingress, Node, ResponseNode, rejected
 from .placement import place
@@ -54,9 +56,8 @@ _HELD_BYTES_MAX = 16 * 1024 * 1024
 #: Waiting in the transport: beyond the first no messages are delivered, beyond the second nothing is read either.
 _WRITE_BYTES_HIGH = 1024 * 1024
 _WRITE_BYTES_MAX = 4 * 1024 * 1024
-#: What an incomplete message may take of who has shown no token yet: enough for one.
-_STRANGER_BYTES_MAX = 256 * 1024
 _TURN_S = 0.005
+_NAME_CHARS_KEPT = 64
 #: Given to the engine at a time: the turn can end between two.
 _SLICE_BYTES = 16 * 1024
 #: For a client to take our last words.
@@ -91,7 +92,13 @@ class AmqpConnection(asyncio.Protocol):
             idle_timeout=host.idle_timeout_s,
             sasl=SaslServer(check_plain=host.check_plain),
         )
-        self._engine.gathered_bytes_max = _STRANGER_BYTES_MAX
+        self._engine.gathered_bytes_max = strangers.EACH_BYTES_MAX
+        #: It has shown no token yet, and may take very little (strangers.py).
+        self._is_stranger = True
+        self._stranger_since = host.clock()
+        self._stranger_links = 0
+        self._stranger_sessions = 0
+        self._is_secure = False
         self._flush_due = False
         self._confirms: list[tuple[ReceiverLink, int]] = []
         self._held_bytes = 0
@@ -123,8 +130,10 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BYTES_HIGH)
+        self._is_secure = transport.get_extra_info("sslcontext") is not None
         self.host.connections.add(self)
         self.host.observation.connected()
+        self._account()
         self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
         if self.host.link_idle_timeout_s is not None:
             self._check_idle(self.host.link_idle_timeout_s)
@@ -158,6 +167,8 @@ class AmqpConnection(asyncio.Protocol):
             done, position = True, len(unread)
         self._unread = unread[position:]
         self._flush()
+        if self._is_stranger:
+            self._account()
         self._stopped_at = monotonic()
         self._used_s += self._stopped_at - now
         done = done and self._used_s < _TURN_S
@@ -165,6 +176,22 @@ class AmqpConnection(asyncio.Protocol):
             self._is_behind = not done
             self._govern_reading()
         self._go_on_soon()
+
+    def _account(self) -> None:
+        """Tells what is held for a client that has shown no token; where that is too much, it has to go."""
+        if self._transport is None or self._is_leaving:
+            return
+        size = len(self._unread) + self._engine.held_bytes + self.response_bytes
+        size += self._transport.get_write_buffer_size()
+        refusal = self.host.strangers.hold(self, self._is_secure, size)
+        if refusal is not None:
+            self.close(refusal)
+
+    def _welcome(self) -> None:
+        """It has shown a token: from now on it may take what any client may."""
+        self._is_stranger = False
+        self.host.strangers.release(self)
+        self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
 
     def _handle_events(self) -> bool:
         """False: the turn was over before the events were."""
@@ -209,6 +236,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.host.connections.discard(self)
+        self.host.strangers.release(self)
         self._transport = None
         self.can_write = False
         self._drop_input()
@@ -216,6 +244,7 @@ class AmqpConnection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._leave_all()
+        self._engine.lose()
 
     def pause_writing(self) -> None:
         self.can_write = False
@@ -340,6 +369,10 @@ class AmqpConnection(asyncio.Protocol):
 
     def expire_claims(self, now: float) -> None:
         """Links whose token has run out are cut (dialect 2.1). Asked every second, by the wall's clock: it may jump."""
+        if self._is_stranger:
+            self._stranger_since = min(self._stranger_since, now)  # a clock that is set back grants a minute, no more
+            if now - self._stranger_since >= strangers.PATIENCE_S:
+                self.close(strangers.too_late(now - self._stranger_since))
         if now < self._claims_deadline:
             return
         if self.authorization.expire(now):
@@ -428,6 +461,7 @@ class AmqpConnection(asyncio.Protocol):
             link.detach(error)
         elif not link.detached:
             link.refuse(error)
+            link.name = link.name[:_NAME_CHARS_KEPT]  # until the client has detached too, which it may never do
         self.host.observation.refused(None, refusal)
         self.flush_soon()
 
@@ -457,8 +491,8 @@ class AmqpConnection(asyncio.Protocol):
             if isinstance(other.context, ResponseNode) and other.context.address == address
         ]
         if reply_to:
-            for other, node in nodes:
-                if getattr(other.target, "address", None) == reply_to:
+            for _, node in nodes:
+                if node.reply_to == reply_to:
                     return node
             for other, node in nodes:
                 if other.name == reply_to:
@@ -475,10 +509,16 @@ class AmqpConnection(asyncio.Protocol):
     def _on_sasl(self, event: SaslInitiated) -> None:
         if event.username is not None:
             self.authorization.put(self.host.claims_of_key(event.username))
-            self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
+            self._welcome()
 
     def _on_opened(self, event: Opened) -> None:
         self.cause = cause_in(event.open.properties)
+        self._engine.remote_open = None  # it may be large, and nobody asks again
+
+    def _on_begun(self, event: SessionBegun) -> None:
+        self._stranger_sessions += self._is_stranger
+        if self._stranger_sessions > strangers.SESSIONS_MAX and self._is_stranger:
+            self.close(strangers.too_many("sessions", strangers.SESSIONS_MAX))
 
     def _on_delivered(self, event: Delivered) -> None:
         context = event.link.context
@@ -550,6 +590,11 @@ class AmqpConnection(asyncio.Protocol):
     # -- attaching
 
     def _on_attached(self, event: LinkAttached) -> None:
+        # counted here and not by the engine: what it has read already may hold a token, before the next link
+        self._stranger_links += self._is_stranger
+        if self._stranger_links > strangers.LINKS_MAX and self._is_stranger:
+            self.close(strangers.too_many("links", strangers.LINKS_MAX))
+            return
         delay = self.host.faults.latency(None, self.host.clock()) if self.host.faults else 0.0
         if delay:
             self.loop.call_later(delay, self._attach, event.link)
@@ -563,6 +608,8 @@ class AmqpConnection(asyncio.Protocol):
         refusal = place(self, link)
         if refusal is not None:
             self.cut(link, refusal)
+        if link.answered:
+            link.forget_terms()
         self.flush_soon()
 
     def own_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
@@ -577,7 +624,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def put_claims(self, claims: Claims) -> None:
         self.authorization.put(claims)
-        self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
+        self._welcome()
         self._set_claims_deadline()
 
 
@@ -591,5 +638,6 @@ _HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {
     DeliveryTooLarge: AmqpConnection._on_too_large,
     SaslInitiated: AmqpConnection._on_sasl,
     Opened: AmqpConnection._on_opened,
+    SessionBegun: AmqpConnection._on_begun,
     Closed: AmqpConnection._on_closed,
 }

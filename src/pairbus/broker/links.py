@@ -520,12 +520,14 @@ class RequestNode:
 class ResponseNode:
     """Responses go out here."""
 
-    __slots__ = ("_tag", "_waiting", "address", "connection", "link")
+    __slots__ = ("_tag", "_waiting", "address", "connection", "link", "reply_to")
 
     def __init__(self, connection: AmqpConnection, link: SenderLink, address: str) -> None:
         self.connection = connection
         self.link = link
         self.address = address
+        #: How requests may name this link.
+        self.reply_to: str | None = getattr(link.target, "address", None)
         self._tag = 0
         self._waiting: deque[bytes] = deque()
 

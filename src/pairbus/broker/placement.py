@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SESSION_FILTER = "com.microsoft:session-filter"
 _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
+#: The longest path of an entity, in a URL, has less than half of it.
+_NAME_CHARS_MAX = 1024
 #: .NET's clock counts 100 ns from the year 1.
 _TICKS_1970 = 621_355_968_000_000_000
 
@@ -40,6 +42,11 @@ def place(connection: AmqpConnection, link: Link) -> Refusal | None:
     text = address_of(link)
     if text is None:
         return Refusal(conditions.INVALID_FIELD, "the link names no address to attach to")
+    other = getattr(link.target if link.is_sender else link.source, "address", None)
+    for what, given in (("name of a link", link.name), ("address", text), ("client's own address", other or "")):
+        if len(given) > _NAME_CHARS_MAX:
+            refusal = f"the {what} has {len(given)} characters; {_NAME_CHARS_MAX} are allowed"
+            return Refusal(conditions.INVALID_FIELD, refusal)
     address = parse_address(text)
     if address.node is not Node.ENTITY:
         return _place_request_node(connection, link, text, address.node, address.path)
@@ -145,6 +152,7 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
     lock.on_lost = egress.session_lost
     connection.host.watch(queue)
     connection.put_behind(link, egress)
+    link.forget_terms()
     if link.credit > 0:
         dispatcher.wake()
     connection.flush_soon()

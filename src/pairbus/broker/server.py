@@ -58,6 +58,7 @@ from .refusal import Refusal
 from .sas import HTTP_SKEW_S, Claims, verify
 from .session_door import SessionDoor
 from .store import refusal_of
+from .strangers import Strangers
 from .tokens import random_tokens
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class NamespaceServer:
         self.link_idle_timeout_s = plan.link_idle_timeout
         self.loop = asyncio.get_running_loop()
         self.connections: set[AmqpConnection] = set()
+        self.strangers = broker.strangers
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
         self.observation: Observation
@@ -419,6 +421,8 @@ class Broker:
         self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
+        #: Connections of all namespaces that have shown no token.
+        self.strangers = Strangers()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
         self._closing_ends = float("inf")
@@ -444,6 +448,7 @@ class Broker:
         self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
         self.metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
         self.metrics.gauge("connections", "Connections open now.", self._connections)
+        self.metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
         self.metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
         try:
             self.namespaces = {plan.name: NamespaceServer(self, plan) for plan in wanted}
@@ -518,6 +523,10 @@ class Broker:
 
     def _connections(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, len(self.namespaces[name].connections)
+
+    def _tokenless(self, name: str) -> Iterator[Sample]:
+        """Those of all namespaces: one limit holds for them together."""
+        yield {}, self.strangers.held_bytes
 
     def _syncs(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, self.namespaces[name].journal_syncs
