@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessageState, ServiceBusReceivedMessage, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessageState,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+)
 
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.errors import INVALID_FIELD, AmqpError
@@ -221,24 +227,22 @@ def test_what_is_taken_can_be_peeked_received_dead_lettered_and_completed(served
                         raise
                 waiting = sum(each.state == ServiceBusMessageState.SCHEDULED for each in peeked)
                 assert len(peeked) == len(table) and waiting == 1
-                left = len(table) - waiting
-                while left:
-                    messages = receiver.receive_messages(100, max_wait_time=10)
-                    assert messages
-                    left -= len(messages)
-                    for each in messages:
-                        look_at(each)
-                        receiver.dead_letter_message(each, reason="r", error_description="d")
+                for each in received(receiver, len(table) - waiting):
+                    receiver.dead_letter_message(each, reason="r", error_description="d")
             with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-                left = len(table) - waiting
-                while left:
-                    messages = receiver.receive_messages(100, max_wait_time=10)
-                    assert messages
-                    left -= len(messages)
-                    for each in messages:
-                        look_at(each)
-                        assert each.dead_letter_reason == "r"
-                        receiver.complete_message(each)
+                for each in received(receiver, len(table) - waiting):
+                    assert each.dead_letter_reason == "r"
+                    receiver.complete_message(each)
+
+
+def received(receiver: ServiceBusReceiver, count: int) -> Iterator[ServiceBusReceivedMessage]:
+    while count:
+        messages = receiver.receive_messages(100, max_wait_time=10)
+        assert messages
+        count -= len(messages)
+        for each in messages:
+            look_at(each)
+            yield each
 
 
 async def test_refusals_reach_the_sender_and_leave_its_link_alone(served: NamespaceServer) -> None:
@@ -274,8 +278,8 @@ def test_a_bad_message_that_is_stored_already_takes_no_connection_with_it(
             bad, good = receiver.peek_messages(10)
             assert (bad.sequence_number, bad.state, good.message_id) == (1, ServiceBusMessageState.SCHEDULED, "m")
             assert bad.enqueued_time_utc is not None
-            (received,) = receiver.receive_messages(10, max_wait_time=5)
-            receiver.complete_message(received)
+            (each,) = receiver.receive_messages(10, max_wait_time=5)
+            receiver.complete_message(each)
 
 
 def test_stored_nonsense_is_delivered_as_what_was_stored() -> None:
