@@ -30,6 +30,8 @@ class Settings:
     published: int = 10_000
     fanout_stored: int = 50_000
     crowd: int = 1_000  # queues, and connections
+    backlog: int = 10_000  # that waits while others come and go
+    turnover: int = 300_000
     crowd_s: float = 3.0  # how long the bystander is watched, alone and in the crowd
     paired_single: int = 900  # of each kind, bare and paired
     paired_listed: int = 6_000
@@ -62,6 +64,8 @@ class Settings:
             fanout_stored=1_000,
             crowd=20,
             crowd_s=0.3,
+            backlog=500,
+            turnover=3_000,
             paired_single=12,
             paired_listed=600,
             weighed_senders=3,
