@@ -68,11 +68,15 @@ class Rig:
     """`posted` are the journal's answers that the loop has not run yet; `run` writes and answers until all is quiet."""
 
     def __init__(
-        self, files: MemoryFiles | None = None, options: Options = SMALL, memory_budget: int = 1 << 20
+        self,
+        files: MemoryFiles | None = None,
+        options: Options = SMALL,
+        memory_budget: int = 1 << 20,
+        now: float = 1000.0,
     ) -> None:
         self.files = files if files is not None else MemoryFiles()
         self.options = options
-        self.now = 1000.0
+        self.now = now
         self.posted: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.journal = Journal.open(FOLDER, options, self.files, clock=lambda: self.now)
@@ -126,7 +130,8 @@ class Rig:
 
     def reopened(self, files: MemoryFiles | None = None, **options: Any) -> Rig:
         """As after kill -9, or with what `files` says is left."""
-        return Rig(files or self.files.kill(), options.pop("options", self.options), **options)
+        options = {"options": self.options, "now": self.now, **options}
+        return Rig(files or self.files.kill(), **options)
 
     # calls, answered before they return
 
