@@ -361,8 +361,7 @@ class Durability(Machine):
         self.rig.__exit__()
         self.number_max = max([self.number_max, *(fate.number or 0 for fate in self.fates.values())])
         now = self.rig.now
-        self.rig = Rig(files, OPTIONS, 800)
-        self.rig.now = now
+        self.rig = Rig(files, OPTIONS, 800, now=now)
         self.locks.clear()
         found = self.found(self.rig)
         for body, fate in list(self.fates.items()):

@@ -270,8 +270,7 @@ class QueueAndModel(RuleBasedStateMachine):
         now = self.rig.now
         files = self.rig.files.kill()
         self.rig.__exit__()
-        self.rig = Rig(files, memory_budget=400)
-        self.rig.now = now
+        self.rig = Rig(files, memory_budget=400, now=now)
         self.locks.clear()
         self.model.held.clear()
         for one in self.locked():

@@ -309,8 +309,7 @@ class TopicDurability(Machine):
             known = [story.copies[name].number or 0 for story in self.stories.values() if name in story.copies]
             self.numbers_max[name] = max([self.numbers_max[name], *known])
         now = self.rig.now
-        self.rig = Rig(files, OPTIONS, 1500)
-        self.rig.now = now
+        self.rig = Rig(files, OPTIONS, 1500, now=now)
         self.locks.clear()
         found, waiting = self.found(self.rig)
         for body, story in list(self.stories.items()):
