@@ -88,6 +88,7 @@ requirements: setup
 	$(COMPILE) -o requirements.txt pyproject.toml
 	$(COMPILE) --extra dev -o requirements-dev.txt pyproject.toml
 	$(COMPILE) -o requirements-docs.txt requirements-docs.in
+	for each in tests/broker/clients/*.in; do $(COMPILE) -o $${each%.in}.txt $$each || exit 1; done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis site

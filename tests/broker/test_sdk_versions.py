@@ -1,0 +1,62 @@
+"""azure-servicebus 7.11 to 7.15 as published, each in an environment of its own: a tour of the broker, sdk_tour.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .broker_process import ROOT, BrokerProcess
+from .client_environments import INSTALL_S_MAX, environments
+
+#: Before 7.14 the SDK knows no plain AMQP, and heeds a port only where it speaks WebSocket.
+WAYS = {"7.11": "websocket", "7.12": "websocket", "7.13": "websocket", "7.14": "plain", "7.15": "plain"}
+TOUR_S_MAX = 120
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S_MAX + TOUR_S_MAX + 60)]
+
+
+@pytest.fixture(scope="module")
+def tours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All of them at once, since each waits most of its time."""
+    try:
+        pythons = environments(*(f"sdk-{version}" for version in WAYS))
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    folder: Path = tmp_path_factory.mktemp("versions")
+    with BrokerProcess(folder / "data") as broker:
+        broker.start()
+        environment = {
+            **os.environ,
+            "PAIRBUS_NAMESPACE": broker.connection_string,
+            "PAIRBUS_CA": broker.ca_file,
+            # of the administration clients, which until 7.14 can't be given a CA in any other way
+            "REQUESTS_CA_BUNDLE": broker.ca_file,
+            "SSL_CERT_FILE": broker.ca_file,
+        }
+        running = {
+            version: subprocess.Popen(
+                [str(pythons[f"sdk-{version}"]), "-m", "tests.broker.sdk_tour", way],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for version, way in WAYS.items()
+        }
+        yield running
+        for process in running.values():
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("version", WAYS)
+def test_a_tour_of_the_broker(tours: dict[str, subprocess.Popen[str]], version: str) -> None:
+    said, errors = tours[version].communicate(timeout=TOUR_S_MAX)
+    assert tours[version].returncode == 0, errors[-3000:]
+    told, stops = said.split()
+    assert told.startswith(f"{version}.")
+    assert int(stops) == 14
