@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -259,7 +260,8 @@ class TestBroker:
             lines = ready_lines(process, 2)
             assert [line["namespace"] for line in lines] == ["contoso", "fabrikam"]
             for line in lines:
-                assert list(line) == ["namespace", "host", "port", "connection_string", "ca_file"]
+                assert list(line) == ["namespace", "host", "port", "ports", "connection_string", "ca_file"]
+                assert line["ports"] == [line["port"]]
                 assert line["host"] == "127.0.0.1"
                 assert f"Endpoint=sb://127.0.0.1:{line['port']}" in line["connection_string"]
                 assert Path(line["ca_file"]).read_text().startswith("-----BEGIN CERTIFICATE-----")
@@ -287,6 +289,26 @@ class TestBroker:
         assert out == ""
         assert err.count("\n") == 1
         assert str(port) in err
+
+    def test_all_addresses_are_told_as_one_that_others_can_use_with_a_warning(self, tmp_path: Path) -> None:
+        arguments = ("--namespace", "contoso:0,0", "--data", str(tmp_path), "--host", "0.0.0.0")
+        for more in ((), ("--advertise", "localhost")):
+            with broker(*arguments, *more) as process:
+                (line,) = ready_lines(process, 1)
+                assert line["host"] not in ("0.0.0.0", "127.0.0.1") and (not more or line["host"] == "localhost")
+                assert f"Endpoint=sb://{line['host']}:{line['ports'][0]};" in line["connection_string"]
+                context = ssl.create_default_context(cafile=line["ca_file"])
+                with socket.create_connection(("127.0.0.1", line["ports"][1]), timeout=10) as plain:
+                    context.wrap_socket(plain, server_hostname=line["host"]).close()
+                process.terminate()
+                _, err = process.communicate(timeout=30)
+            assert "warning: others can reach this broker on 0.0.0.0" in err
+
+    def test_the_emulator_has_a_fixed_key_and_the_ports_that_are_given(self, tmp_path: Path) -> None:
+        with broker("--emulator", "--namespace", "sbemulatorns:0,0", "--data", str(tmp_path)) as process:
+            (line,) = ready_lines(process, 1)
+        assert (line["namespace"], len(line["ports"])) == ("sbemulatorns", 2)
+        assert "SharedAccessKey=SAS_KEY_VALUE;" in line["connection_string"]
 
     def test_a_second_broker_on_the_same_data_is_one_line(self, tmp_path: Path) -> None:
         with broker("--namespace", "contoso", "--data", str(tmp_path)) as first:

@@ -61,8 +61,19 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("--data d --config binary", 1, "binary: the file is not UTF-8 (byte 0); save it as UTF-8"),
         ("--data d --config bad.toml", 1, "bad.toml: namespaces.contoso.queues …"),
         ("--namespace contoso:{port} --data d", 1,
-         "namespace 'contoso' can't be served: can't listen on 127.0.0.1:{port}: Address already in use; choose another "
-         "host or port"),
+         "namespace 'contoso' can't be served: can't listen on port {port} of 127.0.0.1: Address already in use; end the "
+         "program that has it, or choose another port (0 is any free one)"),
+        ("--namespace contoso:5671, --data d", 2, "Invalid value for '--namespace': '' in 'contoso:5671,' is not a port: …"),
+        ("--namespace a:7001 --namespace b:7002,7001 --data d", 1,
+         "port 7001 is given to a and to b; each namespace has its own"),
+        ("--emulator --host 0.0.0.0 --data d", 2,
+         "the emulator is not served on 0.0.0.0: everybody knows its key, so it is for this machine only; leave out "
+         "--host, or leave out --emulator"),
+        ("--emulator --namespace a --namespace b --data d", 1,
+         "the emulator has one namespace, not 2 (a, b); name one, or leave out --emulator"),
+        ("--namespace a --advertise http://bus.example --data d", 2,
+         "'http://bus.example' can't be advertised; give the host name or address that clients reach this machine by, "
+         "without a scheme and without a port"),
         ("--namespace contoso --data data", 1,
          "namespace 'contoso' can't be served: data/contoso/journal is in use by process …; stop it or use another folder"),
     ],

@@ -84,7 +84,7 @@ def certs(tmp_path_factory):
 @contextlib.asynccontextmanager
 async def serving(api, certs):
     factory = functools.partial(HttpProtocol, api)
-    listener = Listener("127.0.0.1", 0, asyncio.Protocol, factory, certs.server_context())
+    listener = Listener("127.0.0.1", [0], asyncio.Protocol, factory, certs.server_context())
     await listener.start()
     try:
         yield listener

@@ -55,7 +55,7 @@ class Bench:
         """The three books agree."""
         found = self.flushed()
         assert added_up(found) == counted(self.broker, "contoso")
-        assert exposed(self.broker.metrics.exposition(), "contoso") == counted(self.broker, "contoso")
+        assert exposed(self.broker.metrics.exposition("contoso"), "contoso") == counted(self.broker, "contoso")
         return found
 
     def of(self, entity: str, *kinds: str) -> list[Event]:

@@ -49,11 +49,16 @@ def emulator(namespace: dict[str, Any], **others: Any) -> list[NamespacePlan]:
 # -- what is meant
 
 
+def test_several_ports() -> None:
+    assert toml("[namespaces.a]\nports = [5672, 0, 5300]") == [NamespacePlan(name="a", ports=(5672, 0, 5300))]
+    assert toml("[namespaces.a]\nport = 5672") == [NamespacePlan(name="a", ports=(5672,))]
+
+
 def test_the_document_s_toml() -> None:
     contoso, fabrikam = toml(block("toml"))
     assert contoso == NamespacePlan(
         name="contoso",
-        port=0,
+        ports=(0,),
         link_idle_timeout=600.0,
         keys=(KeyPlan(key_name="dashboard", rights=("Listen",)),),
         queues=(
@@ -307,6 +312,13 @@ def test_wrong_rules(rule: dict[str, Any], place: str, words: str) -> None:
         ("[namespaces]\na = 3", "namespaces.a", "a table"),
         ("[namespaces.A]", "namespaces.A", "lower-case letters"),
         ("[namespaces.a]\nport = 70000", "namespaces.a.port", "65535"),
+        ("[namespaces.a]\nports = [1, 70000]", "namespaces.a.ports", "65535"),
+        ("[namespaces.a]\nports = [1, true]", "namespaces.a.ports", "65535"),
+        ("[namespaces.a]\nports = [[1]]", "namespaces.a.ports", "65535"),
+        ("[namespaces.a]\nports = [1, 2, 1]", "namespaces.a.ports", "given once"),
+        ("[namespaces.a]\nports = []", "namespaces.a.ports", "1 to 16"),
+        ("[namespaces.a]\nports = 5672", "namespaces.a.ports", "a list"),
+        ("[namespaces.a]\nport = 1\nports = [2]", "namespaces.a.port", "not both"),
         ("[namespaces.a]\nlink_idle_timeout = 0", "namespaces.a.link_idle_timeout", "above zero"),
         ("[namespaces.a]\nLinkIdleTimeout = 5", "namespaces.a.LinkIdleTimeout", "is not known"),
         ("[[namespaces.a.queues]]\nname='q'\nlock_duraton=5", "namespaces.a.queues[0].lock_duraton", "'lock_duration'"),

@@ -62,7 +62,7 @@ class Echo(asyncio.Protocol):
 @contextlib.asynccontextmanager
 async def listening(context=None, host="127.0.0.1", port=0, **options):
     made = []
-    listener = Listener(host, port, lambda: Echo(b"amqp", made), lambda: Echo(b"http", made), context, **options)
+    listener = Listener(host, [port], lambda: Echo(b"amqp", made), lambda: Echo(b"http", made), context, **options)
     listener.made = made
     await listener.start()
     try:
@@ -99,6 +99,41 @@ async def until(condition):
 async def silent(reader, seconds=0.15):
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), seconds)
+
+
+def test_several_ports_are_one_listener(run):
+    async def main():
+        first, second, hidden = (socket.create_server(("127.0.0.1", 0)) for _ in range(3))
+        wanted = first.getsockname()[1], 0, second.getsockname()[1]
+        first.close()
+        second.close()
+        listener = Listener("127.0.0.1", wanted, lambda: Echo(b"amqp"), lambda: Echo(b"http"), connections_max=3)
+        await listener.start()
+        assert listener.ports == (wanted[0], listener.ports[1], wanted[2]) and listener.port == wanted[0]
+        assert len(set(listener.ports)) == 3 and 0 not in listener.ports
+        writers = []
+        for port in listener.ports:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"AMQP")
+            assert await reader.readexactly(9) == b"amqp:AMQP"
+            writers.append(writer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        await gone(reader)
+        assert listener.refused_over_limit == 1, "the limit is for all ports together"
+        listener.stop_accepting()
+        for port in listener.ports:
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+        listener.resume()
+        await listener.close()
+        for each in (*writers, writer):
+            each.transport.abort()
+        taken = Listener("127.0.0.1", [wanted[0], hidden.getsockname()[1]], Echo, Echo)
+        with hidden, pytest.raises(OSError, match=f"port {hidden.getsockname()[1]} of"):
+            await taken.start()
+        socket.create_server(("127.0.0.1", wanted[0])).close()
+
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -340,7 +375,7 @@ def test_while_it_refuses_the_port_is_kept(run):
 def test_a_port_that_is_taken_is_named(run):
     async def main():
         async with listening() as listener:
-            with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{listener.port}"):
+            with pytest.raises(OSError, match=f"can't listen on port {listener.port} of 127.0.0.1: .* in use; end the"):
                 async with listening(port=listener.port):
                     pass
 

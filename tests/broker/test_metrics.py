@@ -10,8 +10,8 @@ from pairbus.broker.metrics import OTHER, Metrics, NamespaceCounters
 SAMPLE = re.compile(r'^pairbus_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? -?[0-9.e+]+$')
 
 
-def lines(metrics: Metrics, starting: str) -> list[str]:
-    return [line for line in metrics.exposition().splitlines() if line.startswith(f"pairbus_{starting}")]
+def lines(metrics: Metrics, starting: str, namespace: str = "contoso") -> list[str]:
+    return [line for line in metrics.exposition(namespace).splitlines() if line.startswith(f"pairbus_{starting}")]
 
 
 def test_counts_show_up_under_their_labels() -> None:
@@ -65,10 +65,10 @@ def test_counts_show_up_under_their_labels() -> None:
 
 def test_the_page_is_prometheus_text_with_every_family_described_once() -> None:
     metrics = Metrics()
-    for ns in ("b", "a"):
-        metrics.namespace(ns).entity('odd "name"\\with\nall').refused("x")
-    metrics.gauge("queue_messages", "Messages by state.", lambda: [({"state": "active"}, 3), ({}, 1.5)])
-    page = metrics.exposition()
+    metrics.namespace("contoso").entity('odd "name"\\with\nall').refused("x")
+    metrics.gauge("queue_messages", "Messages by state.", lambda _: [({"state": "active"}, 3), ({}, 1.5)])
+    metrics.counter("pings_total", "Pings.", lambda _: [({}, 7)])
+    page = metrics.exposition("contoso")
     assert page.endswith("\n")
     helps = [line.split()[2] for line in page.splitlines() if line.startswith("# HELP")]
     types = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
@@ -82,10 +82,22 @@ def test_the_page_is_prometheus_text_with_every_family_described_once() -> None:
         'pairbus_queue_messages{state="active"} 3',
         "pairbus_queue_messages 1.5",
     ]
-    assert lines(metrics, "connections_total") == [
-        'pairbus_connections_total{namespace="a"} 0',
-        'pairbus_connections_total{namespace="b"} 0',
+    kinds = {line.split()[2]: line.split()[3] for line in page.splitlines() if line.startswith("# TYPE")}
+    assert (kinds["pairbus_queue_messages"], kinds["pairbus_pings_total"]) == ("gauge", "counter")
+
+
+def test_a_page_shows_its_own_namespace_only() -> None:
+    metrics = Metrics()
+    for ns, count in (("b", 2), ("a", 1)):
+        metrics.namespace(ns).connections_total = count
+        metrics.namespace(ns).entity(f"queue-of-{ns}").refused("x")
+        metrics.namespace(ns).meter.count(f"queue-of-{ns}", "send", "app", 1)
+    metrics.gauge("connections", "Connections open now.", lambda name: [({"namespace": name}, 1)])
+    assert lines(metrics, "connections", "a") == [
+        'pairbus_connections_total{namespace="a"} 1',
+        'pairbus_connections{namespace="a"} 1',
     ]
+    assert 'namespace="b"' not in metrics.exposition("a") and "queue-of-b" not in metrics.exposition("a")
 
 
 def test_a_deleted_entity_leaves_the_page() -> None:

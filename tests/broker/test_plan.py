@@ -13,6 +13,7 @@ from pairbus.broker.plan import (
     EntityPlan,
     KeyPlan,
     NamespacePlan,
+    as_emulator,
     authorization_rules,
     changed_description,
     choose,
@@ -25,21 +26,28 @@ NOW = 1_700_000_000.0
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("contoso", ("contoso", 0)), ("a-1:5672", ("a-1", 5672)), ("x:0", ("x", 0))]
+    ("text", "expected"),
+    [
+        ("contoso", ("contoso", ())),
+        ("a-1:5672", ("a-1", (5672,))),
+        ("x:0", ("x", (0,))),
+        ("x:5672,0,0,5300", ("x", (5672, 0, 0, 5300))),
+    ],
 )
-def test_namespaces_are_named_with_or_without_a_port(text: str, expected: tuple[str, int]) -> None:
+def test_namespaces_are_named_with_or_without_ports(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
     assert parse_namespace(text) == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":1", "Contoso", "a_b", "-a", "a-", "a b", "x" * 51, "../x", "a:x", "a:65536", "a:-1"]
-)
+    "text", ["", ":1", "Contoso", "a_b", "-a", "a-", "a b", "x" * 51, "../x", "a:x", "a:65536", "a:-1", "a:", "a:1,",
+             "a:,1", "a:1,2x", "a:5672,5672", "a:" + ",".join(["0"] * 17), "a:" + "9" * 5000, "a:١"]
+)  # fmt: skip
 def test_what_can_not_be_a_namespace_is_named(text: str) -> None:
-    with pytest.raises(PairbusError, match=r"lower-case letters|not a port"):
+    with pytest.raises(PairbusError, match=r"lower-case letters|not a port|twice|1 to 16"):
         parse_namespace(text)
 
 
-PLANS = [NamespacePlan(name="a", port=1, link_idle_timeout=5.0), NamespacePlan(name="b")]
+PLANS = [NamespacePlan(name="a", ports=(1,), link_idle_timeout=5.0), NamespacePlan(name="b")]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +55,26 @@ PLANS = [NamespacePlan(name="a", port=1, link_idle_timeout=5.0), NamespacePlan(n
     [
         ([], PLANS),
         (["a"], [PLANS[0]]),
-        (["a:0"], [replace(PLANS[0], port=0)]),
-        (["b:7", "c:8", "a"], [replace(PLANS[1], port=7), NamespacePlan(name="c", port=8), PLANS[0]]),
+        (["a:0"], [replace(PLANS[0], ports=(0,))]),
+        (["b:7", "c:8", "a"], [replace(PLANS[1], ports=(7,)), NamespacePlan(name="c", ports=(8,)), PLANS[0]]),
     ],
 )
 def test_the_namespaces_that_are_served(names: list[str], expected: list[NamespacePlan]) -> None:
     assert choose(names, PLANS) == expected
+
+
+@pytest.mark.parametrize("names", [["b:7", "c:8,7"], ["b:1", "a"]])
+def test_a_port_of_two_namespaces_is_named_with_both(names: list[str]) -> None:
+    with pytest.raises(PairbusError, match=r"port (7|1) is given to b and to [ac]"):
+        choose(names, PLANS)
+
+
+def test_the_emulator_has_one_namespace_and_its_ports_unless_others_are_given() -> None:
+    assert as_emulator([]) == [NamespacePlan(name="sbemulatorns", ports=(5672, 5300))]
+    assert as_emulator([PLANS[0]]) == [PLANS[0]]
+    assert as_emulator([PLANS[1]]) == [replace(PLANS[1], ports=(5672, 5300))]
+    with pytest.raises(PairbusError, match=r"one namespace, not 2 \(a, b\)"):
+        as_emulator(PLANS)
 
 
 def new_keys() -> itertools.count[int]:

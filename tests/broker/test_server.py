@@ -8,6 +8,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message import encode_message, read_body, split
-from pairbus.broker import Broker, serve, serve_sync
+from pairbus.broker import Broker, control, serve, serve_sync
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.sas import make_token
 from pairbus.errors import PairbusError
 from pairbus.wire import WireClient
+from pairbus.wire.connection_string import ConnectionString
 
 from .sdk import Sdk
 
@@ -141,6 +144,82 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         pass
 
 
+async def test_a_port_that_is_taken_leaves_nothing_of_any_namespace(tmp_path: Path) -> None:
+    taken = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    with pytest.raises(PairbusError, match=f"namespace 'second' can't be served: can't listen on port {port} of"):
+        async with serve("first", f"second:0,{port}", data=tmp_path):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ca-key.pem", "ca.pem", "server.pem"]
+    taken.close()
+
+
+async def test_every_port_of_a_namespace_serves_amqp_and_plain_http(tmp_path: Path) -> None:
+    async with serve("contoso:0,0,0", data=tmp_path) as broker:
+        namespace = broker.namespaces["contoso"]
+        assert len(set(namespace.ports)) == 3 and namespace.port == namespace.ports[0]
+        await create(broker, "q")
+        for number, port in enumerate(namespace.ports):
+            text = namespace.connection_string.replace(f":{namespace.port};", f":{port};")
+            async with WireClient.from_connection_string(text) as wire:
+                await (await wire.sender("q")).send(encode_message(body=b"x"))
+            # as the emulator's administration clients do it: plain HTTP, and the token is for that address
+            parsed = ConnectionString.parse(text)
+            assert parsed.key_name is not None and parsed.key is not None
+            token = make_token(f"http://127.0.0.1:{port}/q", parsed.key_name, parsed.key, time.time() + 60)
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/q?api-version=2021-05")
+            request.add_header("Authorization", token)
+            with await asyncio.to_thread(urllib.request.urlopen, request, timeout=10) as answer:
+                assert f"MessageCount>{number + 1}<" in answer.read().decode()
+
+
+async def test_the_metrics_of_a_namespace_are_its_own(tmp_path: Path) -> None:
+    async with serve("contoso", "fabrikam", data=tmp_path) as broker:
+        await create(broker, "q")
+        for name, other in (("contoso", "fabrikam"), ("fabrikam", "contoso")):
+            found = await asyncio.to_thread(page, broker, "/metrics", "http", name)
+            assert f'namespace="{name}"' in found and other not in found
+        kinds = dict(line.split()[2:4] for line in found.splitlines() if line.startswith("# TYPE"))
+        assert {name for name, kind in kinds.items() if kind == "counter"} == {
+            name for name in kinds if name.endswith("_total")
+        }
+        assert {"pairbus_pings_total", "pairbus_journal_syncs_total"} <= kinds.keys()
+
+
+async def test_the_emulator_s_key_is_in_force_and_never_on_disk(tmp_path: Path) -> None:
+    async with serve("sbemulatorns:0,0", data=tmp_path, emulator=True) as broker:
+        namespace = broker.namespaces["sbemulatorns"]
+        assert namespace.connection_string == (
+            f"Endpoint=sb://127.0.0.1:{namespace.port};SharedAccessKeyName=RootManageSharedAccessKey;"
+            "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+        )
+        answer = await asyncio.to_thread(
+            control.request, tmp_path, {"command": "rule", "namespace": namespace.name, "name": "x", "rights": ["Send"]}
+        )
+        assert answer["ok"]
+        sdk = Sdk(True, namespace)
+        await sdk.queue()
+        assert "SAS_KEY_VALUE" not in (tmp_path / namespace.name / "keys.json").read_text()
+    async with serve("sbemulatorns", data=tmp_path) as broker:
+        assert "SAS_KEY_VALUE" not in broker.namespaces["sbemulatorns"].connection_string
+    with pytest.raises(PairbusError, match="everybody knows its key"):
+        async with serve("sbemulatorns:0", data=tmp_path, emulator=True, host="0.0.0.0"):
+            pass
+
+
+async def test_what_is_advertised_is_told_and_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with serve("contoso", data="data", advertise="bus.example") as broker:
+        namespace = broker.namespaces["contoso"]
+        assert f"Endpoint=sb://bus.example:{namespace.port};" in namespace.connection_string
+        assert Path(namespace.ca_file) == tmp_path / "data" / "ca.pem"
+        context = ssl.create_default_context(cafile=namespace.ca_file)
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", namespace.port, ssl=context, server_hostname="bus.example"
+        )
+        writer.transport.abort()
+
+
 async def test_only_the_owner_can_read_the_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with serve("contoso", data=data, ledger=True) as broker:
@@ -151,8 +230,8 @@ async def test_only_the_owner_can_read_the_data(tmp_path: Path) -> None:
                 assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def page(broker: Broker, path: str, scheme: str = "https") -> str:
-    namespace = broker.namespaces["contoso"]
+def page(broker: Broker, path: str, scheme: str = "https", name: str = "contoso") -> str:
+    namespace = broker.namespaces[name]
     context = ssl.create_default_context(cafile=namespace.ca_file) if scheme == "https" else None
     url = f"{scheme}://{namespace.host}:{namespace.port}{path}"
     with urllib.request.urlopen(url, context=context, timeout=10) as answer:

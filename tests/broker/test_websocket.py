@@ -119,7 +119,7 @@ async def listening(context=None):
         protocol._linger_s = 0.2
         return protocol
 
-    listener = Listener("127.0.0.1", 0, lambda: None, lambda: HttpProtocol(handler), context)
+    listener = Listener("127.0.0.1", [0], lambda: None, lambda: HttpProtocol(handler), context)
     listener.made = made
     await listener.start()
     try:

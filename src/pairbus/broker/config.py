@@ -24,6 +24,7 @@ from .config_table import (
     JSON,
     NAMESPACE,
     PORT,
+    PORTS,
     RIGHTS_LIST,
     TABLE,
     TEXT,
@@ -178,10 +179,14 @@ def _from_toml(content: dict[str, Any]) -> list[NamespacePlan]:
 
 
 def _namespace(table: Table, name: str) -> NamespacePlan:
-    port = link_idle_timeout = None
+    ports: tuple[int, ...] = ()
+    link_idle_timeout = None
     keys: tuple[KeyPlan, ...] = ()
     if table.form is TOML:
         port = table.take("Port", PORT)
+        ports = table.take("Ports", PORTS) or (() if port is None else (port,))
+        if port is not None and table.raw("Ports") is not None:
+            table.refuse("Port", port, "port or ports, not both")
         link_idle_timeout = table.take("LinkIdleTimeout", TIMEOUT)
         keys = _keys(table)
     taken: dict[str, str] = {}
@@ -198,7 +203,7 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
     table.finish()
     return NamespacePlan(
         name=name,
-        port=port or 0,
+        ports=ports,
         link_idle_timeout=link_idle_timeout,
         keys=keys,
         queues=tuple(queues),

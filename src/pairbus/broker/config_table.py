@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from pairbus.errors import BrokerError, PairbusError
 
 from .description import RIGHTS
-from .plan import parse_namespace
+from .plan import PORTS_MAX, parse_namespace, wrong_ports
 from .xml_text import read_duration
 
 _SHOWN_CHARS_MAX: Final = 80
@@ -63,6 +63,12 @@ def _port(value: Any) -> int:
     return value
 
 
+def _ports(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or wrong_ports(value) is not None:
+        raise ValueError
+    return tuple(_port(each) for each in value)
+
+
 def _timeout(value: Any) -> float:
     seconds = _iso_or_seconds(value)
     if not 0 < seconds < float("inf"):
@@ -97,6 +103,7 @@ DURATION: Final = _JSON_DURATION
 """Stands for the form's own: only TOML knows numbers of seconds."""
 NAMESPACE: Final = Kind("lower-case letters, digits and inner dashes, at most 50 characters", _namespace)
 PORT: Final = Kind("a port from 0 (any free one) to 65535", _port)
+PORTS: Final = Kind(f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports)
 TIMEOUT: Final = Kind("a duration above zero, in seconds or as PT10M", _timeout)
 RIGHTS_LIST: Final = Kind(f"a list of {', '.join(RIGHTS)}", _rights)
 

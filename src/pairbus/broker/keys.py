@@ -70,7 +70,10 @@ class KeyRing:
 
     def __init__(self, path: Path, rules: tuple[AuthorizationRule, ...]) -> None:
         self._path = path
+        self._stored = rules
+        self._lent: str | None = None
         self.rules = rules
+        """Those in force."""
 
     def __repr__(self) -> str:
         return f"<KeyRing {', '.join(rule.key_name for rule in self.rules)}>"
@@ -102,13 +105,24 @@ class KeyRing:
         """Adds a rule, or gives the one of that name other rights; it is on disk when this returns."""
         if name == ROOT_RULE:
             raise InvalidDescription("name", name, "another: the root rule keeps all rights")
-        rules, rule = granted(self.rules, name, rights, now)
+        rules, rule = granted(self._stored, name, rights, now)
         if len(rules) > NAMESPACE_RULES_MAX:
             raise InvalidDescription(
                 "name", name, f"one of those there are: a namespace has up to {NAMESPACE_RULES_MAX}"
             )
         self._put(rules)
         return rule
+
+    def lend(self, root_key: str) -> None:
+        """Let the root rule's primary key be this one while the process runs. It never gets to the disk: a key that
+        everybody knows must not be in force at the next start, which may be for others to reach."""
+        self._lent = root_key
+        self.rules = self._in_force(self._stored)
+
+    def _in_force(self, stored: tuple[AuthorizationRule, ...]) -> tuple[AuthorizationRule, ...]:
+        if self._lent is None:
+            return stored
+        return (dataclasses.replace(stored[0], primary_key=self._lent), *stored[1:])
 
     def put(self, rules: tuple[AuthorizationRule, ...]) -> None:
         """All rules at once, the root rule first with all its rights; on disk when this returns."""
@@ -118,7 +132,7 @@ class KeyRing:
             raise InvalidDescription("rights", f"less than all of {ROOT_RULE}", "the root rule keeps all rights")
         if len(rules) > NAMESPACE_RULES_MAX:
             raise InvalidDescription("rules", f"{len(rules)} of them", f"up to {NAMESPACE_RULES_MAX} for a namespace")
-        if rules != self.rules:
+        if rules != self._stored:
             self._put(rules)
 
     def find(self, name: str, key: str) -> AuthorizationRule | None:
@@ -140,7 +154,8 @@ class KeyRing:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._path)
-        self.rules = rules
+        self._stored = rules
+        self.rules = self._in_force(rules)
 
 
 def grant_on_entity(

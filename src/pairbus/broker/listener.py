@@ -1,4 +1,4 @@
-"""One port that tells AMQP, TLS and HTTP apart by the first byte, and that can be told to refuse or to fall silent.
+"""Ports that tell AMQP, TLS and HTTP apart by the first byte, and that can be told to refuse or to fall silent.
 
 A shell: it accepts, looks at the first byte without taking it (MSG_PEEK), and hands the socket to the protocol that
 the byte stands for; behind TLS it looks again. Decides nothing about what is said then.
@@ -19,7 +19,7 @@ import logging
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Listener:
     def __init__(
         self,
         host: str,
-        port: int,
+        ports: Sequence[int],
         amqp_factory: Factory,
         http_factory: Factory,
         ssl_context: ssl.SSLContext | None = None,
@@ -48,8 +48,8 @@ class Listener:
         backlog: int = 1024,
     ) -> None:
         self.host = host
-        self.port = port
-        """0 until `start` has found a free one."""
+        self.ports = tuple(ports)
+        """0 until `reserve` has found a free one. Each serves every protocol; the limits are for all together."""
         self.refused_over_limit = 0
         self._factories = {"amqp": amqp_factory, "http": http_factory}
         self._ssl_context = ssl_context
@@ -71,7 +71,8 @@ class Listener:
 
     def __repr__(self) -> str:
         state = "silent" if self._hole else "accepting" if self._listening else "refusing"
-        return f"<Listener {self.host}:{self.port}: {state}, {self.connections} of {self._connections_max} connections>"
+        ports = ",".join(str(port) for port in self.ports)
+        return f"<Listener {self.host}:{ports}: {state}, {self.connections} of {self._connections_max} connections>"
 
     @property
     def connections(self) -> int:
@@ -82,17 +83,37 @@ class Listener:
     def accepting(self) -> bool:
         return bool(self._listening)
 
+    @property
+    def port(self) -> int:
+        """The first of them."""
+        return self.ports[0]
+
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._emptied = asyncio.Event()
-        found = await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self._reserve(list(dict.fromkeys((family, address) for family, _, _, _, address in found)))
+        await self.reserve()
         self.resume()
 
-    def _reserve(self, addresses: list[tuple[socket.AddressFamily, Any]]) -> None:
-        """Hold the port with sockets that are bound and never listen: while we refuse, nobody else gets it."""
+    async def reserve(self) -> None:
+        """Hold the ports with sockets that are bound and never listen: while we refuse, nobody else gets them."""
+        if self._reserved:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._emptied = asyncio.Event()
+        found = await self._loop.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+        ports = [0] * len(self.ports)
+        try:
+            # those with a number first: a free one that is looked for must not be one of them
+            for index, wanted in sorted(enumerate(self.ports), key=lambda item: not item[1]):
+                ports[index] = self._reserve(addresses, wanted)
+        except BaseException:
+            _close_all(self._reserved)
+            self._reserved, self._addresses = [], []
+            raise
+        self.ports = tuple(ports)
+
+    def _reserve(self, addresses: Sequence[tuple[socket.AddressFamily, Any]], wanted: int) -> int:
         for _ in range(_BIND_ATTEMPTS):
-            port = self.port
+            port = wanted
             reserved: list[socket.socket] = []
             bound: list[tuple[socket.AddressFamily, Any]] = []
             try:
@@ -112,16 +133,16 @@ class Listener:
                     raise OSError(errno.EADDRNOTAVAIL, "none of its addresses is this machine's")
             except OSError as error:
                 _close_all(reserved)
-                if error.errno == errno.EADDRINUSE and self.port == 0 and bound:
+                if error.errno == errno.EADDRINUSE and wanted == 0 and bound:
                     continue
-                words = f"can't listen on {self.host}:{port}: {error.strerror}; choose another host or port"
-                raise OSError(error.errno, words) from None
-            self.port, self._addresses, self._reserved = port, bound, reserved
-            return
+                raise OSError(error.errno, _why_not(self.host, port, error)) from None
+            self._addresses += bound
+            self._reserved += reserved
+            return port
         raise OSError(errno.EADDRINUSE, f"found no port that is free on all addresses of {self.host}")
 
     def resume(self) -> None:
-        """Accept again, on the same port."""
+        """Accept again, on the same ports."""
         if self._listening:
             return
         listening: list[socket.socket] = []
@@ -133,7 +154,7 @@ class Listener:
                 sock.listen(self._backlog)
         except OSError as error:
             _close_all(listening)
-            raise OSError(error.errno, f"can't listen on {self.host}:{self.port}: {error.strerror}") from None
+            raise OSError(error.errno, _why_not(self.host, address[1], error)) from None
         self._listening = listening
         for sock in listening:
             self._loop.add_reader(sock, self._accept, sock)
@@ -206,7 +227,7 @@ class Listener:
                 continue
             except OSError as error:
                 # Out of descriptors or memory: the peers wait in the backlog while those that are served go on.
-                log.error("can't accept on %s:%s: %s", self.host, self.port, error)
+                log.error("can't accept on %s:%s: %s", self.host, listening.getsockname()[1], error)
                 self._pause_accepting(0.2)
                 return
             sock.setblocking(False)
@@ -513,6 +534,15 @@ def _new_socket(family: socket.AddressFamily) -> socket.socket:
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return sock
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    said = f"can't listen on port {port} of {host}: {error.strerror}; "
+    if error.errno == errno.EADDRINUSE:
+        return said + "end the program that has it, or choose another port (0 is any free one)"
+    if error.errno == errno.EACCES:
+        return said + "ports below 1024 need the system's permission; choose a higher one (0 is any free one)"
+    return said + "choose another host or port"
 
 
 def _close_all(sockets: Any) -> None:

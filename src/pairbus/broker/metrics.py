@@ -2,12 +2,13 @@
 
 Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
 object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the
-page is asked for, through `gauge`. Does not serve HTTP and does not look at a clock.
+page is asked for, through `gauge` and `counter`. Does not serve HTTP and does not look at a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 from .metering import DIRECTIONS, OTHER, Key, Meter
 
@@ -16,6 +17,9 @@ CONDITIONS_MAX = 64
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
+Kind = Literal["counter", "gauge"]
+Read = Callable[[str], Iterable[Sample]]
+"""Give the samples of the namespace that is named."""
 
 
 class EntityCounters:
@@ -106,17 +110,16 @@ _ENTITY_COUNTERS = (
     ("renews", "locks_renewed_total", "Locks renewed."),
     ("manages", "management_requests_total", "Management requests on the entity."),
 )
-_NAMESPACE_COUNTERS = (("connections_total", "connections_total", "counter", "Connections accepted."),)
 
 
 class Metrics:
-    """All namespaces of one process. `gauge` adds a family that is read at exposition time."""
+    """All namespaces of one process. `gauge` and `counter` add a family that is read at exposition time."""
 
-    __slots__ = ("_gauges", "namespaces")
+    __slots__ = ("_families", "namespaces")
 
     def __init__(self) -> None:
         self.namespaces: dict[str, NamespaceCounters] = {}
-        self._gauges: dict[str, tuple[str, Callable[[], Iterable[Sample]]]] = {}
+        self._families: dict[str, tuple[Kind, str, Read]] = {}
 
     def namespace(self, name: str) -> NamespaceCounters:
         found = self.namespaces.get(name)
@@ -124,11 +127,24 @@ class Metrics:
             found = self.namespaces[name] = NamespaceCounters()
         return found
 
-    def gauge(self, name: str, help_text: str, read: Callable[[], Iterable[Sample]]) -> None:
-        self._gauges[name] = (help_text, read)
+    def gauge(self, name: str, help_text: str, read: Read) -> None:
+        self._families[name] = ("gauge", help_text, read)
 
-    def exposition(self) -> str:
-        """Prometheus text format 0.0.4; families and samples in a fixed order."""
+    def counter(self, name: str, help_text: str, read: Read) -> None:
+        """For what only grows, and begins again at 0 when the broker does."""
+        self._families[name] = ("counter", help_text, read)
+
+    def exposition(self, namespace: str) -> str:
+        """The page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
+        return _Page(namespace, self.namespace(namespace)).text(self._families)
+
+
+class _Page:
+    def __init__(self, name: str, counters: NamespaceCounters) -> None:
+        self._name = name
+        self._counters = counters
+
+    def text(self, families: Mapping[str, tuple[Kind, str, Read]]) -> str:
         lines: list[str] = []
         for attribute, name, help_text in _ENTITY_COUNTERS:
             _family(lines, name, "counter", help_text, self._per_entity(attribute))
@@ -137,28 +153,23 @@ class Metrics:
         _family(lines, "settlements_total", "counter", "Settled messages by outcome.", self._settles())
         _family(lines, "refusals_total", "counter", "Refused operations by condition.", self._refusals())
         _family(lines, "http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
-        for attribute, name, kind, help_text in _NAMESPACE_COUNTERS:
-            samples = [({"namespace": ns}, getattr(counters, attribute)) for ns, counters in self._sorted()]
-            _family(lines, name, kind, help_text, samples)
-        for name, (help_text, read) in sorted(self._gauges.items()):
-            _family(lines, name, "gauge", help_text, read())
+        connections = [({"namespace": self._name}, self._counters.connections_total)]
+        _family(lines, "connections_total", "counter", "Connections accepted.", connections)
+        for name, (kind, help_text, read) in sorted(families.items()):
+            _family(lines, name, kind, help_text, read(self._name))
         return "\n".join(lines) + "\n"
 
-    def _sorted(self) -> list[tuple[str, NamespaceCounters]]:
-        return sorted(self.namespaces.items())
-
-    def _entities(self) -> Iterable[tuple[str, str, EntityCounters]]:
-        for ns, counters in self._sorted():
-            for entity, entity_counters in sorted(counters.entities.items()):
-                yield ns, entity, entity_counters
+    def _entities(self) -> Iterable[tuple[dict[str, str], EntityCounters]]:
+        for entity, counters in sorted(self._counters.entities.items()):
+            yield {"namespace": self._name, "entity": entity}, counters
 
     def _per_entity(self, attribute: str) -> Iterable[Sample]:
-        for ns, entity, counters in self._entities():
-            yield {"namespace": ns, "entity": entity}, getattr(counters, attribute)
+        for labels, counters in self._entities():
+            yield labels, getattr(counters, attribute)
 
     def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
         """What is billed (P51): docs/reference/metering.md says what counts as an operation."""
-        rows = [(_billed(ns, key), tally) for ns, counters in self._sorted() for key, tally in counters.meter.rows()]
+        rows = [(_billed(self._name, key), tally) for key, tally in self._counters.meter.rows()]
         help_text = "Billable operations by entity, operation and cause."
         yield "operations_total", help_text, ((labels, tally.operations) for labels, tally in rows)
         help_text = "The same in units of 64 KB, at least one an operation."
@@ -168,22 +179,20 @@ class Metrics:
         yield "operation_bytes_total", help_text, ((labels, tally.nbytes) for labels, tally in directed)
 
     def _settles(self) -> Iterable[Sample]:
-        for ns, entity, counters in self._entities():
+        for labels, counters in self._entities():
             for outcome, count in sorted(counters.settles.items()):
-                yield {"namespace": ns, "entity": entity, "outcome": outcome}, count
+                yield {**labels, "outcome": outcome}, count
 
     def _refusals(self) -> Iterable[Sample]:
-        for ns, counters in self._sorted():
+        for condition, count in sorted(self._counters.refusals.items()):
+            yield {"namespace": self._name, "entity": "", "condition": condition}, count
+        for labels, counters in self._entities():
             for condition, count in sorted(counters.refusals.items()):
-                yield {"namespace": ns, "entity": "", "condition": condition}, count
-        for ns, entity, entity_counters in self._entities():
-            for condition, count in sorted(entity_counters.refusals.items()):
-                yield {"namespace": ns, "entity": entity, "condition": condition}, count
+                yield {**labels, "condition": condition}, count
 
     def _http(self) -> Iterable[Sample]:
-        for ns, counters in self._sorted():
-            for status, count in sorted(counters.http_requests.items()):
-                yield {"namespace": ns, "status": status}, count
+        for status, count in sorted(self._counters.http_requests.items()):
+            yield {"namespace": self._name, "status": status}, count
 
 
 def _billed(ns: str, key: Key) -> dict[str, str]:

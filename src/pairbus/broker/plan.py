@@ -6,7 +6,7 @@ made or brought to what it says, what it does not name stays as it is, property 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -24,6 +24,11 @@ from .description import (
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _NAME_CHARS_MAX = 50
+PORTS_MAX = 16
+# What Microsoft's emulator has, and its clients' connection strings count on; the key is public.
+EMULATOR_NAMESPACE = "sbemulatorns"
+EMULATOR_PORTS = (5672, 5300)
+EMULATOR_KEY = "SAS_KEY_VALUE"
 
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
@@ -62,7 +67,8 @@ class TopicPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePlan:
     name: str
-    port: int = 0
+    ports: tuple[int, ...] = ()
+    """None at all: any free one. All of them serve all protocols."""
     link_idle_timeout: float | None = None
     """Seconds; None leaves it to the broker."""
     keys: tuple[KeyPlan, ...] = ()
@@ -70,30 +76,59 @@ class NamespacePlan:
     topics: tuple[TopicPlan, ...] = ()
 
 
-def parse_namespace(text: str) -> tuple[str, int]:
-    """`contoso` or `contoso:5672`; a port of 0, the default, means any free one."""
-    name, separator, port_text = text.partition(":")
+def parse_namespace(text: str) -> tuple[str, tuple[int, ...]]:
+    """`contoso`, `contoso:5672` or `contoso:5672,5300`; a port of 0 means any free one, and so do no ports."""
+    name, separator, ports_text = text.partition(":")
     if not name or len(name) > _NAME_CHARS_MAX or not set(name) <= _NAME_CHARS or name[0] == "-" or name[-1] == "-":
         raise BrokerError(
             f"{text!r} can't name a namespace: lower-case letters, digits and inner dashes, at most {_NAME_CHARS_MAX}"
         )
     if not separator:
-        return name, 0
-    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise BrokerError(f"{port_text!r} in {text!r} is not a port: 0 (any free one) to 65535")
-    return name, int(port_text)
+        return name, ()
+    for port_text in ports_text.split(","):
+        if not port_text.isascii() or not port_text.isdigit() or int(port_text[-6:]) > 65535 or len(port_text) > 5:
+            raise BrokerError(f"{port_text!r} in {text!r} is not a port: 0 (any free one) to 65535")
+    ports = tuple(int(port_text) for port_text in ports_text.split(","))
+    if (wrong := wrong_ports(ports)) is not None:
+        raise BrokerError(f"{text!r} {wrong}")
+    return name, ports
+
+
+def wrong_ports(ports: Sequence[int]) -> str | None:
+    """Say what is wrong with a list of ports that are each in bounds, if anything is."""
+    if not 1 <= len(ports) <= PORTS_MAX:
+        return f"has {len(ports)} ports; allowed: 1 to {PORTS_MAX}"
+    twice = next((port for port in ports if port and ports.count(port) > 1), None)
+    return None if twice is None else f"has port {twice} twice; each port is given once"
 
 
 def choose(names: Iterable[str], plans: Iterable[NamespacePlan]) -> list[NamespacePlan]:
-    """The namespaces to serve: those named, each as planned if it is, at the port that stands with its name; with no
+    """The namespaces to serve: those named, each as planned if it is, at the ports that stand with its name; with no
     names, all that are planned."""
     by_name = {plan.name: plan for plan in plans}
     chosen = []
     for text in names:
-        name, port = parse_namespace(text)
+        name, ports = parse_namespace(text)
         plan = by_name.get(name) or NamespacePlan(name=name)
-        chosen.append(replace(plan, port=port) if ":" in text else plan)
-    return chosen or list(by_name.values())
+        chosen.append(replace(plan, ports=ports) if ports else plan)
+    chosen = chosen or list(by_name.values())
+    taken: dict[int, str] = {}
+    for plan in chosen:
+        for port in plan.ports:
+            if port and (other := taken.setdefault(port, plan.name)) != plan.name:
+                raise BrokerError(f"port {port} is given to {other} and to {plan.name}; each namespace has its own")
+    return chosen
+
+
+def as_emulator(plans: Sequence[NamespacePlan]) -> list[NamespacePlan]:
+    """One namespace, as the emulator has it: under its name and on its ports, unless others are given."""
+    if len(plans) > 1:
+        raise BrokerError(
+            f"the emulator has one namespace, not {len(plans)} ({', '.join(plan.name for plan in plans)}); name one, "
+            "or leave out --emulator"
+        )
+    (plan,) = plans or [NamespacePlan(name=EMULATOR_NAMESPACE)]
+    return [replace(plan, ports=plan.ports or EMULATOR_PORTS)]
 
 
 def new_description(plan: EntityPlan[D], new_key: Callable[[], str], now: float) -> D:

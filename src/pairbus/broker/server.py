@@ -1,4 +1,4 @@
-"""The broker: any number of namespaces in one process, each on a port of its own.
+"""The broker: any number of namespaces in one process, each on ports of its own.
 
     data/                    owner only
       ca.pem, …              the broker's own authority and certificate (certificates.py)
@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -42,13 +43,14 @@ from .description import AuthorizationRule, InvalidDescription
 from .dispatcher import Dispatcher
 from .entity import QueueEntity
 from .faults import Faults
+from .hosts import check_reach, is_loopback, own_address
 from .http_server import HttpProtocol, Request, Response, Switch
 from .keys import KeyRing, grant_on_entity
 from .listener import Listener
 from .metrics import Labels, Metrics, Sample
 from .namespace import Namespace
 from .observation import Observation
-from .plan import NamespacePlan, choose
+from .plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
 from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import HTTP_SKEW_S, Claims, verify
@@ -71,7 +73,6 @@ class NamespaceServer:
 
     def __init__(self, broker: Broker, plan: NamespacePlan) -> None:
         self.name = plan.name
-        self.port = plan.port
         self.clock = broker.clock
         self.limits = Limits()
         self.idle_timeout_s = 240.0
@@ -87,7 +88,13 @@ class NamespaceServer:
         self._folder = broker.data / plan.name
         self._keys: KeyRing
         self._journal: Journal
-        self._listener: Listener
+        self._listener = Listener(
+            broker.host,
+            plan.ports or (0,),
+            lambda: AmqpConnection(self),
+            lambda: HttpProtocol(self._answer_http),
+            broker.certificates.server_context(),
+        )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
         self._takings: set[asyncio.Task[stocktaking.Stock]] = set()
@@ -102,7 +109,17 @@ class NamespaceServer:
 
     @property
     def host(self) -> str:
-        return self._broker.host
+        """Where clients find it, which is not always the address that it listens on."""
+        return self._broker.advertise
+
+    @property
+    def port(self) -> int:
+        """The first of its ports."""
+        return self._listener.port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return self._listener.ports
 
     @property
     def journal_syncs(self) -> int:
@@ -123,18 +140,18 @@ class NamespaceServer:
 
     # -- life
 
-    async def start(self) -> None:
-        """All of it, or nothing: what was begun when a later step fails is ended again."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
+    async def reserve(self) -> None:
+        """Hold its ports before anything is done: one that is taken keeps the whole broker from starting."""
+        self._ends.push_async_callback(self._listener.close)
+        await self._listener.reserve()
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """After a failure, `stop` ends what was begun."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._keys = KeyRing.load(self._folder)
         hand_out_keys(self._keys, self._plan, self.clock())
+        if self._broker.emulator:
+            self._keys.lend(EMULATOR_KEY)
         options = Options(durability=self._broker.durability, salvage=self._broker.salvage)
         journal = Journal.open(self._folder / "journal", options)
         self._ends.push_async_callback(asyncio.to_thread, journal.close)
@@ -151,26 +168,18 @@ class NamespaceServer:
             self.namespace.tell(self.observation.witnessed)
             # after the connections have ended: from then on nothing changes any more
             self._ends.push_async_callback(self._leave, ledger)
-        self._listener = Listener(
-            self.host,
-            self.port,
-            lambda: AmqpConnection(self),
-            lambda: HttpProtocol(self._answer_http),
-            self._broker.certificates.server_context(),
-        )
-        await self._listener.start()
         self._ends.push_async_callback(self._listener.close)
         self._ends.callback(self._close_connections)
-        self.port = self._listener.port
         self._admin = AdminApi(
             self.namespace,
             lambda token, now: verify(token, now, self.authorization_rules, skew=HTTP_SKEW_S),
             self.clock,
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
-            metrics=self._broker.metrics.exposition,
+            metrics=lambda: self._broker.metrics.exposition(self.name),
             trouble=lambda: _trouble(journal),
             answered=self.observation.answered,
         )
+        await self._listener.start()
         maintenance = asyncio.create_task(self.namespace.maintain())
         self._ends.push_async_callback(_cancelled, maintenance)
         self._tick()
@@ -380,10 +389,22 @@ class Broker:
     """Namespaces by name, their data folder, and the control socket beside them."""
 
     def __init__(
-        self, data: Path, *, host: str, durability: Durability, ledger: bool, clock: Clock, salvage: bool
+        self,
+        data: Path,
+        *,
+        host: str,
+        advertise: str | None,
+        emulator: bool,
+        durability: Durability,
+        ledger: bool,
+        clock: Clock,
+        salvage: bool,
     ) -> None:
         self.data = data
         self.host = host
+        self.advertise = advertise or own_address(host)
+        check_reach(host, advertise, emulator)
+        self.emulator = emulator
         self.durability = durability
         self.salvage = salvage
         self.keeps_ledger = ledger
@@ -402,28 +423,29 @@ class Broker:
 
     async def start(self, namespaces: Iterable[str], plans: Iterable[NamespacePlan] = ()) -> None:
         """The namespaces that are named, each with its plan if there is one; or all that have a plan."""
-        wanted = choose(namespaces, plans)
+        wanted = as_emulator(choose(namespaces, plans)) if self.emulator else choose(namespaces, plans)
         names = [plan.name for plan in wanted]
         if not wanted:
             raise BrokerError("no namespace was named; give at least one, such as 'contoso'")
         if len(set(names)) != len(names):
             raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.certificates = certificates.ensure(self.data, [self.host, "localhost", *names], self.clock())
+        # absolute: whoever is told of ca_file may be in another folder
+        self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
         self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)
         self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
-        self.metrics.gauge("pings", "Pings confirmed and not stored, since the start.", self._pings)
+        self.metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
         self.metrics.gauge("connections", "Connections open now.", self._connections)
-        self.metrics.gauge("journal_syncs", "Syncs of the journal since the start.", self._syncs)
+        self.metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
         try:
-            for plan in wanted:
-                server = NamespaceServer(self, plan)
-                try:
-                    await server.start()
-                except (JournalError, OSError) as error:
-                    bare = isinstance(error, OSError) and error.filename is None and error.strerror
-                    raise BrokerError(f"namespace {plan.name!r} can't be served: {bare or error}") from error
-                self.namespaces[plan.name] = server
+            self.namespaces = {plan.name: NamespaceServer(self, plan) for plan in wanted}
+            for begin in (NamespaceServer.reserve, NamespaceServer.start):
+                for server in self.namespaces.values():
+                    try:
+                        await begin(server)
+                    except (JournalError, OSError) as error:
+                        bare = isinstance(error, OSError) and error.filename is None and error.strerror
+                        raise BrokerError(f"namespace {server.name!r} can't be served: {bare or error}") from error
             commands = Commands(
                 {name: server.faults for name, server in self.namespaces.items()},
                 self._status,
@@ -456,42 +478,49 @@ class Broker:
         for server in self.namespaces.values():
             await server.stop()
 
+    def _host_names(self, namespaces: Iterable[str]) -> list[str]:
+        """What the certificate has to name: whatever a client may call this machine."""
+        own = [] if is_loopback(self.host) else [socket.gethostname()]
+        return [self.host, self.advertise, *own, "localhost", *namespaces]
+
     def _status(self) -> dict[str, Any]:
         return {
             "status": {
-                name: {"host": server.host, "port": server.port, "connections": len(server.connections)}
+                name: {
+                    "host": server.host,
+                    "port": server.port,
+                    "ports": list(server.ports),
+                    "connections": len(server.connections),
+                }
                 for name, server in self.namespaces.items()
             }
         }
 
-    def _entities(self) -> Iterator[tuple[Labels, QueueEntity]]:
+    def _entities(self, name: str) -> Iterator[tuple[Labels, QueueEntity]]:
         """Queues and subscriptions: what holds messages that somebody can receive."""
-        for name, server in self.namespaces.items():
-            namespace = server.namespace
-            subscriptions = [each for topic in namespace.topics.values() for each in topic.subscriptions.values()]
-            for entity in [*namespace.queues.values(), *subscriptions]:
-                yield {"namespace": name, "entity": entity.active.path}, entity
+        namespace = self.namespaces[name].namespace
+        subscriptions = [each for topic in namespace.topics.values() for each in topic.subscriptions.values()]
+        for entity in [*namespace.queues.values(), *subscriptions]:
+            yield {"namespace": name, "entity": entity.active.path}, entity
 
-    def _depths(self) -> Iterator[Sample]:
-        for labels, entity in self._entities():
+    def _depths(self, name: str) -> Iterator[Sample]:
+        for labels, entity in self._entities(name):
             for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
                 yield {**labels, "state": state}, count
 
-    def _connections(self) -> Iterator[Sample]:
-        for name, server in self.namespaces.items():
-            yield {"namespace": name}, len(server.connections)
+    def _connections(self, name: str) -> Iterator[Sample]:
+        yield {"namespace": name}, len(self.namespaces[name].connections)
 
-    def _syncs(self) -> Iterator[Sample]:
-        for name, server in self.namespaces.items():
-            yield {"namespace": name}, server.journal_syncs
+    def _syncs(self, name: str) -> Iterator[Sample]:
+        yield {"namespace": name}, self.namespaces[name].journal_syncs
 
-    def _pings(self) -> Iterator[Sample]:
-        for name, server in self.namespaces.items():
-            for entity in [*server.namespace.queues.values(), *server.namespace.topics.values()]:
-                yield {"namespace": name, "entity": entity.name}, entity.pings
+    def _pings(self, name: str) -> Iterator[Sample]:
+        namespace = self.namespaces[name].namespace
+        for entity in [*namespace.queues.values(), *namespace.topics.values()]:
+            yield {"namespace": name, "entity": entity.name}, entity.pings
 
-    def _sizes(self) -> Iterator[Sample]:
-        for labels, entity in self._entities():
+    def _sizes(self, name: str) -> Iterator[Sample]:
+        for labels, entity in self._entities(name):
             yield labels, entity.size_bytes
 
 
@@ -500,19 +529,34 @@ async def serve(
     *namespaces: str,
     data: str | Path,
     host: str = "127.0.0.1",
+    advertise: str | None = None,
+    emulator: bool = False,
     durability: Durability = "default",
     ledger: bool = False,
     config: str | Path | None = None,
     clock: Clock = time.time,
     salvage: bool = False,
 ) -> AsyncIterator[Broker]:
-    """Serves the namespaces (`"contoso"` or `"contoso:5672"`) on this loop until the block is left.
+    """Serves the namespaces (`"contoso"`, `"contoso:5672"` or `"contoso:5672,5300"`) on this loop until the block is
+    left. Every port serves all protocols.
 
-    `config` is a file that says what is in them; without names, all namespaces of that file are served. `salvage`:
-    although confirmed records are damaged, which are lost then; what they were is logged.
+    `config` is a file that says what is in them; without names, all namespaces of that file are served. `advertise` is
+    the host name or address that clients are told: by default `host`, or where that means all addresses (`0.0.0.0`,
+    `::`) one of this machine's. `emulator`: one namespace with the ports and the key of Microsoft's emulator, on
+    loopback only, since everybody knows that key. `salvage`: although confirmed records are damaged, which are lost
+    then; what they were is logged.
     """
     plans = [] if config is None else read_config(Path(config))
-    broker = Broker(Path(data), host=host, durability=durability, ledger=ledger, clock=clock, salvage=salvage)
+    broker = Broker(
+        Path(data),
+        host=host,
+        advertise=advertise,
+        emulator=emulator,
+        durability=durability,
+        ledger=ledger,
+        clock=clock,
+        salvage=salvage,
+    )
     await broker.start(namespaces, plans)
     try:
         yield broker
@@ -525,6 +569,8 @@ def serve_sync(
     *namespaces: str,
     data: str | Path,
     host: str = "127.0.0.1",
+    advertise: str | None = None,
+    emulator: bool = False,
     durability: Durability = "default",
     ledger: bool = False,
     config: str | Path | None = None,
@@ -547,6 +593,8 @@ def serve_sync(
                 *namespaces,
                 data=data,
                 host=host,
+                advertise=advertise,
+                emulator=emulator,
                 durability=durability,
                 ledger=ledger,
                 config=config,

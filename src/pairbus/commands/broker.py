@@ -34,7 +34,7 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
         raise click.BadParameter(str(error)) from None
     for name in names:
         if names.count(name) > 1:
-            raise click.BadParameter(f"{name} is given more than once; a namespace has one port")
+            raise click.BadParameter(f"{name} is given more than once; give all its ports at once: {name}:5671,5672")
     return specs
 
 
@@ -42,11 +42,11 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
 @click.option(
     "--namespace",
     "namespaces",
-    metavar="NAME[:PORT]",
+    metavar="NAME[:PORT,PORT…]",
     callback=_check_namespaces,
     multiple=True,
-    help="A namespace to serve, once for each; without a port, or with port 0, any free one. "
-    "May be left out when --config names some: then all of those.",
+    help="A namespace to serve, once for each; without a port, or with port 0, any free one. Every port serves AMQP, "
+    "TLS, WebSocket and HTTP. May be left out when --config names some (then all of those), and with --emulator.",
 )
 @click.option(
     "--data",
@@ -59,7 +59,19 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
     type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML file, or the Config.json of Microsoft's emulator: the entities to make where they are missing.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 is all.")
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="The host name or address that clients are told and that the certificate names; by default --host, or for "
+    "0.0.0.0 an address of this machine.",
+)
+@click.option(
+    "--emulator",
+    is_flag=True,
+    help="Stand in for Microsoft's emulator: namespace sbemulatorns on the ports 5672 and 5300, unless others are "
+    "given, and its key SAS_KEY_VALUE, which everybody knows; so on loopback only.",
+)
 @click.option(
     "--durability",
     type=click.Choice(get_args(Durability)),
@@ -74,26 +86,36 @@ def broker(
     data: Path,
     config: Path | None,
     host: str,
+    advertise: str | None,
+    emulator: bool,
     durability: Durability,
     ledger: bool,
     salvage: bool,
 ) -> None:
     """Run one or more namespaces until SIGTERM or Ctrl-C.
 
-    When ready, prints one JSON line per namespace: namespace, host, port, connection_string, ca_file.
+    When ready, prints one JSON line per namespace: namespace, host, port (the first of ports),
+    ports, connection_string, ca_file.
 
     \b
     Examples:
       pairbus broker --namespace contoso --data ./data
       pairbus broker --namespace contoso:5671 --namespace backup --data ./data --ledger
       pairbus broker --config broker.toml --data ./data
+      pairbus broker --emulator --config Config.json --data ./data
+      pairbus broker --namespace contoso:5671,443 --host 0.0.0.0 --advertise bus.example --data ./data
     """
     import asyncio
     import signal
 
+    from pairbus.broker.hosts import check_reach, is_loopback
     from pairbus.broker.server import serve
 
-    if not namespaces and config is None:
+    try:
+        check_reach(host, advertise, emulator)
+    except PairbusError as error:
+        raise click.UsageError(str(error)) from None
+    if not namespaces and config is None and not emulator:
         raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
 
     async def run() -> None:
@@ -103,15 +125,30 @@ def broker(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with serve(
-            *namespaces, data=data, host=host, durability=durability, ledger=ledger, config=config, salvage=salvage
+            *namespaces,
+            data=data,
+            host=host,
+            advertise=advertise,
+            emulator=emulator,
+            durability=durability,
+            ledger=ledger,
+            config=config,
+            salvage=salvage,
         ) as running:
+            if not is_loopback(host):
+                click.echo(
+                    f"pairbus: warning: others can reach this broker on {host}; what clients send with the connection "
+                    "string below is not encrypted. For TLS take UseDevelopmentEmulator=true out and trust ca_file",
+                    err=True,
+                )
             for served in running.namespaces.values():
                 ready = {
                     "namespace": served.name,
                     "host": served.host,
                     "port": served.port,
+                    "ports": list(served.ports),
                     "connection_string": served.connection_string,
-                    "ca_file": str(served.ca_file),
+                    "ca_file": served.ca_file,
                 }
                 click.echo(json.dumps(ready))
             sys.stdout.flush()
