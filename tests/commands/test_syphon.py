@@ -177,10 +177,10 @@ class TestBacklog:
         pair.divert(0, [diverted("orders", "m1"), diverted("orders", "m2")])
         assert run("backlog", "--fail-depth", "2", "--fail-age", "3600").code == 0
         result = run("backlog", "--fail-depth", "1")
-        assert result.code == 2
+        assert result.code == 4
         assert "2 messages, more than --fail-depth 1" in result.err
         result = run("backlog", "--fail-age", "0")
-        assert result.code == 2
+        assert result.code == 4
         assert "more than --fail-age 0" in result.err
 
     def test_p36_warns_when_nothing_drains(self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

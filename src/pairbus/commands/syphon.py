@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pairbus.syphon.progress import Report
 
 UNAVAILABLE: Final = 3
-PAST_A_LIMIT: Final = 2
+PAST_A_LIMIT: Final = 4
 INTERRUPTED: Final = 130
 COUNT: Final = 10
 #: How often progress is told: to a person at a terminal, to a log, as JSON.
@@ -403,13 +403,13 @@ def _size(count: float) -> str:
 @_count(None, "Look at the backlog queues 0 to N-1. By default all that exist; without the Manage right 0 to 9.")
 @ca_file_option
 @click.option(
-    "--fail-depth", type=click.IntRange(min=0), metavar="N", help="Exit code 2 with more than N messages in all."
+    "--fail-depth", type=click.IntRange(min=0), metavar="N", help="Exit code 4 with more than N messages in all."
 )
 @click.option(
     "--fail-age",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Exit code 2 with a message older than that.",
+    help="Exit code 4 with a message older than that.",
 )
 @json_option
 def backlog(
@@ -424,7 +424,7 @@ def backlog(
 ) -> None:
     """Depth, age and destinations of each backlog queue. Nothing is taken away.
 
-    Without the Manage right it peeks. Warns when messages wait and nothing drains them. The exit code is 2 past
+    Without the Manage right it peeks. Warns when messages wait and nothing drains them. The exit code is 4 past
     --fail-depth or --fail-age, for alerting.
 
     \b
