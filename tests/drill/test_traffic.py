@@ -1,19 +1,28 @@
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 
 from pairbus.drill.plan import BODY_BYTES
-from pairbus.drill.traffic import parcels
+from pairbus.drill.traffic import Parcel, parcels, traffic_ends
+
+
+def planned(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> list[Parcel]:
+    return list(
+        itertools.takewhile(lambda each: each.at_s < seconds, parcels(entity, messages, seconds, list_size, seed))
+    )
 
 
 def test_the_same_seed_gives_the_same_messages() -> None:
-    assert list(parcels("orders", 50, 10.0, 1, 7)) == list(parcels("orders", 50, 10.0, 1, 7))
-    assert list(parcels("orders", 50, 10.0, 1, 7)) != list(parcels("orders", 50, 10.0, 1, 8))
+    assert planned("orders", 50, 10.0, 1, 7) == planned("orders", 50, 10.0, 1, 7)
+    assert planned("orders", 50, 10.0, 1, 7) != planned("orders", 50, 10.0, 1, 8)
 
 
 @pytest.mark.parametrize(("messages", "list_size"), [(1, 1), (50, 1), (50, 7), (49, 50)])
 def test_every_message_is_sent_once_and_in_time(messages: int, list_size: int) -> None:
-    made = list(parcels("orders", messages, 10.0, list_size, 1))
+    made = planned("orders", messages, 10.0, list_size, 1)
     ids = [each for parcel in made for each in parcel.ids]
     assert len(ids) == len(set(ids)) == messages
     times = [parcel.at_s for parcel in made]
@@ -27,6 +36,23 @@ def test_ids_say_where_a_message_belongs() -> None:
 
 
 def test_bodies_keep_to_their_bounds() -> None:
-    sizes = {len(body) for parcel in parcels("orders", 300, 10.0, 1, 1) for body in parcel.bodies}
+    sizes = {len(body) for parcel in planned("orders", 300, 10.0, 1, 1) for body in parcel.bodies}
     assert min(sizes) >= BODY_BYTES[0] and max(sizes) <= BODY_BYTES[1]
     assert len(sizes) > 100
+
+
+@pytest.mark.parametrize(("messages", "list_size"), [(1, 1), (50, 1), (50, 7), (49, 50)])
+def test_after_what_is_planned_it_goes_on_at_the_same_pace(messages: int, list_size: int) -> None:
+    made = list(itertools.islice(parcels("orders", messages, 10.0, list_size, 1), 3 * (messages // list_size + 1)))
+    ids = [each for parcel in made for each in parcel.ids]
+    assert len(ids) == len(set(ids)) > messages
+    assert [each.at_s for each in made] == sorted(each.at_s for each in made)
+    more = [each for each in made if each.at_s >= 10.0]
+    assert all(len(each.ids) == list_size for each in more)
+
+
+@pytest.mark.parametrize(
+    ("told_at", "ends"), [(None, math.inf), (3.0, 42.0), (32.1, 42.0), (41.9, 42.0), (42.0, 52.0), (100.0, 110.0)]
+)
+def test_a_sender_sends_all_that_is_planned_and_goes_on_until_it_is_told(told_at: float | None, ends: float) -> None:
+    assert traffic_ends(42.0, 10.0, told_at) == ends

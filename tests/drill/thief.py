@@ -1,7 +1,6 @@
 """A drill with a thief: at the end of the outage somebody takes one message out of the backlog and is gone with it.
 
-He waits until everything was sent, so that the outage lasts longer than the traffic: the primary's return must be found
-all the same.
+He waits until as many were sent as are planned, so that the outage lasts longer than the plan says: the sender goes on.
 
 `python -m tests.drill.thief FOLDER`: the drill must end with exit code 1 and name the message.
 """

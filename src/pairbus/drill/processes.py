@@ -153,6 +153,10 @@ class Application(Child):
         if not self._is_ready.is_set():
             raise self.failure("did not begin")
 
+    async def enough(self) -> None:
+        """A sender goes on until it hears this."""
+        await self.write("enough")
+
     async def finished(self) -> None:
         """Until it has done its work. It stays, with its client open, until it is told to stop."""
         await self._heard_of(self._has_finished, None)

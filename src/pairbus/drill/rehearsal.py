@@ -101,6 +101,7 @@ class Rehearsal:
         # it locks then it leaves to its lock's end.
         await _ended(warming)
         await self._outage(sending)
+        await sender.enough()
         await self._healthy_again()
         self._say("syphon", f"{self.plan.engine} drains the backlog, {self.story.tally.depth:,} messages")
         began = time.time()
@@ -167,6 +168,7 @@ class Rehearsal:
             "ledger": str(self.ledgers / role),
             "entities": entities,
             "seed": self.plan.seed,
+            "after_s": self.plan.after_s,
             "pairing": self.plan.pairing,
             # The SDK's own retries would only delay the news: pairing is there for the sender, and the drill's
             # receiver makes its receivers anew.
@@ -242,10 +244,10 @@ class Rehearsal:
         return task
 
     async def _pause(self, seconds: float, sending: asyncio.Future[None]) -> None:
-        """A sender that fails ends the drill at once; one that is done early does not."""
+        """A sender that fails ends the drill at once."""
+        began = time.monotonic()
         await asyncio.wait({sending}, timeout=seconds)
         if sending.done():
-            began = time.monotonic()
             sending.result()
             await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
 

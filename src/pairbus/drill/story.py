@@ -179,8 +179,10 @@ class Story:
 
     def status(self) -> str:
         tally = self.tally
+        # after a slow start of Spark there are more than planned: the sender goes on until the outage is over
+        planned = f" of {self.plan.messages:,}" if tally.confirmed <= self.plan.messages else ""
         return (
-            f"sent {tally.confirmed:,} of {self.plan.messages:,} ({tally.diverted:,} to the backlog), "
+            f"sent {tally.confirmed:,}{planned} ({tally.diverted:,} to the backlog), "
             f"raised {tally.raised:,}, received {tally.received:,}, backlog {tally.depth:,}"
         )
 

@@ -7,6 +7,8 @@ one that is missing can be named.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -25,13 +27,24 @@ class Parcel(NamedTuple):
 
 
 def parcels(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> Iterator[Parcel]:
+    """So many messages in so many seconds, and then more at the same pace, without end."""
     count = -(-messages // list_size)
     width = len(str(messages))
-    for index in range(count):
-        numbers = range(index * list_size, min(messages, (index + 1) * list_size))
+    for index in itertools.count():
+        # the last of those that are planned may be a short list
+        first = index * list_size if index < count else messages + (index - count) * list_size
+        numbers = range(first, min(messages, first + list_size) if index < count else first + list_size)
         ids = [f"{entity}-{number + 1:0{width}d}" for number in numbers]
         at_s = (index + JITTER * _dice(seed, ids[0], "when")) * seconds / count
         yield Parcel(at_s, ids, [_body(seed, each) for each in ids])
+
+
+def traffic_ends(seconds: float, after_s: float, told_at: float | None) -> float:
+    """When a sender stops that was told so at that time, in seconds after the traffic began. It sends all that is
+    planned; where the outage took longer than that, it goes on for a while, so that the return is seen."""
+    if told_at is None:
+        return math.inf
+    return seconds if told_at < seconds else told_at + after_s
 
 
 def _body(seed: int, message_id: str) -> bytes:

@@ -1,9 +1,9 @@
 """A process of the drill's: `python -m pairbus.drill.worker sender|receiver`, an application on the paired client.
 
 Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when stdin says `stop` or
-ends: so nothing is left running when the drill itself is killed. A sender that has sent everything says so and stays:
-its pings find out when the primary is back. Decides nothing: what is sent when is reckoned in `traffic.py`, what the
-facts mean in `story.py`.
+ends: so nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`, however long
+Spark's start or the outage take; then it says that it has finished, and stays with its client open until `stop`.
+Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `story.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import ServiceBusClient
-from pairbus.drill.traffic import Parcel, parcels
+from pairbus.drill.traffic import Parcel, parcels, traffic_ends
 from pairbus.pairing.events import Event, PingFailed, PingSucceeded, StateChanged
 from pairbus.pairing.observers import Observer, RouteWord
 
@@ -98,7 +98,7 @@ def announced(event: Event) -> None:
             say({"fact": "ping", "entity": event.entity, "ok": isinstance(event, PingSucceeded)})
 
 
-async def send(settings: dict[str, Any], client: ServiceBusClient) -> None:
+async def send(settings: dict[str, Any], client: ServiceBusClient, told: Told) -> None:
     counts = Counts()
     client.observe(counts)
     client.subscribe(announced)
@@ -107,7 +107,7 @@ async def send(settings: dict[str, Any], client: ServiceBusClient) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             for each in settings["entities"]:
-                tasks.create_task(_send_to(client, each, settings["seed"], begins, counts))
+                tasks.create_task(_send_to(client, each, settings, begins, counts, told))
     finally:
         telling.cancel()
     counts.tell()
@@ -115,13 +115,26 @@ async def send(settings: dict[str, Any], client: ServiceBusClient) -> None:
     await asyncio.Event().wait()
 
 
-async def _send_to(client: ServiceBusClient, entity: dict[str, Any], seed: int, begins: float, counts: Counts) -> None:
+async def _send_to(
+    client: ServiceBusClient,
+    entity: dict[str, Any],
+    settings: dict[str, Any],
+    begins: float,
+    counts: Counts,
+    told: Told,
+) -> None:
     name = entity["name"]
     loop = asyncio.get_running_loop()
     make = client.get_topic_sender if entity["is_topic"] else client.get_queue_sender
     async with make(name) as sender:
-        for parcel in parcels(name, entity["messages"], entity["seconds"], entity["list_size"], seed):
-            await asyncio.sleep(begins + parcel.at_s - loop.time())
+        seconds = entity["seconds"]
+        for parcel in parcels(name, entity["messages"], seconds, entity["list_size"], settings["seed"]):
+            due = begins + parcel.at_s
+            await told.enough_before(due)
+            told_at = None if told.enough_at is None else told.enough_at - begins
+            if parcel.at_s >= traffic_ends(seconds, settings["after_s"], told_at):
+                return
+            await asyncio.sleep(due - loop.time())
             began = loop.time()
             try:
                 await sender.send_messages(_messages(parcel))
@@ -153,7 +166,7 @@ class Received:
         say({"fact": "received", "count": len(self.ids), "settled": len(self.settled)})
 
 
-async def receive(settings: dict[str, Any], client: ServiceBusClient) -> None:
+async def receive(settings: dict[str, Any], client: ServiceBusClient, told: Told) -> None:
     received = Received()
     telling = asyncio.create_task(_keep_telling(received.tell))
     try:
@@ -211,13 +224,33 @@ async def _keep_telling(tell: Callable[[], None]) -> None:
         tell()
 
 
-async def _told_to_stop(stdin: asyncio.StreamReader) -> None:
+class Told:
+    """What stdin has said so far; `enough_at` by the loop's clock."""
+
+    def __init__(self) -> None:
+        self.enough_at: float | None = None
+        self._enough = asyncio.Event()
+
+    def enough(self) -> None:
+        self.enough_at = asyncio.get_running_loop().time()
+        self._enough.set()
+
+    async def enough_before(self, due: float) -> None:
+        """Wait until then, or until it is told."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await self._enough.wait()
+
+
+async def _told_to_stop(stdin: asyncio.StreamReader, told: Told) -> None:
     while line := await stdin.readline():
+        if line.strip() == b"enough":
+            told.enough()
         if line.strip() == b"stop":
             return
 
 
-async def _work(role: str, settings: dict[str, Any]) -> None:
+async def _work(role: str, settings: dict[str, Any], told: Told) -> None:
     client = await ServiceBusClient.paired(
         settings["primary"],
         settings["secondary"],
@@ -228,15 +261,16 @@ async def _work(role: str, settings: dict[str, Any]) -> None:
     )
     async with client:
         say({"fact": "ready"})
-        await (send if role == "sender" else receive)(settings, client)
+        await (send if role == "sender" else receive)(settings, client, told)
 
 
 async def main(role: str) -> None:
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     settings = json.loads(await stdin.readline())
-    work = asyncio.create_task(_work(role, settings))
-    stop = asyncio.create_task(_told_to_stop(stdin))
+    told = Told()
+    work = asyncio.create_task(_work(role, settings, told))
+    stop = asyncio.create_task(_told_to_stop(stdin, told))
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if not work.done():
