@@ -237,6 +237,43 @@ def test_a_wrong_call_is_one_line(run: Any, arguments: list[str], says: str) -> 
     assert "--help`" in result.err
 
 
+def test_nothing_raw_of_the_system_reaches_the_user(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/data/keys.json")
+
+    monkeypatch.setattr("pairbus.broker.control.request", fail)
+    result = run("fault", "--data", ".", "contoso")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "pairbus: /data/keys.json: Permission denied; let this user have it, or name another\n"
+
+
+class TestOutput:
+    """Where it goes is not always there to take it."""
+
+    COMMAND = (sys.executable, "-m", "pairbus", "--help")
+
+    def test_a_reader_that_is_gone_is_no_error_to_talk_about(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(self.COMMAND, stdout=writer, stderr=subprocess.PIPE, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk_is_one_line(self) -> None:
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(self.COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            1, "pairbus: the output: No space left on device; free some space\n"
+        )  # fmt: skip
+
+    def test_an_output_that_is_closed_is_no_traceback(self) -> None:
+        done = subprocess.run(
+            ["sh", "-c", '"$0" "$@" >&-', *self.COMMAND], stderr=subprocess.PIPE, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @contextmanager
 def broker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "pairbus", "broker", *arguments]

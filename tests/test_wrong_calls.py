@@ -34,6 +34,9 @@ FILES = {
     "ledger-text/a.jsonl": b"hello world\n",
     "ledger-other/a.jsonl": b'{"schema": 99, "writer": "somebody"}\n',
     "nothing/here.txt": b"",
+    "odd-keys/contoso/keys.json/in-place-of-a-file": b"",
+    "odd-ca/ca.pem/in-place-of-a-file": b"",
+    "odd-namespace/contoso": b"in place of a folder",
 }
 NO_FILE = "No such file or directory"
 WANTED = "a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential) is wanted"
@@ -74,6 +77,14 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("--namespace a --advertise http://bus.example --data d", 2,
          "'http://bus.example' can't be advertised; give the host name or address that clients reach this machine by, "
          "without a scheme and without a port"),
+        ("--namespace contoso --data text/d", 1,
+         "the data folder can't be made: text/d: Not a directory; a part of that path is a file; name another"),
+        ("--namespace contoso --data odd-keys", 1,
+         "namespace 'contoso' can't be served: odd-keys/contoso/keys.json: Is a directory; move the folder away, or name "
+         "a file"),
+        ("--namespace contoso --data odd-ca", 1, "…/odd-ca/ca.pem: Is a directory; move the folder away, or name a file"),
+        ("--namespace contoso --data odd-namespace", 1,
+         "namespace 'contoso' can't be served: odd-namespace/contoso: File exists; move it away, or name another"),
         ("--namespace contoso --data data", 1,
          "namespace 'contoso' can't be served: data/contoso/journal is in use by process …; stop it or use another folder"),
     ],
@@ -271,7 +282,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A broker in another process, so that its own log is not taken for the command's."""
     folder = tmp_path_factory.mktemp("wrong")
     for name, content in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(content)
     (folder / "broker.toml").write_text(
         "[[namespaces.contoso.queues]]\nname = 'orders'\n[[namespaces.contoso.queues]]\nname = 'talks'\n"

@@ -1,13 +1,16 @@
 """The command line: what is typed becomes a call, what comes back becomes lines and an exit code.
 
 Results go to stdout, everything else to stderr. An error is one line that says what to do; `--debug` shows the
-traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted.
+traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted, 141 nobody reads the
+output any more (`| head`): as of a program that the signal SIGPIPE ends, and as silent.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -21,9 +24,32 @@ from pairbus.commands.entities import peek, purge, send
 from pairbus.commands.move import archive, move, restore
 from pairbus.commands.reports import audit, availability
 from pairbus.commands.syphon import backlog, provision, syphon
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, file_problem
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+
+
+class _OutputClosed(Exception):
+    """Nobody reads our output. Not an OSError: click would end the process by itself, with the code of a failure."""
+
+
+class _Commands(click.Group):
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        # `--help` prints here
+        with _unread():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _unread():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _OutputClosed from None
 
 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -36,7 +62,7 @@ _debug = click.option(
 )
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pairbus")
 @_debug
 def cli() -> None:
@@ -85,16 +111,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = exit_request.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except _OutputClosed:
+        code = UNREAD
     except Exception as error:
         if state.get("debug"):
             raise
         code = _report(error)
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`); Python would say so once more at exit.
+        if sys.stdout is not None:  # it was closed by whoever called us
+            sys.stdout.flush()
+    except OSError as error:
+        # Python would try, and say so, once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = code or FAILED
+        if not isinstance(error, BrokenPipeError) and not code:
+            code = _report(error)
+        code = code or UNREAD
     raise SystemExit(code)
 
 
@@ -108,10 +139,11 @@ def _report(error: Exception) -> int:
         case click.ClickException():
             click.echo(f"pairbus: {error.format_message()}", err=True)
             return FAILED
-        case BrokenPipeError():
-            return FAILED
         case PairbusError():
             click.echo(f"pairbus: {error}", err=True)
+            return FAILED
+        case OSError() if error.strerror:
+            click.echo(f"pairbus: {file_problem(error)}", err=True)
             return FAILED
         case _:
             text = " ".join(str(error).split()) or "no further word"

@@ -35,6 +35,31 @@ Every message names what was wrong, the value, and what would be right or what t
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+_NEXT_STEPS: Final = {
+    errno.ENOENT: "check the path, or name another",
+    errno.EACCES: "let this user have it, or name another",
+    errno.EPERM: "let this user have it, or name another",
+    errno.ENOTDIR: "a part of that path is a file; name another",
+    errno.EISDIR: "move the folder away, or name a file",
+    errno.EEXIST: "move it away, or name another",
+    errno.EROFS: "its file system can't be written to; name another",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENAMETOOLONG: "name a shorter one",
+}
+
+
+def file_problem(error: OSError) -> str:
+    """What the system said, of which file, and the next step, on one line."""
+    subject = "the output" if error.filename is None and error.errno == errno.ENOSPC else error.filename
+    said = error.strerror or str(error)
+    step = _NEXT_STEPS.get(error.errno or 0, "run it with --debug to see where")
+    return " ".join(f"{'' if subject is None else f'{subject}: '}{said}; {step}".split())
+
 
 class PairbusError(Exception):
     """Root of what pairbus raises."""
