@@ -90,13 +90,15 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
     ],
     "fault": [
         ("contoso no-send", 2, "Missing option '--data'"),
-        ("--data data contoso no-snd", 2, "there is no fault 'no-snd'; the kinds are unreachable, …"),
+        ("--data data contoso no-snd", 2, "there is no fault 'no-snd'; did you mean 'no-send'? the kinds are unreachable, …"),
         ("--data data contoso throttle", 2, "throttle needs a rate: operations a second, 0 (none) to 1000000000"),
         ("--data data contoso no-send --for soon", 2, "Invalid value for '--for': 'soon' is not a valid float"),
         ("--data missing contoso no-send", 1, f"the data folder missing can't be opened: {NO_FILE}; name another"),
         ("--data nothing contoso no-send", 1,
          "no broker serves nothing: it has no control.sock; start one with `pairbus broker --data nothing`"),
         ("--data data northwind no-send", 1, "no namespace 'northwind' is served here; there is contoso"),
+        ("--data data Contso no-send", 1,
+         "no namespace 'Contso' is served here; did you mean 'contoso'? there is contoso"),
     ],
     "syphon": [
         ("", 2, "Missing option '--primary' (env var: 'PAIRBUS_PRIMARY')"),

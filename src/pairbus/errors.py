@@ -35,7 +35,9 @@ Every message names what was wrong, the value, and what would be right or what t
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Iterable
 from typing import Final
 
 _NEXT_STEPS: Final = {
@@ -59,6 +61,13 @@ def file_problem(error: OSError) -> str:
     said = error.strerror or str(error)
     step = _NEXT_STEPS.get(error.errno or 0, "run it with --debug to see where")
     return " ".join(f"{'' if subject is None else f'{subject}: '}{said}; {step}".split())
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint with a blank after it, or nothing where no known word is near; letter case makes no difference."""
+    by_key = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), by_key, n=1, cutoff=0.6)
+    return f"did you mean {by_key[near[0]]!r}? " if near else ""
 
 
 class PairbusError(Exception):

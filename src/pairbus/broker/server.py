@@ -122,6 +122,11 @@ class NamespaceServer:
         return self._listener.ports
 
     @property
+    def entity_names(self) -> list[str]:
+        """Its queues and topics."""
+        return [each.name for each in (*self.namespace.queues.values(), *self.namespace.topics.values())]
+
+    @property
     def journal_syncs(self) -> int:
         return self._journal.syncs
 
@@ -456,6 +461,7 @@ class Broker:
                 self._status,
                 lambda wanted, now, done: self.namespaces[wanted.namespace].grant(wanted, now, done),
                 lambda name, done: self.namespaces[name].take_stock(done),
+                lambda name: self.namespaces[name].entity_names,
             )
 
             async def answer(message: dict[str, Any]) -> dict[str, Any]:
