@@ -69,6 +69,8 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("--namespace contoso:5671, --data d", 2, "Invalid value for '--namespace': '' in 'contoso:5671,' is not a port: …"),
         ("--namespace a:7001 --namespace b:7002,7001 --data d", 1,
          "port 7001 is given to a and to b; each namespace has its own"),
+        ("--namespace contoso --host nowhere.invalid --data d", 1,
+         "namespace 'contoso' can't be served: can't listen on nowhere.invalid: …; give an address or a name of this machine"),
         ("--emulator --host 0.0.0.0 --data d", 2,
          "the emulator is not served on 0.0.0.0: everybody knows its key, so it is for this machine only; leave out "
          "--host, or leave out --emulator"),
