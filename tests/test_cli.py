@@ -144,7 +144,7 @@ class TestFault:
         assert faults["contoso"].active(NOW) == [Fault("throttle", entity="orders", rate=2.5, until=NOW + 30)]
         assert run("fault", "--data", data, "contoso", "latency", "--delay", "0.2").code == 0
         result = run("fault", "--data", data, "contoso")
-        assert result.out == "contoso: throttle on orders rate 2.5/s\ncontoso: latency delay 0.2 s\n"
+        assert result.out == "contoso: throttle on orders rate 2.5/s for 30 s more\ncontoso: latency delay 0.2 s\n"
         result = run("fault", "--data", data, "contoso", "throttle", "--clear")
         assert result.out == "contoso: 1 cleared\ncontoso: latency delay 0.2 s\n"
         result = run("fault", "--data", data, "contoso", "--clear")

@@ -80,13 +80,13 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
          "'http://bus.example' can't be advertised; give the host name or address that clients reach this machine by, "
          "without a scheme and without a port"),
         ("--namespace contoso --data text/d", 1,
-         "the data folder can't be made: text/d: Not a directory; a part of that path is a file; name another"),
+         "the data folder can't be made: …/text: File exists; move it away, or name another"),
         ("--namespace contoso --data odd-keys", 1,
          "namespace 'contoso' can't be served: odd-keys/contoso/keys.json: Is a directory; move the folder away, or name "
          "a file"),
         ("--namespace contoso --data odd-ca", 1, "…/odd-ca/ca.pem: Is a directory; move the folder away, or name a file"),
         ("--namespace contoso --data odd-namespace", 1,
-         "namespace 'contoso' can't be served: odd-namespace/contoso: File exists; move it away, or name another"),
+         "namespace 'contoso' can't be served: …/odd-namespace/contoso: File exists; move it away, or name another"),
         ("--namespace contoso --data data", 1,
          "namespace 'contoso' can't be served: data/contoso/journal is in use by process …; stop it or use another folder"),
     ],

@@ -18,6 +18,7 @@
     ├── InvalidOption           an option or column that Spark's source refuses   (spark/options.py)
     ├── NotSent                 rows that no broker confirmed                     (spark/writer.py)
     ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/choosing.py)
+    ├── BadLocation             a path or URL that reports cannot go to           (spark/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
     ├── JavaNotFound            Spark has no Java to run on                       (spark/java.py)
     ├── PriceError              a price book that cannot be used                  (cost/prices.py)

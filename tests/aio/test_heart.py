@@ -11,7 +11,14 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationT
 
 from pairbus.aio import heart as heart_module
 from pairbus.pairing.errors import ForkedClientError, WrongLoopError
-from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucceeded, StateChanged
+from pairbus.pairing.events import (
+    BacklogQueueReturned,
+    Event,
+    PairingCompleted,
+    PingFailed,
+    PingSucceeded,
+    StateChanged,
+)
 from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
 
@@ -127,6 +134,30 @@ async def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
         given.heart.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1)]
     assert "not my day" in caplog.text
+
+
+async def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeStage) -> None:
+    given = stage()
+    heard: list[Event] = []
+    awaited: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise GeneratorExit
+
+    async def cancelled(event: Event) -> None:
+        awaited.append(event)
+        raise asyncio.CancelledError
+
+    for callback in (broken, cancelled, heard.append):
+        given.heart._subscribers.subscribe(callback)
+    with pytest.raises(GeneratorExit):
+        given.heart.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
+    assert heard == [BacklogQueueReturned(1), BacklogQueueReturned(2)]
+    with pytest.raises(GeneratorExit):
+        given.heart.announce(BacklogQueueReturned(3))
+    assert heard[-1] == BacklogQueueReturned(3)
+    while len(awaited) < 3:
+        await asyncio.sleep(0)
 
 
 async def test_p23_events_come_in_order_even_if_a_callback_brings_more_about(stage: MakeStage) -> None:

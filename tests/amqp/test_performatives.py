@@ -233,6 +233,24 @@ def test_an_error_is_always_written_with_three_fields() -> None:
     )
 
 
+@given(st.sampled_from(PERFORMATIVES[:9]).flatmap(of))
+def test_a_performative_is_written_with_all_its_fields(performative: Composite) -> None:
+    """azure-servicebus 7.11 to 7.14 index what comes: `open[9]`, `begin[7]`, `transfer[11]` with the payload."""
+    wire = performative.encode()
+    count = wire[5] if wire[3] == 0xC0 else int.from_bytes(wire[8:12], "big")
+    assert count == len(performative.SCHEMA)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("more", [True, False])
+def test_the_fast_encoders_write_all_fields(settled: bool, more: bool) -> None:
+    assert encode_transfer(1, 2, b"tag", 0, settled, more)[5] == len(Transfer.SCHEMA)
+    assert encode_transfer(1, 2, None, 0, settled, more)[5] == len(Transfer.SCHEMA)
+    assert encode_disposition(more, 2, None, settled, ACCEPTED_BYTES)[5] == len(Disposition.SCHEMA)
+    long = Rejected(Error("a", "b" * 300)).encode()
+    assert encode_disposition(more, 2, None, settled, long)[8:12] == bytes((0, 0, 0, len(Disposition.SCHEMA)))
+
+
 def test_the_constants_are_the_outcomes() -> None:
     assert ACCEPTED_BYTES == b"\x00\x53\x24\x45"
     assert REJECTED_EMPTY_BYTES == b"\x00\x53\x25\x45"

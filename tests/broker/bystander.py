@@ -1,7 +1,8 @@
 """A client that minds its own business while others attack: sends, receives, completes, and says how long it took.
 
-A process of its own, so that what it measures is the broker and not the attackers beside it. It runs until its stdin is
-closed, then prints one JSON line: rounds, errors, the median and the longest, of the SDK and of the wire client.
+A process of its own, so that what it measures is the broker and not the attackers beside it. It prints the name of its
+client after each round, and runs until its stdin is closed; then it prints one JSON line: rounds, errors, the median
+and the longest, of the SDK and of the wire client.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,15 +39,39 @@ class Bystander:
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
+        self._rounds: Counter[str] = Counter()
+        self._last_line = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._last_line = line
+            self._rounds[line.strip().decode()] += 1
+
+    def rounds(self) -> int:
+        """Return how many rounds the slower of its two clients has finished so far."""
+        return min(self._rounds[name] for name in QUEUES)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        out, _ = self._process.communicate(timeout=60)
-        return dict(json.loads(out))
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=90)
+        self._close()
+        return dict(json.loads(self._last_line))
 
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 class Rounds:
@@ -53,7 +79,7 @@ class Rounds:
         self.took: list[float] = []
         self.errors: list[str] = []
 
-    def go_on(self, one: Callable[[], None], over: threading.Event) -> None:
+    def go_on(self, one: Callable[[], None], over: threading.Event, name: str) -> None:
         while not over.is_set():
             started = time.monotonic()
             try:
@@ -62,6 +88,7 @@ class Rounds:
                 self.errors.append(f"{type(error).__name__}: {error}"[:300])
                 time.sleep(0.1)
             self.took.append(time.monotonic() - started)
+            print(name, flush=True)
             time.sleep(0.005)
 
     def report(self) -> dict[str, Any]:
@@ -88,7 +115,7 @@ def by_sdk(connection_string: str, over: threading.Event, ready: threading.Barri
 
         one()
         ready.wait()
-        rounds.go_on(one, over)
+        rounds.go_on(one, over, "sdk")
 
 
 def by_wire(connection_string: str, over: threading.Event, ready: threading.Barrier, rounds: Rounds) -> None:
@@ -104,12 +131,12 @@ def by_wire(connection_string: str, over: threading.Event, ready: threading.Barr
 
     one()
     ready.wait()
-    rounds.go_on(one, over)
+    rounds.go_on(one, over, "wire")
     client.close()
 
 
 def main() -> None:
-    over, ready = threading.Event(), threading.Barrier(3)
+    over, ready = threading.Event(), threading.Barrier(3, lambda: print("ready", flush=True))
     rounds = {name: Rounds() for name in QUEUES}
     threads = [
         threading.Thread(target=run, args=(sys.argv[1], over, ready, rounds[name]), daemon=True)
@@ -117,8 +144,7 @@ def main() -> None:
     ]
     for thread in threads:
         thread.start()
-    ready.wait(30)
-    print("ready", flush=True)
+    ready.wait(60)
     sys.stdin.read()
     over.set()
     for thread in threads:

@@ -140,7 +140,9 @@ def test_sdk_the_life_of_a_queue(client, served):
         dead_lettering_on_message_expiration=True,
     )
     assert made.name == "Orders/EU"
-    with pytest.raises(ResourceExistsError, match=r"SubCode=40900\..*'orders/eu' exists"):
+    with pytest.raises(
+        ResourceExistsError, match=r"SubCode=40900\..*The messaging entity 'orders/eu' already exists\."
+    ):
         client.create_queue("orders/eu")
     got = client.get_queue("ORDERS/eu")
     assert got.lock_duration == timedelta(seconds=30) and got.max_delivery_count == 5

@@ -355,6 +355,48 @@ def test_wrong_toml(text: str, place: str, words: str) -> None:
     assert (caught.value.place, words in str(caught.value)) == (place, True), caught.value
 
 
+COMMENTED = """
+// The emulator's published file is commented like this.
+{ // here
+  "UserConfig": {
+    "Namespaces": [ // "Name" and { [ are nothing in here
+      {
+        "Name": "sbemulatorns", //
+        "Queues": [{"Name": "q", "Properties": {"UserMetadata": "sb://not/a/comment \\" // nor this"}}] // }
+      }
+    ]
+  } //, "UserConfig": {}
+}
+// end"""
+
+
+def test_comments_are_read_over_but_not_within_strings() -> None:
+    (plan,) = parse(COMMENTED, is_json=True)
+    assert (plan.name, plan.queues[0].description.name) == ("sbemulatorns", "q")
+    assert plan.queues[0].description.user_metadata == 'sb://not/a/comment " // nor this'
+
+
+def test_an_error_behind_comments_names_its_line_and_column() -> None:
+    with pytest.raises(ConfigError, match="line 3 column 12"):
+        parse('{ // one\n"a": 1, // two\n      "b": }', is_json=True)
+
+
+def test_the_sql_rule_of_the_emulator_s_file_is_refused_by_its_place() -> None:
+    rule = {
+        "Name": "app-prop-filter-2",
+        "Properties": {
+            "FilterType": "Sql",
+            "SqlFilter": {"SqlExpression": "sys.MessageId = '123456' AND userProp1 = 'value1'"},
+            "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
+        },
+    }
+    topic = {"Name": "topic.1", "Subscriptions": [{"Name": "subscription.4", "Rules": [rule]}]}
+    config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Topics": [topic]}]}}
+    with pytest.raises(ConfigError, match="SQL rules are not supported yet") as caught:
+        parse(json.dumps(config), is_json=True)
+    assert "Subscriptions[0].Rules[0]" in caught.value.place
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -68,7 +68,7 @@ async def test_a_thousand_connections_at_once(tmp_path: Path) -> None:
 async def test_who_never_reads_costs_little(tmp_path: Path, kind: str) -> None:
     rng = random.Random(new_seed())
     async with Siege(tmp_path / "data") as siege:
-        await asyncio.gather(*(never_reads(siege.target, rng, kind) for _ in range(8)))
+        await siege.attack_until_served(lambda: never_reads(siege.target, rng, kind))
 
 
 def test_every_attack_is_told_apart() -> None:

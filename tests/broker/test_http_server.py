@@ -86,6 +86,32 @@ async def test_what_the_handler_sees():
     assert request.peer == "127.0.0.1" and not request.secure
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "seen"),
+    [
+        ("/a?b=c", "given", "/a?b=c"),
+        ("https://there:444/$servicebus/websocket", "there:444", "/$servicebus/websocket"),
+        ("HTTP://There/a%2Fb?x=https://y", "There", "/a%2Fb?x=https://y"),
+        ("http://there", "there", "/"),
+        ("http://there?b", "there", "/?b"),
+        ("/https://there/a", "given", "/https://there/a"),
+        ("http:///a", "given", "http:///a"),
+    ],
+)
+async def test_a_target_in_absolute_form_is_its_path_and_its_host(target, host, seen):
+    """Java asks so."""
+    requests = []
+
+    async def handler(request):
+        requests.append((request.headers["host"], request.target))
+        return Response(204)
+
+    async with server(handler) as (port, _), client(port) as (reader, writer):
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: given\r\n\r\n".encode())
+        assert (await answer(reader))[0] == 204
+    assert requests == [(host, seen)]
+
+
 async def test_close_is_honoured_and_http_1_0_closes():
     for first in (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"):
         async with server() as (port, _), client(port) as (reader, writer):
@@ -182,6 +208,61 @@ async def test_bad_requests_get_one_clear_answer_and_the_end(text, status):
         assert got == status
         assert headers["connection"] == "close" and body
         assert await ended(reader) == b""
+
+
+AMBIGUOUS = {
+    "content-length and transfer-encoding": (
+        b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "transfer-encoding and content-length": (
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"
+    ),
+    "transfer-encoding in HTTP/1.0": (
+        b"POST /a HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n"
+    ),
+    "bare LF throughout": b"GET /a HTTP/1.1\nHost: h\n\n",
+    "bare LF after the request line": b"GET /a HTTP/1.1\nHost: h\r\n\r\n",
+    "bare LF after a header": b"GET /a HTTP/1.1\r\nHost: h\nX: y\r\n\r\n",
+    "bare LF as the empty line": b"GET /a HTTP/1.1\r\nHost: h\r\n\n",
+    "bare LF before the request": b"\nGET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+    "bare CR in a header": b"GET /a HTTP/1.1\r\nHost: h\r\nX: y\rz\r\n\r\n",
+    "header folded with a space": b"GET /a HTTP/1.1\r\nHost: h\r\nX: y\r\n z\r\n\r\n",
+    "header folded with a tab": b"GET /a HTTP/1.1\r\nHost: h\r\nX: y\r\n\tz\r\n\r\n",
+    "space before the first header": b"GET /a HTTP/1.1\r\n Host: h\r\n\r\n",
+    "bare LF after the last chunk": b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n",
+    "bare LF in the trailers": (
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: y\n\r\n"
+    ),
+    "folded trailer": (b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n z\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["at-once", "in-single-bytes"])
+@pytest.mark.parametrize("after", [b"", b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n"], ids=["first", "second"])
+@pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())
+async def test_what_two_readers_may_cut_differently_is_refused_and_nothing_behind_it_is_read(text, after, in_pieces):
+    """A request smuggled past a proxy begins with one that the proxy and this server take for two lengths."""
+    seen = []
+
+    async def handler(request):
+        seen.append(request.target)
+        return await echo(request)
+
+    whole = after + text + b"GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
+    async with server(handler, HttpLimits(linger_s=0.2)) as (port, _), client(port) as (reader, writer):
+        if in_pieces:
+            for each in whole:
+                writer.write(bytes((each,)))
+                await asyncio.sleep(0)
+        else:
+            writer.write(whole)
+        if after:
+            assert (await answer(reader))[0] == 200
+        status, headers, body = await answer(reader)
+        assert (status, headers["connection"]) == (400, "close")
+        assert body
+        assert not await ended(reader)
+    assert seen == (["/first"] if after else [])
 
 
 async def test_endless_chunks_stop_at_the_limit():

@@ -199,6 +199,7 @@ class QueueAndModel(RuleBasedStateMachine):
             self.model.bury(one)
         elif isinstance(outcome, Defer):
             one.state = one.home = "deferred"
+            one.count += 1
         else:
             self.model.go_home(one, int(isinstance(outcome, Abandon)))
         self.tick()  # what has outlived its time while it was locked goes now

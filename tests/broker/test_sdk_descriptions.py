@@ -26,10 +26,10 @@ def test_sdk_the_life_of_a_topic(client, served):
     made = client.create_topic("News/EU", default_message_time_to_live=timedelta(minutes=11), user_metadata="m")
     assert made.name == "News/EU" and made.support_ordering
     for create in (client.create_topic, client.create_queue):
-        with pytest.raises(ResourceExistsError, match="The topic 'news/eu' exists already"):
+        with pytest.raises(ResourceExistsError, match="The messaging entity 'news/eu' already exists"):
             create("news/eu")
     client.create_queue("q")
-    with pytest.raises(ResourceExistsError, match="The queue 'Q' exists already"):
+    with pytest.raises(ResourceExistsError, match="The messaging entity 'Q' already exists"):
         client.create_topic("Q")
     got = client.get_topic("NEWS/eu")
     assert got.default_message_time_to_live == timedelta(minutes=11) and got.user_metadata == "m"
@@ -77,7 +77,7 @@ def test_sdk_the_life_of_a_subscription(client, served):
         default_message_time_to_live=timedelta(minutes=11), auto_delete_on_idle=timedelta(minutes=10),
         dead_lettering_on_message_expiration=True, dead_lettering_on_filter_evaluation_exceptions=False,
     )  # fmt: skip
-    with pytest.raises(ResourceExistsError, match="The subscription 'SOME' exists"):
+    with pytest.raises(ResourceExistsError, match="The messaging entity 'a/t/Subscriptions/SOME' already exists"):
         client.create_subscription("a/t", "SOME")
     got = client.get_subscription("A/T", "some")
     assert got.lock_duration == timedelta(seconds=13) and got.requires_session and got.max_delivery_count == 14
@@ -124,7 +124,7 @@ def test_sdk_the_life_of_a_rule(client, served):
         "time": datetime(2020, 7, 5, 11, 12, 13), "duration": timedelta(days=1, hours=2, minutes=3),
     }  # fmt: skip
     client.create_rule("t", "s", "One", filter=CorrelationRuleFilter(correlation_id="c", properties=properties))
-    with pytest.raises(ResourceExistsError, match="The rule 'one' exists already"):
+    with pytest.raises(ResourceExistsError, match="The messaging entity 't/Subscriptions/s/Rules/one' already exists"):
         client.create_rule("t", "s", "one")
     got = client.get_rule("t", "s", "one")
     assert got.filter.correlation_id == "c" and dict(got.filter.properties) == properties and got.action is None

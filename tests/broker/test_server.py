@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import shutil
 import ssl
 import stat
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -20,6 +25,7 @@ from pairbus.broker import Broker, control, serve, serve_sync
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.sas import make_token
 from pairbus.errors import PairbusError
+from pairbus.journal import JournalError
 from pairbus.wire import WireClient
 from pairbus.wire.connection_string import ConnectionString
 
@@ -256,6 +262,60 @@ def test_health_and_metrics_over_http_and_https(tmp_path: Path) -> None:
         assert f"pairbus_messages_sent_total{labels} 3" in metrics
         assert 'outcome="complete"} 2' in metrics
         assert f'pairbus_queue_messages{{namespace="contoso",entity="{queue}",state="active"}} 1' in metrics
+
+
+async def test_health_tells_what_a_send_meets_when_the_journal_is_deleted(tmp_path: Path) -> None:
+    with contextlib.suppress(JournalError):  # the end can't be written either
+        async with serve("contoso", data=tmp_path) as broker:
+            await create(broker, "orders")
+            async with WireClient.from_connection_string(broker.namespaces["contoso"].connection_string) as client:
+                sender = await client.sender("orders")
+                await sender.send(encode_message(body=b"kept"))
+                shutil.rmtree(tmp_path / "contoso" / "journal")
+                with pytest.raises(PairbusError, match="deleted, moved or replaced") as caught:
+                    await sender.send(encode_message(body=b"refused"))
+            with pytest.raises(urllib.error.HTTPError) as answered:
+                await asyncio.to_thread(page, broker, "/health", "http")
+            with answered.value as answer:
+                told = json.loads(answer.read())
+            assert (answered.value.code, told["status"]) == (503, "unhealthy")
+            assert "restore the folder from a copy" in told["message"] and "restore the folder" in str(caught.value)
+
+
+def test_a_first_start_syncs_every_file_before_its_folder_and_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def watched(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            first = arguments[0]
+            before = Path(f"/proc/self/fd/{first}").readlink() if isinstance(first, int) else Path(os.fspath(first))
+            result = real(*arguments, **options)
+            told = before if name in ("fsync", "mkdir") else Path(os.fspath(arguments[1]))
+            if told.is_relative_to(tmp_path):
+                calls.append(f"{name} {told.relative_to(tmp_path)}")
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("mkdir", "fsync", "replace", "rename"):
+        watched(name)
+    data = tmp_path / "some" / "where"
+    with serve_sync("contoso", data=data):
+        pass
+    home = "some/where"
+    for folder in ("some", home, f"{home}/contoso", f"{home}/contoso/journal"):
+        made = calls.index(f"mkdir {folder}")
+        assert f"fsync {Path(folder).parent}" in calls[made:], folder
+    for file in ("ca-key.pem", "ca.pem", "server.pem", "contoso/keys.json"):
+        path = Path(home) / file
+        named = [at for at, call in enumerate(calls) if call.split()[1] == str(path) and call.split()[0] != "fsync"]
+        assert len(named) == 1, file
+        assert calls[named[0] - 1] == f"fsync {path.with_suffix('.new')}"
+        assert f"fsync {path.parent}" in calls[named[0] :], file
 
 
 async def test_the_ledger_tells_what_happened_to_each_message(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_deferred_message_is_received_by_number_alone(rig: Rig, path: str) -> 
             payload = each.namespace.delivery(each.queue(path), messages[0], locked=True)
             assert body_of(payload) == b"b"
             assert read_application_properties(payload, split(payload))["why"] == "later"
-            assert messages[0].delivery_count == 0
+            assert messages[0].delivery_count == 1  # once more than when it was deferred
             assert each.settle([messages[0].lock_token or b""], Complete(), path) is None
             assert each.receive_deferred(2, path=path)[1] is not None
             each.settle([messages[1].lock_token or b""], Release(), path)
@@ -96,14 +96,13 @@ def test_all_or_none_are_received_by_number(rig: Rig) -> None:
 def test_what_is_not_settled_stays_deferred(rig: Rig, outcome: Abandon | None) -> None:
     rig.send(b"a")
     rig.settle(rig.tokens(), Defer())
-    for count in (1, 2):
-        ((message,), _) = rig.receive_deferred(1)
-        assert message.delivery_count == count - 1
-        if outcome is None:
-            rig.pass_time(30.0)
-        else:
-            assert rig.settle([message.lock_token or b""], outcome) is None
-        assert rig.acquire() == []
+    ((message,), _) = rig.receive_deferred(1)
+    assert message.delivery_count == 1
+    if outcome is None:
+        rig.pass_time(30.0)
+    else:
+        assert rig.settle([message.lock_token or b""], outcome) is None
+    assert rig.acquire() == []
     with rig.reopened() as again:
         again.now = rig.now
         for each in (rig, again):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import RECOPIED, SETTLING, Abandon, Complete, DeadLetter, Message
 from pairbus.broker.refusal import Refusal
+from pairbus.journal import Journal, Options
+from pairbus.journal.segment import segment_name
 
 from .namespace_rig import Rig, make
 
@@ -183,6 +186,89 @@ def test_accounts_after_replay_are_those_from_before(rig: Rig) -> None:
             entity.active_count,
             entity.dead_letter_count,
         )
+
+
+BUSY = Options(segment_bytes=1 << 20, reserve_bytes=1 << 16, allocate_bytes=1 << 16)
+PER_TURN = 150
+
+
+class BusyLoop:
+    """Each step is one turn of a loop under load: messages come and go, and upkeep has the one turn that it gets."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rig = rig
+        self.chance = random.Random(7)
+        self.unread = 0
+        self.held: list[bytes] = []
+        is_dead = Journal._is_dead
+
+        def checked(journal: Journal, number: int) -> bool:
+            """What is dropped unread has no record that counts."""
+            dead = is_dead(journal, number)
+            if dead:
+                self.unread += 1
+                end = journal.segments()[0].size
+                for chunk in journal._chunks(number, f"{journal.folder}/{segment_name(number)}", end):
+                    assert [record for record in chunk if rig.namespace.survivors.live(record) is not None] == []
+            return dead
+
+        monkeypatch.setattr(Journal, "_is_dead", checked)
+
+    async def step(self, sends: int, settle: Callable[[list[bytes]], list[bytes]] | None) -> None:
+        rig = self.rig
+        queue = rig.queue()
+        for _ in range(sends):
+            rig.namespace.send(queue, [make(b"x" * 1000)], rig.now, lambda refusal: None)
+        self.held += [message.lock_token or b"" for message in rig.acquire(1_000_000)]
+        chosen = [] if settle is None else settle(self.held)
+        if chosen:
+            gone = set(chosen)
+            self.held = [token for token in self.held if token not in gone]
+            rig.namespace.settle(queue, chosen, Complete(), rig.now, lambda refusal: None)
+        rig.turn()
+        rig.answer()
+        await asyncio.sleep(0)
+        live = rig.namespace.queues["orders"].size_bytes
+        assert rig.files.used() <= 2 * live + 4 * BUSY.segment_bytes, (rig.files.used(), live)
+
+
+@pytest.mark.parametrize("pattern", ["in order", "some stay", "at random", "the newest first", "then deleted"])
+async def test_the_disk_holds_at_most_twice_what_lives_and_four_segments(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(options=BUSY, memory_budget=0) as rig:
+        rig.create(lock_duration=300.0)
+        busy = BusyLoop(rig, monkeypatch)
+        task = asyncio.ensure_future(rig.namespace.maintain(0.5))
+        settled = {
+            "in order": lambda held: held[:PER_TURN],
+            "some stay": lambda held: held[:PER_TURN][: -PER_TURN // 50],
+            "at random": lambda held: busy.chance.sample(held, min(len(held), PER_TURN)),
+            "the newest first": lambda held: held[-PER_TURN:],
+            "then deleted": lambda held: held[: PER_TURN // 2],
+        }[pattern]
+        for _ in range(4 if pattern == "some stay" else 20):
+            await busy.step(PER_TURN, None)  # a backlog
+        for _ in range(120):
+            await busy.step(PER_TURN, settled)
+        if pattern == "then deleted":
+            rig.namespace.delete_queue("orders", rig.now, lambda refusal: None)
+            rig.run()
+            rig.create()
+            for _ in range(200):
+                await asyncio.sleep(0)
+                rig.run()
+            assert rig.files.used() <= 4 * BUSY.segment_bytes
+        else:
+            for _ in range(40):
+                await busy.step(0, settled)  # and it ebbs away
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert pattern != "in order" or busy.unread > 10
+        with rig.reopened() as again:
+            assert len(again.queue()) == len(rig.queue())
+            assert again.queue().size_bytes == rig.queue().size_bytes
 
 
 async def test_maintain_compacts_and_takes_apart_by_itself() -> None:

@@ -229,6 +229,16 @@ def test_the_upgrade_is_granted():
 
 
 @pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [("amqp", "amqp"), ("chat, amqp", "amqp"), ("amqp,AMQPWSB10", "amqp"), ("AMQPWSB10, amqp", "AMQPWSB10")],
+)
+def test_the_first_sub_protocol_that_is_amqp_is_chosen(offered, chosen):
+    answer = ask(**{"sec-websocket-protocol": offered})
+    assert isinstance(answer, Switch)
+    assert answer.headers["sec-websocket-protocol"] == chosen
+
+
+@pytest.mark.parametrize(
     ("options", "status", "header", "text"),
     [
         ({"method": "PUT"}, 405, ("allow", "GET"), "GET"),

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
@@ -15,7 +16,7 @@ from pairbus.broker import Broker
 from pairbus.pairing.errors import ClientFaultedError
 
 from .scenarios import in_both_apis
-from .world import APIS, AT_ONCE, SHORT, Api, Face, Pair, World, until
+from .world import APIS, AT_ONCE, GRACE_S, SHORT, Api, Face, Pair, World, until
 
 HOSTED = {"enable_syphon": True, "syphon_engine": "in-process"}
 
@@ -144,6 +145,39 @@ async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World
         await pair.deliver(queue, world.message())
         assert pair.named("ClientFaulted") == []
     await world.nothing_lost(home=True)
+
+
+@in_both_apis(
+    each={
+        "the primary does not answer": ({"primary": "hang"},),
+        "the primary is silent": ({"primary": "black-hole"},),
+        "the secondary is silent": ({"secondary": "black-hole"},),
+        "both are silent": ({"primary": "black-hole", "secondary": "black-hole"},),
+    }
+)
+async def test_p44_closing_takes_at_most_five_seconds_while_the_syphon_is_in_a_batch(
+    world: World, faults: dict[str, str]
+) -> None:
+    queue = await world.queue()
+    await world.backlog_queues()
+    async with contextlib.AsyncExitStack() as stack, world.pair(**HOSTED, **SHORT, sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        await stack.enter_async_context(world.fault("hang", entity=queue))
+        await pair.client.force_failover(queue, hold=True)
+        await pair.deliver(queue, *world.messages(20))
+        await until(lambda: _in_hand(pair) >= 20, 15)
+        for which, kind in faults.items():
+            name = getattr(world, which).name
+            await stack.enter_async_context(world.fault(kind, namespace=name))
+        begun = time.monotonic()
+        await pair.client.close()
+        assert time.monotonic() - begun < 5.0 + GRACE_S
+    await world.bring_home()
+
+
+def _in_hand(pair: Any) -> int:
+    engine = pair.client.target._pairing._host._syphon._engine
+    return 0 if engine is None else int(engine.underway.in_hand)
 
 
 @in_both_apis()

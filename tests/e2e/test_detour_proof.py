@@ -207,7 +207,7 @@ def essence(payload: bytes) -> dict[str, Any]:
 
     return {
         # first-acquirer and delivery-count are each broker's own to say
-        "header": (header.durable, header.priority, header.ttl),
+        "header": (header.durable, header.priority, header.ttl, header.first_acquirer),
         "annotations": {str(key): pair for key, pair in annotation_pairs(payload, s) if str(key) not in OWNED},
         "properties": raw(s.properties),
         "application properties": raw(s.application_properties),

@@ -221,3 +221,31 @@ async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world
             await pair.until_state(queue, "FAILED_OVER")
             assert [event.cause for event in pair.named("StateChanged")] == ["busy for too long"]
     await world.bring_home()
+
+
+@in_both_apis(each={"raise": ("raise",), "degrade": ("degrade",)})
+async def test_p3_with_the_syphon_on_a_missing_listen_right_is_raised_by_pairing(
+    world: World, unavailable: str
+) -> None:
+    await world.backlog_queues()
+    key = world.key(world.secondary, f"sender{world.number}", "Send")
+    asked = {"enable_syphon": True, "syphon_engine": "in-process", "on_secondary_unavailable": unavailable}
+    client = await world.client().__aenter__()
+    secondary = await world.client(key).__aenter__()
+    options = world.options(None, secondary.target, **asked)
+    with pytest.raises(PairingFailed, match=rf"{world.backlog_path(0)}.* Listen right"):
+        await client.pair_namespace(options)
+    assert not client.target.is_paired and not options.claimed
+    world.key(world.secondary, f"sender{world.number}", "Send", "Listen")
+    await client.pair_namespace(options)
+    assert client.target.is_paired
+    await client.close()
+
+
+@in_both_apis()
+async def test_p4_without_the_syphon_send_is_enough(world: World) -> None:
+    queue = await world.queue()
+    await world.backlog_queues()
+    key = world.key(world.secondary, f"sender{world.number}", "Send")
+    async with world.pair(secondary=key, manage=False) as pair:
+        await pair.deliver(queue, world.message())

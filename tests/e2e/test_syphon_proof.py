@@ -43,6 +43,35 @@ async def test_p36_what_waited_before_the_application_started_comes_home_too(wor
 
 
 @in_both_apis()
+async def test_p5_p36_a_host_with_fewer_queues_reads_those_of_every_sender(world: World) -> None:
+    queue = await world.queue()
+    async with world.fault("unreachable"), world.pair(backlog_queue_count=8, sdk=AT_ONCE) as pair:
+        await pair.deliver(queue, world.message())
+        for index in range(8):
+            await put(world, index, queue)
+    async with world.pair(**HOSTED, backlog_queue_count=1):
+        await world.until_drained()
+    assert len(await world.at_home(queue)) == 9
+
+
+@in_both_apis()
+async def test_p5_p36_without_the_manage_right_a_host_reads_as_many_as_it_was_told(world: World) -> None:
+    queue = await world.queue()
+    await world.backlog_queues(1)
+    async with world.pair(**HOSTED, manage=False, backlog_queue_count=2):
+        await world.manage("create_queue", world.backlog_path(1), at=world.secondary)
+        await put(world, 0, queue)
+        await world.until_home(queue, 1)
+
+
+async def put(world: World, index: int, queue: str) -> None:
+    async with world.wire(world.secondary) as wire:
+        sender = await wire.sender(world.backlog_path(index))
+        message_id = world.message().message_id
+        await sender.send(encode_message(None, None, Properties(message_id=message_id), {"x-ms-path": queue}, b"x"))
+
+
+@in_both_apis()
 async def test_p39_several_syphons_at_once_are_safe(world: World) -> None:
     queue = await world.queue()
     async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,15 @@ from pairbus.journal import (
     JournalBusy,
     JournalClosed,
     JournalError,
+    JournalFailed,
     JournalLocked,
     MemoryFiles,
     Options,
+    RealFiles,
     RecordTooLarge,
 )
 from pairbus.journal import record as record_module
+from pairbus.journal.options import Durability
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
 
 
@@ -227,3 +234,81 @@ def test_killed_with_signal_9_again_and_again(tmp_path: Path, durability: str) -
         journal.close()
         assert found == sorted(set(found))
         assert confirmed <= set(found)
+
+
+class RealRig(Rig):
+    def __init__(self, folder: Path, durability: Durability = "default") -> None:
+        super().__init__(options=replace(SMALL, durability=durability))
+        self.folder = folder
+
+    def open(self) -> RealRig:
+        self.journal = Journal.open(self.folder, self.options, RealFiles(), clock=lambda: self.now)
+        self.records = list(self.journal.replay())
+        self.journal.start(self.post, thread=False)
+        return self
+
+    def told(self) -> str:
+        assert self.journal is not None
+        return str(self.journal.trouble() or "well")
+
+
+@pytest.mark.parametrize("durability", ["strict", "default", "none"])
+def test_a_folder_that_is_deleted_is_noticed_before_the_next_confirm(tmp_path: Path, durability: Durability) -> None:
+    folder = tmp_path / "journal"
+    rig = RealRig(folder, durability).open()
+    assert (rig.send(b"kept"), rig.told()) == (None, "well")
+    shutil.rmtree(folder)
+    assert "deleted, moved or replaced" in rig.told()  # before any send
+    for _ in range(2):
+        error = rig.send(b"refused")
+        assert isinstance(error, JournalFailed) and "ESTALE" in str(error) and "restore the folder" in str(error)
+    folder.mkdir()  # an empty one is not it: what was confirmed is not in there
+    rig.turn(after=1.0)
+    assert isinstance(rig.send(b"refused"), JournalFailed)
+    assert list(folder.iterdir()) == []
+    assert rig.journal is not None
+    rig.journal.close()
+
+
+def test_a_folder_that_is_moved_away_and_back_is_used_again(tmp_path: Path) -> None:
+    folder, aside = tmp_path / "journal", tmp_path / "aside"
+    rig = RealRig(folder).open()
+    assert rig.send(b"kept") is None
+    folder.rename(aside)
+    assert isinstance(rig.send(b"refused"), JournalFailed)
+    aside.rename(folder)
+    rig.turn(after=1.0)
+    assert (rig.told(), rig.send(b"again")) == ("well", None)
+    assert rig.journal is not None
+    rig.journal.close()
+    assert RealRig(folder).open().replayed() == [b"kept", b"again"]
+
+
+def test_a_segment_that_is_deleted_is_noticed_before_the_next_confirm(tmp_path: Path) -> None:
+    rig = RealRig(tmp_path / "journal").open()
+    assert rig.send(b"lost by others") is None
+    for path in rig.folder.glob("*.segment"):
+        path.unlink()
+    assert isinstance(rig.send(b"refused"), JournalFailed)
+    assert rig.send(b"goes on in a new one") is None
+
+
+def test_a_disk_that_turned_read_only_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = RealRig(tmp_path / "journal").open()
+    assert rig.journal is not None
+
+    def refuses(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "pwrite", refuses)
+    monkeypatch.setattr(RealFiles, "create", refuses)
+    error = rig.send(b"refused")
+    assert isinstance(error, JournalFailed) and "the disk is read-only" in str(error)
+    assert not rig.journal.is_full
+    assert "the disk is read-only" in rig.told() and "full" not in rig.told()
+
+
+def test_a_read_only_disk_is_told_before_a_send_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = RealRig(tmp_path / "journal").open()
+    monkeypatch.setattr(RealFiles, "is_read_only", lambda files, folder: True)
+    assert "the disk is read-only" in rig.told()

@@ -171,10 +171,12 @@ def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resume
     assert rig.answer_to(lazy) is None  # it had been written and answered before the sync failed
     later = rig.send(b"later")
     assert isinstance(later, JournalFailed) and not later.unknown  # nothing of it was written
-    assert rig.journal is not None and rig.journal.is_full
+    assert rig.journal is not None and not rig.journal.is_full
+    trouble = rig.journal.trouble()
+    assert isinstance(trouble, JournalFailed) and "EIO" in str(trouble)
     rig.files.fault = None
     rig.turn(after=1.0)  # time alone brings the settlements to the disk
-    assert not rig.journal.is_full
+    assert rig.journal.trouble() is None
     rig.turn(after=0.2)
     assert rig.send(b"again") is None
     assert check_crash(rig, rig.files.power_cut(), lazy_survives=True) == [b"kept", b"settled", b"second", b"again"]

@@ -170,12 +170,38 @@ def test_a_damaged_header_before_records_is_refused() -> None:
     assert f"{segment_name(1)}.damaged" in salvaged.files.listdir(FOLDER)
 
 
-def test_a_renamed_segment_is_refused() -> None:
+def test_a_renamed_segment_is_refused_and_the_refusal_says_what_to_do() -> None:
     rig = written(3)
     files = on_disk(rig)
-    files.rename(rig.segment_paths()[0], f"{FOLDER}/{segment_name(9)}")
-    with pytest.raises(JournalCorrupt, match="says that it is segment 1"):
+    own, other = segment_name(1), segment_name(9)
+    files.rename(f"{FOLDER}/{own}", f"{FOLDER}/{other}")
+    with pytest.raises(
+        JournalCorrupt, match=f"{other} is {own} under another name: rename it to {own}, or .*--salvage"
+    ):
         Rig(files).open()
+    salvaged = Rig(files.kill(), SALVAGE).open()
+    assert salvaged.records == []
+    assert salvaged.files.content(f"{FOLDER}/{other}.damaged") == files.content(f"{FOLDER}/{other}")
+    files.rename(f"{FOLDER}/{other}", f"{FOLDER}/{own}")
+    assert len(reopened(files.kill()).records) == 3
+
+
+@pytest.mark.parametrize("number", [2, 9])
+def test_a_doubled_segment_is_refused_and_salvage_keeps_it_aside(number: int) -> None:
+    rig = written(3)
+    files = on_disk(rig)
+    own, copy = segment_name(1), segment_name(number)
+    fd = files.create(f"{FOLDER}/{copy}")
+    files.pwrite(fd, bytes(files.content(f"{FOLDER}/{own}")), 0)
+    files.close(fd)
+    with pytest.raises(JournalCorrupt, match=f"{copy} is a copy of {own}: move it out of the folder, or .*--salvage"):
+        Rig(files.kill()).open()
+    salvaged = Rig(files.kill(), SALVAGE).open()
+    assert len(salvaged.records) == 3
+    assert salvaged.journal is not None and f"kept as {copy}.damaged" in salvaged.journal.notes[0]
+    assert f"{copy}.damaged" in salvaged.files.listdir(FOLDER)
+    assert salvaged.send(b"after") is None
+    assert len(reopened(salvaged.files.power_cut()).records) == 4
 
 
 def test_a_message_that_carries_journal_bytes_does_not_stop_a_restart() -> None:

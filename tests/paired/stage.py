@@ -52,9 +52,11 @@ class Recorder(Observer):
 
     def __init__(self) -> None:
         self.sends: list[tuple[str, int | None, int, str]] = []
+        self.entities: set[str] = set()
         self.pings: list[tuple[str, str]] = []
 
     def sent(self, entity: str, route: Any, queue: int | None, messages: Any, outcome: str, ms: float) -> None:
+        self.entities.add(entity)
         self.sends.append((route, queue, len(messages), outcome))
 
     def pinged(self, entity: str, outcome: str, ms: float) -> None:

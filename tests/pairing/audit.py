@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.dispatch import Failed, Sent, TryBacklog, TryPrimary, Wait
-from pairbus.pairing.errors import NotTriedError, PairingError
+from pairbus.pairing.errors import BacklogUnavailableError, NotTriedError, PairingError
 from pairbus.pairing.events import (
     BacklogQueueEjected,
     BacklogQueueReturned,
@@ -47,7 +47,7 @@ CAUSES: dict[tuple[EntityState, EntityState], set[str]] = {
     (SUSPECT, HEALTHY): {"sent", "marked healthy"},
     # the timer's own beat, or whoever comes first after it has run out
     (SUSPECT, FAILED_OVER): {"tick", "failed", "sent", "busy", "forced", "refused", "step", "marked healthy"},
-    (FAILED_OVER, HEALTHY): {"ping ok", "sent", "marked healthy"},  # sent: only by a trial
+    (FAILED_OVER, HEALTHY): {"ping ok", "sent", "marked healthy"},  # sent: only by a trial, or once more (P13)
     (FAILED_OVER, UNREACHABLE): {"ping refused", "refused", "failed"},  # failed: a trial's, by another table
     (UNREACHABLE, FAILED_OVER): {"ping failed", "ping ok", "failed", "busy", "forced", "sent", "refused"},
     (UNREACHABLE, HEALTHY): {"ping ok", "sent", "marked healthy"},
@@ -161,7 +161,7 @@ class Audit:
         if isinstance(step, TryPrimary):
             self._step_primary(call, step, watch, state, total)
         elif isinstance(step, TryBacklog):
-            self._step_backlog(call, step, state, call.began + total - now)
+            self._step_backlog(call, step, state, call.began + total - now, total)
         elif isinstance(step, Wait):
             # sooner than the halt's end only for the end of the interval: then the message has somewhere to go (P17)
             until = step.until - call.client.offset
@@ -176,6 +176,20 @@ class Audit:
 
     def _step_primary(self, call: Call, step: TryPrimary, watch: Watch, state: EntityState, total: float) -> None:
         trial = call.client.settings.probe == "trial"
+        remaining = call.began + total - self.schedule.now
+        assert call.dispatch is not None
+        call.once_more = call.dispatch._once_more  # from outside a trial without any backlog queue looks the same
+        if call.once_more:
+            tried = call.primary_tries + call.backlog_tries > 0 or state in (FAILED_OVER, UNREACHABLE)
+            self.check(tried, f"P13: {call} is at the primary for the last time, and was nowhere before")
+            # The primary is tried once more, whatever its state, and nothing is kept back any longer.
+            self.check(not self._has_queue(call, remaining, total), f"P13: {call} passes by a backlog queue")
+            self.check(abs(step.timeout_s - remaining) <= CLOSE, f"P13: {call}: the last attempt gets all: {step!r}")
+            halted = self.schedule.now < watch.halted_until - CLOSE
+            self.check(not halted, f"P24: {call} does not halt until {watch.halted_until:.2f}")
+            call.primary_tries += 1
+            call.primary_at = self.schedule.now
+            return
         if state in (FAILED_OVER, UNREACHABLE):
             self.check(trial, f"P16: {call} goes to the primary, which is {state.value}")
             self.check(watch.trial is None, f"P31: a second trial at once: {call}")
@@ -188,13 +202,30 @@ class Audit:
         interval = call.client.settings.failover_interval
         overdue = state is SUSPECT and self.schedule.now > watch.since + interval + CLOSE
         self.check(not overdue, f"P16: {call} goes to the primary, though its interval is over")
-        remaining = call.began + total - self.schedule.now
         share = remaining / 2 if call.client.has_queues else remaining
         self.check(step.timeout_s <= share + CLOSE, f"P19: {call} leaves the backlog less than half")
         call.primary_tries += 1
         call.primary_at = self.schedule.now
 
-    def _step_backlog(self, call: Call, step: TryBacklog, state: EntityState, remaining: float) -> None:
+    def _kept_back(self, call: Call, remaining: float, total: float) -> float:
+        """What the backlog leaves for the primary: an eighth of all, or half of what there was."""
+        if call.kept_s is None:
+            call.kept_s = min(total / 8, remaining / 2)
+        return call.kept_s
+
+    def _has_queue(self, call: Call, remaining: float, total: float) -> bool:
+        """Some backlog queue could take the message now, and there is time for it."""
+        client = call.client
+        if not client.has_queues or (call.kept_s is not None and remaining - call.kept_s < 0.001 + CLOSE):
+            return False
+        due = self.schedule.now - client.settings.backlog_retry_interval - CLOSE
+        return any(
+            queue not in call.tried
+            and ((key := (client.name, queue)) not in self._out or (self._out[key] < due and key not in self._trials))
+            for queue in client.queues
+        )
+
+    def _step_backlog(self, call: Call, step: TryBacklog, state: EntityState, remaining: float, total: float) -> None:
         client, queue = call.client, step.queue
         settings = client.settings
         known = client.has_queues and queue in client.queues
@@ -239,7 +270,8 @@ class Audit:
                 or (self._out[key] < due - CLOSE and key not in self._trials)
             )
         ]
-        share = remaining / 2 if others else remaining
+        left = remaining - self._kept_back(call, remaining, total)
+        share = left / 2 if others else left
         # a queue whose time comes at this very moment may be counted or not
         meets = any(abs(out - due) <= CLOSE for (name, _), out in self._out.items() if name == client.name)
         self.check(
@@ -255,6 +287,9 @@ class Audit:
             own = isinstance(error, PairingError) and not (isinstance(error, NotTriedError) and time_left)
             shown = own or settings.classifier(error) is not Verdict.QUALIFIES
             self.check(shown, f"P17: {call} sees a failure of the primary: {error!r}")
+        if isinstance(error, BacklogUnavailableError):
+            halted = self.schedule.now < self.watch(call.client, call.entity).halted_until
+            self.check(call.once_more or halted, f"P13: {call} fails, and the primary was not tried once more")
         self.check(call.confirms == 0, f"P22: {call} is reported as failed, though a broker confirmed it: {step!r}")
 
     def tried(self, attempt: Attempt) -> None:
@@ -307,6 +342,8 @@ class Audit:
 
     def _primary_fact(self, call: Call, watch: Watch, error: BaseException | None) -> str:
         if error is None:
+            if call.once_more and watch.state in (FAILED_OVER, UNREACHABLE):
+                watch.good += 1
             return "sent"
         watch.trouble = True
         verdict = expected_verdict(call, error)
@@ -494,8 +531,11 @@ class Audit:
             self.check(settings.failover_interval == 0, f"P16: {event!r} before the interval")
         if change[0] in (FAILED_OVER, UNREACHABLE) and event.state is HEALTHY:
             if self._fact == "sent":
-                by_trial = self._fact_attempt is not None and watch.trial is self._fact_attempt.call
+                call = None if self._fact_attempt is None else self._fact_attempt.call
+                by_trial = call is not None and (watch.trial is call or call.once_more)
                 self.check(by_trial, f"P21: {event!r} by a send that was no trial")
+                if call is not None and call.once_more:
+                    self.check(watch.good >= settings.pings_to_return, f"P35: {event!r} after {watch.good} good pings")
             elif self._fact == "ping ok":
                 self.check(watch.good >= settings.pings_to_return, f"P35: {event!r} after {watch.good} good pings")
         if event.previous is HEALTHY and self._fact == "failed":

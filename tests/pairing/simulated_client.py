@@ -74,6 +74,9 @@ class Call:
     busy: bool = False
     has_failed: bool = False
     confirms: int = 0
+    #: What its backlog queues leave for the primary, and whether it goes there for the last time (P13).
+    kept_s: float | None = None
+    once_more: bool = False
 
     def __str__(self) -> str:
         return f"call {self.number} ({self.client.name}, {self.sender}, {self.mid})"

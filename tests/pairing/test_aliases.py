@@ -122,7 +122,7 @@ def test_p27_what_the_backlogs_broker_said_stays_behind() -> None:
     )
     found = home(delivery)
     s = split(found.payload)
-    assert read_header(found.payload, s) == Header(durable=True, priority=7)
+    assert read_header(found.payload, s) == Header(durable=True, priority=7, first_acquirer=True)
     assert read_message_annotations(found.payload, s) == {"x-opt-via-partition-key": "v"}
     assert read_delivery_annotations(found.payload, s) == {"x-mine": 1}
     assert found.scheduled is None

@@ -29,6 +29,11 @@ def test_p19_no_chain_of_attempts_passes_the_end_and_the_last_has_a_share(
     assert now <= total
 
 
+def test_p13_the_queues_leave_an_eighth_for_the_primary_or_half_of_what_is_left() -> None:
+    assert budget.kept_for_primary(80.0, total=80.0) == 10.0
+    assert budget.kept_for_primary(12.0, total=80.0) == 6.0
+
+
 @pytest.mark.parametrize(
     ("remaining", "over"), [(1.0, False), (0.001, False), (0.0009, True), (0.0, True), (-5.0, True)]
 )

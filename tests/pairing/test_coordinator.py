@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import TryBacklog, TryPrimary
+from pairbus.pairing.dispatch import TryBacklog, TryPrimary, Wait
 from pairbus.pairing.events import Announce, EntityThrottled, PingFailed, PingSucceeded, SendPing, StateChanged
 from pairbus.pairing.options import Settings
 from pairbus.pairing.states import EntityState, Route
@@ -56,8 +56,51 @@ def test_p23_the_state_of_every_entity_met_in_the_order_of_meeting() -> None:
 def test_p15_one_that_fails_says_nothing_of_another_however_alike_the_names() -> None:
     made = coordinator(failover_interval=0.0)
     fails(made, "orders", T)
-    assert isinstance(made.begin("Orders", "s", T, None).step(T), TryPrimary)
+    assert isinstance(made.begin("orders2", "s", T, None).step(T), TryPrimary)
     assert isinstance(made.begin("orders", "s", T, None).step(T), TryBacklog)
+
+
+def test_p15_letter_case_does_not_make_another_entity() -> None:
+    made = coordinator()
+    assert made.know("orders") == "orders"
+    assert made.know("Orders") == "orders", "it is called as it was first"
+    fails(made, "Orders", T)
+    assert (made.state("ORDERS"), made.states()) == (S, {"orders": S})
+    assert made.deadline == T + 60.0
+    made.tick(T + 60.0)
+    made.tick(T + 120.0)
+    told = drained(made)
+    assert told == [
+        Announce(StateChanged("orders", H, S, "send failed")),
+        Announce(StateChanged("orders", S, F, "interval over")),
+        SendPing("orders"),
+    ]
+    assert made.route("oRDERS") is Route.BACKLOG
+    made.ping_failed("ORDERS", T + 120.0, OFF, True)
+    assert made.state("orders") is U and made.refusals == {"orders": OFF}
+    made.mark_healthy("ORDERS", T + 130.0)
+    made.force_failover("Orders", T + 140.0)
+    assert made.states() == {"orders": F}
+
+
+def test_p15_p24_a_halt_holds_for_every_spelling() -> None:
+    made = coordinator()
+    made.know("Orders")
+    made.busy("ORDERS", T)
+    made.busy("news/Subscriptions/All", T)
+    made.busy("NEWS/subscriptions/all", T + 1.0)
+    assert made.halted_until("orders") == made.halted_until("Orders") == T + 10.0
+    assert made.halted_until("News/Subscriptions/ALL") == T + 11.0
+    assert drained(made) == [
+        Announce(EntityThrottled("Orders", 10.0)),
+        Announce(EntityThrottled("news/Subscriptions/All", 10.0)),
+    ]
+    send = made.begin("orders", "s", T, None)
+    assert isinstance(send.step(T), Wait)
+    send.abandon(T)
+    sent = made.begin("orders", "s", T + 10.0, None)
+    sent.step(T + 10.0)
+    sent.primary_sent(T + 10.0)
 
 
 def test_p16_the_deadline_is_that_of_the_first_entity_and_only_who_is_due_is_woken() -> None:
@@ -209,7 +252,7 @@ def test_p5_queues_can_come_later() -> None:
     made = Coordinator(Settings(), choose=max)
     made.force_failover("orders", T)
     made.set_queues([3, 4])
-    assert made.begin("orders", "s", T, None).step(T) == TryBacklog(4, 30.0)
+    assert made.begin("orders", "s", T, None).step(T) == TryBacklog(4, 26.25)
 
 
 def test_p31_a_users_classifier_is_not_asked_about_pings() -> None:
@@ -262,5 +305,37 @@ def test_in_a_forked_child_trials_are_free_again() -> None:
     assert isinstance(made.begin("orders", "s", T + 6.0, None).step(T + 6.0), TryBacklog), "the queue's trial"
     assert isinstance(made.begin("orders", "s", T + 10.0, None).step(T + 10.0), TryPrimary), "the primary's trial"
     made.forked()
-    assert made.begin("orders", "s", T + 12.0, None).step(T + 12.0) == TryBacklog(step.queue, 30.0)
+    assert made.begin("orders", "s", T + 12.0, None).step(T + 12.0) == TryBacklog(step.queue, 26.25)
     assert isinstance(made.begin("orders", "s", T + 20.0, None).step(T + 20.0), TryPrimary)
+
+
+def test_p23_a_change_for_the_worse_carries_the_error_that_made_it() -> None:
+    made = coordinator(when_unreachable="raise")
+
+    def changes() -> list[tuple[str, BaseException | None]]:
+        told = [command.event for command in drained(made) if isinstance(command, Announce)]
+        return [(event.cause, event.error) for event in told if isinstance(event, StateChanged)]
+
+    fails(made, "orders", T)
+    late = TimeoutError("no answer")
+    fails(made, "orders", T + 10.0, late)
+    made.tick(T + 60.0)
+    assert changes() == [("send failed", DOWN), ("interval over", late)]
+    made.tick(T + 120.0)
+    made.ping_failed("orders", T + 120.0, OFF, True)
+    assert changes() == [("ping refused", OFF)]
+    made.tick(T + 180.0)
+    made.ping_succeeded("orders", T + 180.0)
+    made.force_failover("orders", T + 200.0)
+    assert changes() == [("ping succeeded", None), ("forced", None)]
+
+
+def test_p24_busy_for_too_long_carries_the_refusal() -> None:
+    made = coordinator(failover_interval=0.0, busy_failover_after=0.0)
+    fails(made, "orders", T, BUSY)
+    (change,) = [
+        command.event
+        for command in drained(made)
+        if isinstance(command, Announce) and isinstance(command.event, StateChanged)
+    ]
+    assert (change.cause, change.error) == ("busy for too long", BUSY)

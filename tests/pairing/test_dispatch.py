@@ -105,7 +105,7 @@ def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog() ->
     send = begin(made)
     send.step(T)
     send.primary_failed(T + 30.0, LATE)
-    assert send.step(T + 30.0) == TryBacklog(0, 15.0)
+    assert send.step(T + 30.0) == TryBacklog(0, 11.25)
     send.backlog_sent(T + 31.0)
     assert send.step(T + 31.0) == Sent()
     assert (send.route_word, send.queue) == ("backlog", 0)
@@ -118,7 +118,7 @@ def test_p17_so_does_a_message_whose_failure_comes_after_the_timer_has_run_out()
     late.step(T + 50.0)
     first.primary_failed(T, DOWN)
     late.primary_failed(T + 60.0, DOWN)
-    assert late.step(T + 60.0) == TryBacklog(0, 25.0)
+    assert late.step(T + 60.0) == TryBacklog(0, 21.25)
 
 
 def test_p17_also_when_the_primary_has_returned_meanwhile_and_nothing_starts() -> None:
@@ -128,7 +128,7 @@ def test_p17_also_when_the_primary_has_returned_meanwhile_and_nothing_starts() -
     made.force_failover("orders", T + 1.0)
     made.mark_healthy("orders", T + 2.0)
     send.primary_failed(T + 10.0, LATE)
-    assert send.step(T + 10.0) == TryBacklog(0, 25.0)
+    assert send.step(T + 10.0) == TryBacklog(0, 21.25)
     assert made.state("orders") is EntityState.HEALTHY
 
 
@@ -138,10 +138,10 @@ def test_p17_with_divert_no_caller_sees_a_failure_and_the_primary_is_still_tried
         send = begin(made, now)
         assert isinstance(send.step(now), TryPrimary)
         send.primary_failed(now, DOWN)
-        assert send.step(now) == TryBacklog(0, 30.0)
+        assert send.step(now) == TryBacklog(0, 26.25)
     assert made.state("orders") is EntityState.SUSPECT
     later = begin(made, T + 60.0)
-    assert later.step(T + 60.0) == TryBacklog(0, 30.0), "the timer decides when it is no longer tried"
+    assert later.step(T + 60.0) == TryBacklog(0, 26.25), "the timer decides when it is no longer tried"
 
 
 @pytest.mark.parametrize("options", [{"while_suspect": "divert"}, {}])
@@ -213,8 +213,8 @@ def test_p19_no_time_left_for_the_backlog() -> None:
     ("options", "next_step"),
     [
         ({}, None),
-        ({"while_suspect": "divert"}, TryBacklog(0, 15.0)),
-        ({"failover_interval": 0.0}, TryBacklog(0, 15.0)),
+        ({"while_suspect": "divert"}, TryBacklog(0, 11.25)),
+        ({"failover_interval": 0.0}, TryBacklog(0, 11.25)),
     ],
 )
 def test_p17_who_waited_in_vain_says_nothing_of_the_primary(
@@ -235,17 +235,17 @@ def test_p16_who_waited_in_vain_follows_when_the_entity_has_failed_over() -> Non
     send.step(T)
     made.force_failover("orders", T + 1.0)
     send.primary_failed(T + 30.0, NotTriedError("others were first"))
-    assert send.step(T + 30.0) == TryBacklog(0, 15.0)
+    assert send.step(T + 30.0) == TryBacklog(0, 11.25)
 
 
 # The backlog
 
 
-def test_p13_every_attempt_leaves_half_for_the_next_queue_and_the_last_gets_all() -> None:
+def test_p13_every_attempt_leaves_half_for_the_next_queue_and_an_eighth_for_the_primary() -> None:
     made = failed_over()
     send = begin(made)
     now = T
-    for queue, granted in [(0, 30.0), (1, 15.0), (2, 15.0)]:
+    for queue, granted in [(0, 26.25), (1, 13.125), (2, 13.125)]:
         assert send.step(now) == TryBacklog(queue, granted)
         now += granted
         if queue < 2:
@@ -255,37 +255,148 @@ def test_p13_every_attempt_leaves_half_for_the_next_queue_and_the_last_gets_all(
     assert list(made.commands) == [Announce(BacklogQueueEjected(0, DOWN)), Announce(BacklogQueueEjected(1, DOWN))]
 
 
+def test_p13_many_queues_that_hang_leave_the_primary_its_share() -> None:
+    made = failed_over(*range(10))
+    send = begin(made, timeout=8.0)
+    now = T
+    for _ in range(10):
+        step = send.step(now)
+        assert isinstance(step, TryBacklog)
+        now += step.timeout_s
+        send.backlog_failed(now, LATE)
+    assert send.step(now) == TryPrimary(1.0)
+
+
+def refused_by_all(send: Dispatch, now: float) -> None:
+    while isinstance(step := send.step(now), TryBacklog):
+        send.backlog_failed(now, OSError(f"queue {step.queue}"))
+    assert isinstance(step, TryPrimary)
+
+
 def test_p13_all_failing_is_said_and_the_last_error_is_inside() -> None:
     made = failed_over()
     send = begin(made)
     for queue in range(3):
         assert isinstance(send.step(T + queue), TryBacklog)
-        send.backlog_failed(T + queue, last := OSError(f"queue {queue}"))
+        send.backlog_failed(T + queue, OSError(f"queue {queue}"))
+    assert send.step(T + 3.0) == TryPrimary(57.0)
+    send.primary_failed(T + 3.0, DOWN)
     error = error_of(send.step(T + 3.0))
     assert type(error) is BacklogUnavailableError
-    assert error.__cause__ is last
-    assert error.inner_exception is last
+    assert error.__cause__ is DOWN
+    assert error.inner_exception is DOWN
     assert "orders: all 3 backlog queues failed, 3 of them in this call" in str(error)
-    assert "in 27.0 s" in str(error)
+    assert "in 27.0 s (last: OSError: queue 2); the primary, tried once more, failed too" in str(error)
+    assert made.state("orders") is EntityState.FAILED_OVER
 
 
-def test_p13_with_one_queue_only_the_send_fails_and_the_next_at_once() -> None:
+def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_at_once() -> None:
     made = failed_over(0)
     send = begin(made)
-    assert send.step(T) == TryBacklog(0, 60.0)
+    assert send.step(T) == TryBacklog(0, 52.5)
     send.backlog_failed(T + 1.0, DOWN)
+    assert send.step(T + 1.0) == TryPrimary(59.0)
+    send.primary_failed(T + 1.0, DOWN)
     assert type(error_of(send.step(T + 1.0))) is BacklogUnavailableError
-    error = error_of(begin(made, T + 2.0).step(T + 2.0))
+    after = begin(made, T + 2.0)
+    assert after.step(T + 2.0) == TryPrimary(60.0)
+    after.primary_failed(T + 2.0, DOWN)
+    error = error_of(after.step(T + 2.0))
     assert type(error) is BacklogUnavailableError
     assert "0 of them in this call" in str(error)
 
 
-def test_p22_an_empty_rotation_is_an_error() -> None:
+@pytest.mark.parametrize("state", [EntityState.FAILED_OVER, EntityState.UNREACHABLE])
+def test_p13_a_message_that_the_primary_takes_once_more_is_as_good_as_a_ping(state: EntityState) -> None:
+    made = failed_over()
+    if state is EntityState.UNREACHABLE:
+        made.tick(T + 60.0)
+        made.ping_failed("orders", T + 60.0, GONE, True)
+    assert made.state("orders") is state
+    send = begin(made, T + 60.0)
+    refused_by_all(send, T + 60.0)
+    send.primary_sent(T + 61.0)
+    assert send.step(T + 61.0) == Sent()
+    assert send.route_word == "primary"
+    assert made.state("orders") is EntityState.HEALTHY
+    assert made.deadline is None, "no more pings"
+
+
+def test_p35_it_is_one_of_the_good_pings_that_are_asked_for() -> None:
+    made = failed_over(pings_to_return=2)
+    made.tick(T + 60.0)
+    made.ping_succeeded("orders", T + 60.0)
+    send = begin(made, T + 61.0)
+    refused_by_all(send, T + 61.0)
+    send.primary_sent(T + 61.0)
+    assert made.state("orders") is EntityState.HEALTHY
+
+
+def test_p23_an_entity_that_the_operator_holds_takes_the_message_and_stays() -> None:
+    made = failed_over()
+    made.force_failover("orders", T, hold=True)
+    send = begin(made)
+    refused_by_all(send, T)
+    send.primary_sent(T + 1.0)
+    assert send.step(T + 1.0) == Sent()
+    assert made.state("orders") is EntityState.FAILED_OVER
+
+
+def test_p13_while_suspect_too_the_primary_is_tried_once_more() -> None:
+    made = coordinator(while_suspect="divert")
+    send = begin(made)
+    send.step(T)
+    send.primary_failed(T, DOWN)
+    refused_by_all(send, T)
+    send.primary_sent(T + 1.0)
+    assert send.step(T + 1.0) == Sent()
+    assert made.state("orders") is EntityState.HEALTHY
+
+
+def test_p21_a_success_from_before_the_failover_ends_nothing() -> None:
+    made = coordinator(while_suspect="divert")
+    send = begin(made)
+    send.step(T)
+    send.primary_failed(T, DOWN)
+    refused_by_all(send, T)
+    made.force_failover("orders", T + 1.0)
+    send.primary_sent(T + 2.0)
+    assert send.step(T + 2.0) == Sent()
+    assert made.state("orders") is EntityState.FAILED_OVER
+
+
+def test_p24_the_last_attempt_keeps_the_halt_and_is_made_again_after_it() -> None:
+    made = failed_over(0)
+    send = begin(made)
+    refused_by_all(send, T)
+    send.primary_failed(T, BUSY)
+    assert send.step(T) == Wait(T + 10.0)
+    assert send.step(T + 10.0) == TryPrimary(50.0)
+    send.primary_sent(T + 11.0)
+    assert send.step(T + 11.0) == Sent()
+    short = begin(failed_over(0), timeout=5.0)
+    refused_by_all(short, T)
+    short.primary_failed(T, BUSY)
+    assert error_of(short.step(T)).__cause__ is BUSY
+
+
+@pytest.mark.parametrize("error", [LARGE, TypeError("body")])
+def test_p18_what_the_primary_says_of_the_message_itself_is_told_as_it_is(error: Exception) -> None:
+    send = begin(failed_over(0))
+    refused_by_all(send, T)
+    send.primary_failed(T, error)
+    assert send.step(T) == Failed(error)
+
+
+def test_p22_an_empty_rotation_leaves_the_primary() -> None:
     made = Coordinator(Settings(), choose=max)
     made.force_failover("orders", T)
-    error = error_of(begin(made).step(T))
+    send = begin(made)
+    assert send.step(T) == TryPrimary(60.0)
+    send.primary_failed(T, DOWN)
+    error = error_of(send.step(T))
     assert type(error) is BacklogUnavailableError
-    assert "no backlog queue yet" in str(error)
+    assert "no backlog queue yet; the primary, tried once more, failed too" in str(error)
 
 
 def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
@@ -296,12 +407,12 @@ def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
     send.step(T)
     send.backlog_sent(T)
     trial, other = begin(made, T + 30.0), begin(made, T + 30.0, sender="other")
-    assert trial.step(T + 30.0) == TryBacklog(0, 30.0)
-    assert other.step(T + 30.0) == TryBacklog(1, 60.0)
+    assert trial.step(T + 30.0) == TryBacklog(0, 26.25)
+    assert other.step(T + 30.0) == TryBacklog(1, 52.5)
     trial.backlog_failed(T + 31.0, DOWN)
-    assert trial.step(T + 31.0) == TryBacklog(1, 59.0)
+    assert trial.step(T + 31.0) == TryBacklog(1, 51.5)
     again = begin(made, T + 61.0)
-    assert again.step(T + 61.0) == TryBacklog(0, 30.0)
+    assert again.step(T + 61.0) == TryBacklog(0, 26.25)
     made.commands.clear()
     again.backlog_sent(T + 61.0)
     assert list(made.commands) == [Announce(BacklogQueueReturned(0))]
@@ -322,7 +433,7 @@ def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() 
     send = begin(made)
     send.step(T)
     send.backlog_failed(T, ssl.SSLCertVerificationError(1, "expired"))
-    assert send.step(T) == TryBacklog(1, 30.0)
+    assert send.step(T) == TryBacklog(1, 26.25)
     assert made.rotation.queues == (1, 2)
 
 
@@ -429,7 +540,7 @@ def test_p24_busy_for_too_long_counts_as_a_failure() -> None:
         assert send.step(now) == Wait(now + 10.0)
     send.step(T + 20.0)
     send.primary_failed(T + 20.0, BUSY)
-    assert send.step(T + 20.0) == TryBacklog(0, 20.0)
+    assert send.step(T + 20.0) == TryBacklog(0, 16.25)
     assert made.state("orders") is EntityState.FAILED_OVER
 
 
@@ -440,7 +551,7 @@ def test_p24_busy_for_too_long_makes_suspect(while_suspect: str, diverted: bool)
     send.step(T)
     send.primary_failed(T, BUSY)
     assert made.state("orders") is EntityState.SUSPECT
-    assert send.step(T) == (TryBacklog(0, 30.0) if diverted else Wait(T + 10.0))
+    assert send.step(T) == (TryBacklog(0, 26.25) if diverted else Wait(T + 10.0))
 
 
 def test_p17_a_message_that_halts_leaves_when_the_timer_runs_out() -> None:
@@ -451,7 +562,7 @@ def test_p17_a_message_that_halts_leaves_when_the_timer_runs_out() -> None:
     other.primary_failed(T, DOWN)
     send.primary_failed(T, BUSY)
     assert send.step(T) == Wait(T + 5.0)
-    assert send.step(T + 5.0) == TryBacklog(0, 27.5)
+    assert send.step(T + 5.0) == TryBacklog(0, 23.75)
 
 
 def test_p24_a_success_ends_the_run_of_refusals() -> None:
@@ -490,7 +601,7 @@ def test_p31_the_next_message_is_the_trial_with_the_backlog_behind_it() -> None:
     assert trial.step(T + 60.0) == TryPrimary(30.0)
     assert isinstance(other.step(T + 60.0), TryBacklog)
     trial.primary_failed(T + 90.0, LATE)
-    assert trial.step(T + 90.0) == TryBacklog(0, 15.0)
+    assert trial.step(T + 90.0) == TryBacklog(0, 11.25)
     assert made.state("orders") is EntityState.FAILED_OVER
     again = begin(made, T + 120.0)
     assert isinstance(again.step(T + 120.0), TryPrimary)
@@ -505,7 +616,7 @@ def test_p31_a_refused_trial_marks_the_entity_and_its_message_goes_on() -> None:
     send.step(T + 60.0)
     send.primary_failed(T + 61.0, GONE)
     assert made.state("orders") is EntityState.UNREACHABLE
-    assert send.step(T + 61.0) == TryBacklog(0, 29.5)
+    assert send.step(T + 61.0) == TryBacklog(0, 25.75)
 
 
 def test_p31_a_trial_can_end_what_raises() -> None:
@@ -564,7 +675,7 @@ def test_p23_a_trial_overtaken_by_the_operator(error: Exception) -> None:
     made.mark_healthy("orders", T + 61.0)
     send.primary_failed(T + 62.0, error)
     assert made.state("orders") is EntityState.HEALTHY
-    assert send.step(T + 62.0) == (TryBacklog(0, 29.0) if error is DOWN else Failed(GONE))
+    assert send.step(T + 62.0) == (TryBacklog(0, 25.25) if error is DOWN else Failed(GONE))
 
 
 def test_p16_a_trial_overtaken_by_the_operator_still_stops_a_timer() -> None:
@@ -621,10 +732,10 @@ def test_p13_an_abandoned_trial_of_a_queue_is_free_again_in_its_time() -> None:
     send.abandon(T)
     assert made.rotation.queues == (1,)
     trial = begin(made, T + 30.0)
-    assert trial.step(T + 30.0) == TryBacklog(0, 30.0)
+    assert trial.step(T + 30.0) == TryBacklog(0, 26.25)
     trial.abandon(T + 31.0)
-    assert begin(made, T + 60.0).step(T + 60.0) == TryBacklog(1, 60.0)
-    assert begin(made, T + 61.0).step(T + 61.0) == TryBacklog(0, 30.0)
+    assert begin(made, T + 60.0).step(T + 60.0) == TryBacklog(1, 52.5)
+    assert begin(made, T + 61.0).step(T + 61.0) == TryBacklog(0, 26.25)
 
 
 def test_abandoning_what_is_over_changes_nothing() -> None:

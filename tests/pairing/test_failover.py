@@ -80,6 +80,8 @@ FACTS: dict[Input, tuple[Fact, dict[str, object], tuple[EntityState, ...]]] = {
     Input.TRIAL_COUNTED: (lambda m: m.trial_succeeded(T), {"probe": "trial", "good": 2}, (H, S, F, F)),
     Input.TRIAL_REFUSED: (lambda m: m.trial_failed(T, True), {"probe": "trial"}, (H, S, U, U)),
     Input.TRIAL_UNANSWERED: (lambda m: m.trial_failed(T, False), {"probe": "trial"}, (H, S, F, F)),
+    Input.SENT_ONCE_MORE: (lambda m: m.sent_once_more(T, m.epoch), {}, (H, S, H, H)),
+    Input.SENT_ONCE_MORE_COUNTED: (lambda m: m.sent_once_more(T, m.epoch), {"good": 2}, (H, S, F, F)),
     Input.FORCED: (lambda m: m.forced(T, hold=False), {}, (F, F, F, F)),
     Input.MARKED_HEALTHY: (lambda m: m.marked_healthy(T), {}, (H, H, H, H)),
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import events
 from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer, message_id_of, outcome_of
@@ -89,7 +90,12 @@ def test_message_ids_as_text(message: object, mid: str | None) -> None:
     ("event", "level", "text"),
     [
         (FAILED_OVER, logging.WARNING, "contoso: orders is failed over, was suspect: interval over"),
-        (RETURNED, logging.INFO, "contoso: orders is healthy, was failed over: ping succeeded"),
+        (RETURNED, logging.WARNING, "contoso: orders is healthy, was failed over: ping succeeded"),
+        (
+            dataclasses.replace(FAILED_OVER, error=OperationTimeoutError(message="no answer\nin 30 s")),
+            logging.WARNING,
+            "was suspect: interval over; last error: OperationTimeoutError: no answer",
+        ),
         (
             events.StateChanged("orders", EntityState.HEALTHY, EntityState.SUSPECT, "send failed"),
             logging.WARNING,

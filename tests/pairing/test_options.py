@@ -214,7 +214,8 @@ def test_p6_options_serve_one_pairing_and_again_after_one_that_failed() -> None:
     assert made.claimed
     with pytest.raises(AlreadyPaired, match="in use by another pairing"):
         made.claim()
-    made.backlog_queue_count = 3  # found or made, then it failed after all
+    made.found(3)  # then it failed after all
+    assert made.backlog_queue_count == 3
     made.release()
     assert made.backlog_queue_count == 5
     made.release()
@@ -223,12 +224,61 @@ def test_p6_options_serve_one_pairing_and_again_after_one_that_failed() -> None:
         made.claim()
 
 
-def test_options_cannot_be_changed_once_made() -> None:
+OTHER_VALUES: dict[str, Any] = {
+    **{name: timedelta(seconds=7) for name in TIMES},
+    **{name: choices[1] for name, choices in CHOICES.items()},
+    **{option.name: not option.default for option in OPTIONS if isinstance(option.default, bool)},
+    "backlog_queue_count": 3,
+    "pings_to_return": 2,
+    "primary_name": "contoso",
+    "classifier": AS_DESCRIBED,
+    "ledger": "folder",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_p2_every_option_can_be_set_as_an_attribute_until_pairing_begins(option: Any) -> None:
+    name, value = option.name, OTHER_VALUES[option.name]
     made = options()
-    with pytest.raises(AttributeError):
-        made.failover_interval = 3  # type: ignore[misc]
+    assert getattr(made, name) == option.default
+    setattr(made, name, value)
+    assert getattr(made, name) == option.checked(value) != option.default
+    assert made.settings == options(**{name: value}).settings
+
+    with pytest.raises(InvalidOptions) as by_attribute:
+        setattr(made, name, object())
+    assert str(by_attribute.value).startswith(f"{name} may not be <object") and option.allowed in str(
+        by_attribute.value
+    )
+    assert made.settings == options(**{name: value}).settings, "what was refused changed nothing"
+
+    made.claim()
+    with pytest.raises(AlreadyPaired, match=f"^{name} can't be set any more: .* make new ones"):
+        setattr(made, name, option.default)
+    assert getattr(made, name) == option.checked(value)
+    made.release()
+    setattr(made, name, option.default)
+    assert made.settings == Settings()
+
+
+def test_p2_options_set_one_after_the_other_may_not_contradict() -> None:
+    made = options(pings_to_return=2)
+    with pytest.raises(InvalidOptions, match="contradict"):
+        made.probe = "trial"
+    assert made.probe == "ping"
+
+
+def test_p2_an_attribute_that_is_no_option_is_refused_with_those_that_look_like_it() -> None:
+    made = options()
+    with pytest.raises(AttributeError, match="no option 'ping_interval'; did you mean ping_primary_interval"):
+        made.ping_interval = 3  # type: ignore[attr-defined]
+    for name in ("secondary_namespace_manager", "messaging_factory", "settings"):
+        with pytest.raises(AttributeError):
+            setattr(made, name, None)
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.settings.failover_interval = 3.0  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        del made.failover_interval
 
 
 def test_p2_the_base_holds_the_secondary_and_the_interval() -> None:
@@ -236,6 +286,10 @@ def test_p2_the_base_holds_the_secondary_and_the_interval() -> None:
     assert base.failover_interval == 5.0
     with pytest.raises(InvalidOptions, match="failover_interval"):
         PairedNamespaceOptions(None, Client(), 3601)
+    base.failover_interval = 7
+    assert base.failover_interval == 7.0
+    with pytest.raises(AttributeError, match=r"no option 'probe'; there are: failover_interval$"):
+        base.probe = "trial"  # type: ignore[attr-defined]
 
 
 def test_options_read_well() -> None:

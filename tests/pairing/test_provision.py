@@ -39,7 +39,14 @@ def test_p4_what_is_missing_is_to_be_made() -> None:
     assert given.queues == (1,)
     given.there(2)
     assert given.queues == (1, 2)
+    assert given.to_read == (1, 2, 7), "a syphon reads what other applications have made, too (P5)"
     given.check()
+
+
+def test_p5_without_a_listing_a_syphon_reads_as_many_as_were_asked_for() -> None:
+    given = Provision("contoso", "backup", 3, now=100.0, give_up_after_s=60.0, is_managed=False)
+    given.there(1)
+    assert given.to_read == (0, 1, 2), "one that could not be sent to just now may hold messages"
 
 
 def test_p10_a_low_delivery_count_is_warned_of_where_the_queue_is_used() -> None:

@@ -154,7 +154,7 @@ def check(sent: bytes, home: Home, with_life: bool, mark: bool) -> None:
     assert not aliases.BROKER_ANNOTATIONS & amqp.read_message_annotations(payload, s).keys()
     assert not aliases.BROKER_ANNOTATIONS & amqp.read_delivery_annotations(payload, s).keys()
     header, properties = amqp.read_header(payload, s), amqp.read_properties(payload, s)
-    assert not header.first_acquirer
+    assert header.first_acquirer == amqp.read_header(sent, amqp.split(sent)).first_acquirer
     assert header.delivery_count == 0
     assert home.session_id == properties.group_id
     if with_life:

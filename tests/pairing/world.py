@@ -38,6 +38,7 @@ BUSY = ServiceBusServerBusyError(message="busy")
 GONE = MessagingEntityNotFoundError(message="no such entity")
 LARGE = MessageSizeExceededError(message="too large")
 NOT_TRIED = NotTriedError("others were first")
+UNAVAILABLE = BacklogUnavailableError("stands for the one that is raised")
 
 
 class Weather(enum.Enum):
@@ -64,6 +65,7 @@ class Message:
     number: int
     entity: str
     sender: str
+    began: float
     ends: float
     dispatch: Dispatch
     at: Attempt | None = None
@@ -77,6 +79,9 @@ class Message:
     failures: int = 0
     tried: set[int] = field(default_factory=set)
     was_trial: bool = False
+    goes_once_more: bool = False
+    #: What its backlog queues leave for the primary.
+    kept_s: float | None = None
 
     def __repr__(self) -> str:
         return f"<Message {self.number} of {self.sender}: {self.fate or self.dispatch}>"
@@ -94,6 +99,9 @@ class Attempt:
     returns: int = 0
     stay: int = 0
     trial: bool = False
+    #: At the primary, after the last backlog queue.
+    once_more: bool = False
+    began_left: bool = False
     term: int = 0
     stored: bool = False
 
@@ -194,6 +202,16 @@ class Truth:
             self.good = 0
             self.refused = how == "refused"
 
+    def sent_once_more(self, now: float, attempt: Attempt) -> None:
+        """As a good ping, if it began in this stay."""
+        self.clock(now)
+        if not self.left or self.held or not attempt.began_left or attempt.returns != self.returns:
+            return
+        self.good += 1
+        self.refused = False
+        if self.good >= self.settings.pings_to_return:
+            self.come_back()
+
     def forced(self, now: float, hold: bool) -> None:
         self.clock(now)
         if not self.left:
@@ -244,7 +262,7 @@ class World:
         entity = SENDERS[sender]
         total = self.settings.send_timeout if timeout is None else timeout
         dispatch = self.coordinator.begin(entity, sender, self.now, timeout)
-        message = Message(len(self.messages), entity, sender, self.now + total, dispatch)
+        message = Message(len(self.messages), entity, sender, self.now, self.now + total, dispatch)
         self.messages.append(message)
         self.open.append(message)
         self.drive(message)
@@ -257,6 +275,7 @@ class World:
         truth = self.truths[message.entity]
         truth.clock(self.now)
         remaining = message.ends - self.now
+        message.goes_once_more = False
         step = message.dispatch.step(self.now)
         self.compare(message, truth, remaining, step)
         if isinstance(step, Sent):
@@ -269,7 +288,12 @@ class World:
             place = message.entity if isinstance(step, TryPrimary) else step.queue
             attempt = self.begin_attempt(place, step.timeout_s, message)
             attempt.returns = truth.returns
-            attempt.trial = truth.left if isinstance(step, TryPrimary) else self.picked(message, truth, step.queue)
+            if isinstance(step, TryPrimary):
+                attempt.once_more = message.goes_once_more
+                attempt.began_left = truth.left
+                attempt.trial = truth.left and not attempt.once_more
+            else:
+                attempt.trial = self.picked(message, truth, step.queue)
             attempt.term = 0 if isinstance(step, TryPrimary) else self.terms.get(step.queue, 0)
             if isinstance(step, TryPrimary) and attempt.trial:
                 truth.begin_probe(self.now, attempt)
@@ -473,9 +497,14 @@ class World:
         truth.clock(self.now)
         stale = attempt.returns != truth.returns
         if error is None:
+            if attempt.once_more:
+                truth.sent_once_more(self.now, attempt)
             if attempt.trial:
                 truth.end_probe(self.now, attempt, "good")
             truth.sent(self.now)
+            return
+        if attempt.once_more:
+            self.account_once_more(message, attempt, error)
             return
         if attempt.trial:
             how: Any = {DOWN: "unanswered", LATE: "unanswered", BUSY: "unanswered", GONE: "refused"}
@@ -495,6 +524,16 @@ class World:
             message.leaving = True
         else:
             message.due_error = error
+
+    def account_once_more(self, message: Message, attempt: Attempt, error: Exception) -> None:
+        truth = self.truths[message.entity]
+        if error is BUSY:
+            if truth.busy(self.now, sending=True):
+                truth.failed(self.now, attempt.returns)
+            return
+        if error in (DOWN, LATE):
+            truth.failed(self.now, attempt.returns)
+        message.due_error = LARGE if error is LARGE else UNAVAILABLE
 
     def account_backlog(self, message: Message, attempt: Attempt, error: Exception | None) -> None:
         queue = attempt.place
@@ -544,7 +583,10 @@ class World:
         assert not isinstance(step, Sent), "reported as sent, and no broker confirmed it (P22)"
         if message.due_error is not None:
             assert isinstance(step, Failed)
-            assert step.error is message.due_error
+            if message.due_error is UNAVAILABLE:
+                assert type(step.error) is BacklogUnavailableError
+            else:
+                assert step.error is message.due_error
             return
         if remaining < 0.001:
             assert isinstance(step, Failed)
@@ -566,14 +608,27 @@ class World:
                 assert isinstance(step, Failed)
                 assert type(step.error) is EntityUnreachableError
                 return
+        if message.kept_s is None:
+            message.kept_s = min((message.ends - message.began) / 8, remaining / 2)
+        left = remaining - message.kept_s
         usable, due = self.usable(message)
-        if not usable and not due:
-            assert isinstance(step, Failed)
-            assert type(step.error) is BacklogUnavailableError
+        if left < 0.001 or (not usable and not due):
+            self.compare_once_more(message, truth, remaining, step, halted)
             return
         assert isinstance(step, TryBacklog)
         others = (usable | due) - {step.queue}
-        assert step.timeout_s == (remaining / 2 if others else remaining)
+        assert step.timeout_s == (left / 2 if others else left)
+
+    def compare_once_more(self, message: Message, truth: Truth, remaining: float, step: Step, halted: bool) -> None:
+        """The primary, whatever its state (P13), but for a halt."""
+        if not halted:
+            assert step == TryPrimary(remaining)
+            message.goes_once_more = True
+        elif truth.halted_until < message.ends:
+            assert step == Wait(truth.halted_until)
+        else:
+            assert isinstance(step, Failed)
+            assert type(step.error) is BacklogUnavailableError
 
     def compare_primary(self, message: Message, truth: Truth, remaining: float, step: Step, halted: bool) -> None:
         if not halted:

@@ -17,6 +17,7 @@ FILES = (
 class Ledgers(NamedTuple):
     events: Any
     files: Any
+    notes: tuple[str, ...] = ()
 
 
 def table(spark: Any, schema: str, rows: list[dict[str, Any]]) -> Any:

@@ -25,7 +25,7 @@ def test_rows_become_batches_that_the_sink_can_send() -> None:
         destination="orders",
     )
     (batch,) = batches(iter([row]))
-    ((destination, payload, _),) = outgoing(batch)
+    ((destination, payload, *_),) = outgoing(batch)
     found = read(payload)
     assert destination == "orders"
     assert found["message_id"] == "m1" and found["body"] == b"x"

@@ -63,6 +63,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float) -> tuple[list[dict[s
             QUEUES,
             polled=lambda entity: stream._tell({"entity": entity, "t": wall()}),
             failed=lambda entity, error: stream._tell({"entity": entity, "error": str(error)}),
+            found=stream._found,
         )
         server = broker.namespaces["west"]
         while sum(len(each.links()) for each in server.connections) < len(QUEUES) + 1:  # and $cbs

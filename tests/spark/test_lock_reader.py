@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.batch_reader import Slice, Wanted, peek_slice
 from pairbus.spark.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
+from pairbus.spark.lock_reader import receive as take_rows
 from pairbus.spark.noticeboard import STOP, Noticeboard
-from pairbus.spark.options import parse
+from pairbus.spark.options import InvalidOption, parse
 from pairbus.spark.pipelines.selection import Selection
 from pairbus.spark.schema import read
 from pairbus.wire.sync import Receiver
@@ -302,3 +306,69 @@ def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, m
     assert list(take(pair.secondary_address, Share("a", 2, Selection([(60, 70)])))) == []
     assert list(take(pair.secondary_address, Share("a", 0, Selection([(5, 9)])))) == []
     assert time.monotonic() - begun < 5
+
+
+def lock_stream(pair: Pair, *entities: str, key: str | None = None) -> LockStream:
+    text = pair.secondary.connection_string
+    if key is not None:
+        text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={key}", text)
+    return LockStream(parse({"connectionString": text, "mode": "lock"}, {}), lambda: list(entities))
+
+
+def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.secondary, "a")
+    make_queue(pair.secondary, "grouped", requires_session=True)
+    for stream, words in (
+        (lock_stream(pair, "a", "nowhere"), "mode=lock can't receive from nowhere: .*could not be found"),
+        (lock_stream(pair, "a", key="AAAA"), r"mode=lock can't receive from a: .*\(amqp:unauthorized-access\)"),
+        (lock_stream(pair, "grouped"), "mode=lock can't receive from grouped: .*session"),
+    ):
+        with pytest.raises(InvalidOption, match=words):
+            stream.latestOffset(stream.initialOffset())
+        stream.stop()
+
+
+def test_batches_follow_the_lock_of_the_entity_and_shrink_where_messages_come_again(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    make_queue(pair.secondary, "a", lock_duration=dt.timedelta(seconds=5))
+    send(pair, "a", 300)
+    stream = lock_stream(pair, "a")
+    try:
+        first = wait_for(lambda: (e := stream.latestOffset(stream.initialOffset())).get("entities") and e)
+        assert 100 < first["count"] < 170, "a share of two thousand, which are for a lock of a minute"
+        rows(stream, {"epoch": 0}, first)
+        wait_for(lambda: peeked_delivery_count(pair) > 0)  # nobody settled them in time
+        second = wait_for(lambda: (e := stream.latestOffset(first)) != first and e)
+        assert 1 <= second["count"] <= first["count"] // 2
+    finally:
+        stream.stop()
+
+
+def peeked_delivery_count(pair: Pair) -> int:
+    return max(read(each).get("delivery_count") or 0 for each in peeked(pair.secondary, "a"))
+
+
+def test_large_messages_are_asked_for_few_at_a_time_and_handed_on_by_bytes(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.secondary, "a")
+    with wire(pair.secondary) as client:
+        large = [encode_message(properties=Properties(message_id=f"{n}"), body=b"x" * 200_000) for n in range(100)]
+        assert client.sender("a").send_many(large) == [None] * 100
+    asked: list[int] = []
+    receive = Receiver.receive
+
+    def receive_and_tell(self: Receiver, count: int = 1, max_wait: float | None = None) -> Any:
+        asked.append(count)
+        return receive(self, count, max_wait)
+
+    monkeypatch.setattr(Receiver, "receive", receive_and_tell)
+    options = parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {})
+    batches = list(take_rows(options, Share("a", 100)))
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert max(batch.nbytes for batch in batches) < 18 * 1024 * 1024
+    assert asked[0] == 32 and max(asked[1:]) <= 21
+    whole = list(peek_slice(pair.secondary_address, Slice("a", 1, 100), Wanted()))
+    assert sum(batch.num_rows for batch in whole) == 100
+    assert max(batch.nbytes for batch in whole) < 18 * 1024 * 1024

@@ -55,6 +55,13 @@ def test_the_cause_p51() -> None:
         parse({"connectionString": CS, "cause": "rain"}, {})
 
 
+def test_what_the_sink_does_with_refused_rows() -> None:
+    parsed = parse({"connectionString": CS}, {})
+    assert (parsed.on_refused, parsed.refused_path, parsed.patience_s) == ("fail", None, 300.0)
+    parsed = parse({"connectionString": CS, "ONREFUSED": "DEADLETTER", "refusedPath": "x", "maxWaitSeconds": "9"}, {})
+    assert (parsed.on_refused, parsed.refused_path, parsed.patience_s) == ("deadLetter", "x", 9.0)
+
+
 def test_no_repr_holds_the_key() -> None:
     parsed = parse({"connectionString": CS, "settleConnectionString": CS}, {})
     assert "c2VjcmV0" not in repr(parsed)
@@ -77,6 +84,10 @@ def test_no_repr_holds_the_key() -> None:
         ({"connectionString": CS, "maxRate": "inf"}, ["maxRate"]),
         ({"connectionString": CS, "pushFilters": "yes"}, ["pushFilters", "true or false"]),
         ({"connectionString": CS, "entity": " "}, ["entity is empty"]),
+        ({"connectionString": CS, "onRefused": "burn"}, ["onRefused 'burn'", "fail, skip, deadLetter"]),
+        ({"connectionString": CS, "refusedPath": "x"}, ["refusedPath", "onRefused skip or deadLetter"]),
+        ({"connectionString": CS, "onRefused": "deadLetter"}, ["settleConnectionString", "refusedPath"]),
+        ({"connectionString": CS, "maxWaitSeconds": "0"}, ["maxWaitSeconds is a number of seconds above 0, not '0'"]),
         ({"connectionString": CS, "settleConnectionString": "a", "settleConnectionStringEnv": "B"}, ["exclude"]),
         ({"connectionString": CS, "settleConnectionString": CS, "settleCredential": "default"},
             ["settleCredential goes with settleFullyQualifiedNamespace"]),

@@ -4,10 +4,12 @@ a namespace of its own; then a real outage. What needs no Spark is tested beside
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -439,6 +441,65 @@ def test_a_half_last_line_is_left_out_and_said(spark: Any, tmp_path: Path) -> No
     (file,) = read.files.collect()
     assert (file["cut"], file["ended"], file["bad_lines"]) == (True, False, 1)
     assert repr(read) == "<Ledgers 1 files of client, 1 of them cut>"
+
+
+def test_the_same_ledger_given_again_counts_once_however_it_was_copied(spark: Any, tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "first", "contoso")
+    with stage.client() as client, stage.broker() as broker:
+        for n in range(20):
+            client("send", 10.0 + n, stage.entity, f"m{n}", ms=4.0)
+            stage.arrive(broker, 10.0 + n, f"m{n}", n + 1)
+            stage.fetch(broker, 20.0 + n, f"m{n}", n + 1)
+    copied, cut, packed = (tmp_path / name for name in ("copied", "cut", "packed"))
+    for folder in (copied, cut, packed):
+        folder.mkdir()
+    for number, path in enumerate((client.path, broker.path)):
+        text = path.read_bytes()
+        (copied / f"renamed-{number}.jsonl").write_bytes(text)
+        (cut / path.name).write_bytes(text[: len(text) // 2])
+        (packed / f"{path.name}.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "tables%20").mkdir()
+    once = read_ledgers(spark, tmp_path / "first")
+    once.to_parquet((tmp_path / "tables").as_uri())
+    expected = audit(once).summary
+    assert (expected["lost"], expected["confirmed"], expected["notes"]) == (0, 20, [])
+    given: list[tuple[Path | str, ...]] = [
+        (copied, packed, cut, (tmp_path / "first").as_uri()), (tmp_path / "tables", cut), (tmp_path / "tables", copied),
+    ]  # fmt: skip
+    for more in given:
+        found = audit(read_ledgers(spark, tmp_path / "first", *more)).summary
+        notes = found.pop("notes")
+        assert found == {name: value for name, value in expected.items() if name != "notes"}, more
+        assert all("and counts once" in note for note in notes) and len(notes) == 2 * (3 if copied in more[:1] else 2)
+
+
+def test_a_ledger_without_a_line_and_one_without_an_event_do_not_end_the_audit(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = Stage(tmp_path, "contoso")
+    with stage.client() as client, stage.broker() as broker, stage.syphon().cut():
+        client("send", 10.0, stage.entity, "a", ms=4.0)
+        stage.arrive(broker, 10.0, "a", 1)
+        stage.fetch(broker, 20.0, "a", 1)
+    (tmp_path / "client-77-000001.jsonl").touch()
+    target = tmp_path / "audit {1}"
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(tmp_path), "--json", "--parquet", f"file://{quote(str(target))}"])
+    assert ended.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["lost"], found["confirmed"], found["received"]) == (0, 1, 1)
+    assert any("client-77-000001.jsonl is empty and left out" in note for note in found["notes"])
+    assert {each.name for each in target.iterdir()} == {"events", "files", "audit", "audit_messages"}
+
+
+def test_an_unknown_file_system_is_told_before_the_work(
+    spark: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(root), "--parquet", "nowhere://bucket/audit"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "can't write to nowhere://bucket/audit: No FileSystem for scheme" in said and "file:/// URL works" in said
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,29 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from pairbus.amqp.message import Header, Properties, encode_message
-from pairbus.amqp.types import Array, Char, Symbol, Timestamp, UInt
+from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
+from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
 from pairbus.spark.options import InvalidOption
-from pairbus.spark.schema import ARROW_SCHEMA, COLUMNS, SCHEMA, Rows, check_writable, encode, outgoing, read
+from pairbus.spark.schema import ARROW_SCHEMA, COLUMNS, SCHEMA, Outgoing, Rows, check_writable, encode, outgoing, read
 
 TEXTS = st.none() | st.text(max_size=20).filter(bool)
 TIMES = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9000, 1, 1), timezones=st.just(dt.UTC)).map(
@@ -112,7 +129,7 @@ def test_exact_bytes_win_over_the_columns() -> None:
         pa.schema({"amqp": pa.binary(), "body": pa.binary(), "destination": pa.string()}),
     )
     first, second = outgoing(batch)
-    assert first == ("a", exact, ("s", "p"))
+    assert first == Outgoing("a", exact, ("s", "p"))
     assert second.destination is None and read(second.payload)["body"] == b"typed"
 
 
@@ -129,10 +146,12 @@ def table(**columns: Any) -> StructType:
         (table(body=IntegerType()), "orders", "'body' is int, but must be binary"),
         (table(body=BinaryType(), message_id=IntegerType()), "orders", "'message_id' is int, but must be string"),
         (
-            table(body=BinaryType(), application_properties=MapType(StringType(), IntegerType())),
+            table(body=BinaryType(), application_properties=MapType(StringType(), DecimalType())),
             "orders",
-            "map<string,string>",
+            "is map<string,decimal(10,0)>, but must be map<string,string> (or a map to one of boolean, ",
         ),
+        (table(body=StringType(), BODY=StringType()), "orders", "the column 'body' is there twice"),
+        (table(BODY=IntegerType()), "orders", "'BODY' is int, but must be binary"),
     ],
 )
 def test_wrong_columns_are_refused_before_anything_is_sent(columns: StructType, entity: str | None, words: str) -> None:
@@ -144,6 +163,50 @@ def test_wrong_columns_are_refused_before_anything_is_sent(columns: StructType, 
 def test_what_was_read_can_be_written() -> None:
     check_writable(SCHEMA, "orders")
     check_writable(table(body=StringType(), destination=StringType()), None)
+
+
+def test_the_names_of_columns_are_taken_in_any_letter_case() -> None:
+    check_writable(table(Body=StringType(), MESSAGE_ID=StringType(), Destination=StringType()), None)
+    batch = pa.RecordBatch.from_pylist([{"Body": "x", "MESSAGE_ID": "m", "Destination": "there"}])
+    (message,) = outgoing(batch)
+    assert message.destination == "there"
+    assert (read(message.payload)["message_id"], read(message.payload)["body"]) == ("m", b"x")
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    check_writable(table(body=StringType(), scheduled_enqueue_time_utc=TimestampNTZType()), "orders")
+    time = dt.datetime(2030, 1, 2, 3, 4, 5)
+    schema = pa.schema({"body": pa.string(), "scheduled_enqueue_time_utc": pa.timestamp("us")})
+    (message,) = outgoing(pa.RecordBatch.from_pylist([{"body": "x", "scheduled_enqueue_time_utc": time}], schema))
+    assert read(message.payload)["scheduled_enqueue_time_utc"] == time.replace(tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "value", "found"),
+    [
+        (BooleanType(), pa.bool_(), True, True),
+        (ByteType(), pa.int8(), 5, Byte(5)),
+        (ShortType(), pa.int16(), 5, Short(5)),
+        (IntegerType(), pa.int32(), 5, Int(5)),
+        (LongType(), pa.int64(), 2**40, 2**40),
+        (FloatType(), pa.float32(), 1.5, Float(1.5)),
+        (DoubleType(), pa.float64(), 1.5, 1.5),
+        (BinaryType(), pa.binary(), b"\x00\xff", b"\x00\xff"),
+        (TimestampType(), pa.timestamp("us", "UTC"), dt.datetime(1970, 1, 2, tzinfo=dt.UTC), Timestamp(86_400_000)),
+        (TimestampNTZType(), pa.timestamp("us"), dt.datetime(1970, 1, 2), Timestamp(86_400_000)),
+        (IntegerType(), pa.int32(), None, None),
+    ],
+)
+def test_application_properties_keep_the_type_of_their_map(
+    kind: DataType, arrow: pa.DataType, value: Any, found: Any
+) -> None:
+    check_writable(table(body=StringType(), application_properties=MapType(StringType(), kind)), "orders")
+    schema = pa.schema({"body": pa.string(), "application_properties": pa.map_(pa.string(), arrow)})
+    rows = [{"body": "x", "application_properties": [("n", value)]}, {"body": "y", "application_properties": None}]
+    first, second = outgoing(pa.RecordBatch.from_pylist(rows, schema))
+    properties = read_application_properties(first.payload, split(first.payload))
+    assert properties == {"n": found} and type(properties["n"]) is type(found)
+    assert split(second.payload).application_properties is None
 
 
 def test_a_time_to_live_of_nothing_is_refused() -> None:

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.spark.listing import Entities
-from pairbus.spark.options import Address, parse
-from pairbus.spark.stream_reader import PeekStream, admit
+from pairbus.spark.options import Address, InvalidOption, parse
+from pairbus.spark.schema import encode, read
+from pairbus.spark.stream_reader import DeleteStream, PeekStream, admit, stream_reader
 
-from .conftest import Pair, admin_of, wire
+from .conftest import Pair, admin_of, peeked, wire
 from .test_batch_reader import SEQUENCES, Asked
 
 QUEUES = st.dictionaries(st.sampled_from(["a", "b", "c"]), SEQUENCES, min_size=1)
@@ -82,3 +83,37 @@ def test_an_entity_that_is_made_while_a_stream_runs_is_found(
         assert [batch.num_rows for batch in stream.read(partition)] == [1]
         admin.delete_queue("late-2")
     assert stream.latestOffset(end) == end, "gone again: the others go on"
+
+
+def test_a_stream_ends_at_its_last_sequence_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse({"connectionString": "Endpoint=sb://x", "fromSequenceNumber": "3", "toSequenceNumber": "7"}, {})
+    stream = PeekStream(options, lambda: ["a", "b"])
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(range(1, 20)))(number))
+    start = stream.initialOffset()
+    assert stream.latestOffset(start) == {"a": 8, "b": 8}
+    assert stream.latestOffset({"a": 8, "b": 8}) == {"a": 8, "b": 8}
+    assert stream.latestOffset() == {"a": 8, "b": 8}, "before Spark 4.2"
+    stream.prepareForTriggerAvailableNow()
+    assert stream.latestOffset(start) == {"a": 8, "b": 8}
+
+
+@pytest.mark.parametrize("name", ["fromSequenceNumber", "toSequenceNumber"])
+def test_a_lock_stream_has_no_sequence_numbers_to_keep_to(name: str) -> None:
+    options = parse({"connectionString": "Endpoint=sb://x", "mode": "lock", name: "7"}, {})
+    with pytest.raises(InvalidOption, match="toSequenceNumber are for the modes peek and delete"):
+        stream_reader(options, lambda: ["a"])
+
+
+@pytest.mark.parametrize(("begin", "left"), [("1", [8, 9, 10]), ("3", [1, 2, 8, 9, 10])])
+def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
+    pair: Pair, make_queue: Callable[..., None], begin: str, left: list[int]
+) -> None:
+    make_queue(pair.primary, "some")
+    with wire(pair.primary) as client:
+        assert client.sender("some").send_many([encode({"body": "x"})] * 10) == [None] * 10
+    given = {"connectionString": pair.primary.connection_string, "fromSequenceNumber": begin, "toSequenceNumber": "7"}
+    stream = DeleteStream(parse(given, {}), lambda: ["some"])
+    end = stream.latestOffset(stream.initialOffset())
+    assert end == {"some": 8}
+    assert stream.latestOffset(end) == end
+    assert [read(each)["sequence_number"] for each in peeked(pair.primary, "some")] == left

@@ -124,6 +124,25 @@ def test_p3_after_a_failure_the_client_is_unpaired_and_the_options_can_be_used_a
     assert client.is_paired
 
 
+def test_p2_p5_what_is_set_before_pairing_is_honoured_and_after_a_failure_too(clients: Clients) -> None:
+    client, manager = clients(), FakeManager()
+    manager.listing_error = http(401)
+    given = options(clients(SECONDARY), manager)
+    given.backlog_queue_count = 5
+    with pytest.raises(PairingFailed):
+        client.pair_namespace(given)
+    assert given.backlog_queue_count == 5
+    given.backlog_queue_count = 2
+    given.ping_primary_interval = 7
+    manager.listing_error, manager.refusals = None, {1: [http(500)] * 3}
+    client.pair_namespace(given)
+    assert [name for name, _ in manager.made] == [path(0)]
+    assert given.backlog_queue_count == 1, "as many as were found or made"
+    assert client._pairing is not None and client._pairing.settings.ping_primary_interval == 7.0
+    with pytest.raises(AlreadyPaired, match="failover_interval can't be set any more"):
+        given.failover_interval = 3
+
+
 def test_p6_what_is_refused(clients: Clients) -> None:
     client, secondary = clients(), clients(SECONDARY)
     given = options(secondary)

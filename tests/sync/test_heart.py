@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
 
-from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucceeded, StateChanged
+from pairbus.pairing.events import (
+    BacklogQueueReturned,
+    Event,
+    PairingCompleted,
+    PingFailed,
+    PingSucceeded,
+    StateChanged,
+)
 from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
 from pairbus.sync import heart as heart_module
@@ -95,10 +102,10 @@ def test_p31_pings_have_a_bounded_number_of_threads(stage: MakeStage, monkeypatc
     for number in range(5):
         fail_over(given, f"e{number}")
     assert wait_until(lambda: len(given.heart._pings_due) == 3)
-    assert given.heart._pinging == 2
+    assert given.heart._pings_under_way() == 2
     release.set()
     assert wait_until(lambda: set(given.heart.coordinator.states().values()) == {EntityState.HEALTHY})
-    assert wait_until(lambda: given.heart._pinging == 0)
+    assert wait_until(lambda: given.heart._pings_under_way() == 0)
 
 
 def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
@@ -111,7 +118,7 @@ def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
     given.heart.close()
     assert given.pinger.is_closed, "which shuts the connection that it hangs on"
     release.set()
-    assert wait_until(lambda: given.heart._pinging == 0 and given.heart._thread is None)
+    assert wait_until(lambda: given.heart._pings_under_way() == 0 and given.heart._thread is None)
     assert len(given.events) == told, "its answer is not heard any more"
     assert repr(given.heart) == "<Heart closed, 0 pings under way, 1 subscribers>"
 
@@ -129,6 +136,25 @@ def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
         given.heart.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1)]
     assert "not my day" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeStage, raised: BaseException) -> None:
+    given = stage()
+    heard: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise raised
+
+    given.heart._subscribers.subscribe(broken)
+    given.heart._subscribers.subscribe(heard.append)
+    with pytest.raises(type(raised)):  # on the main thread: it may be Ctrl-C
+        given.heart.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
+    assert heard == [BacklogQueueReturned(1), BacklogQueueReturned(2)]
+    thread = threading.Thread(target=given.heart.announce, args=(BacklogQueueReturned(3),))
+    thread.start()  # elsewhere nobody is to be interrupted, and it is logged
+    thread.join()
+    assert heard[-1] == BacklogQueueReturned(3)
 
 
 def test_p23_events_come_in_order_even_if_a_callback_brings_more_about(stage: MakeStage) -> None:

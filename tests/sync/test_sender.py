@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from pairbus.amqp.message import read_properties, split
 from pairbus.pairing.errors import (
     AliasConflictError,
     BacklogUnavailableError,
@@ -35,6 +36,10 @@ FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 def primary(sender: Any) -> FakeInner:
     return sender._primary  # type: ignore[no-any-return]
+
+
+def read_message_id(payload: Any) -> Any:
+    return read_properties(bytes(payload), split(bytes(payload))).message_id
 
 
 def path_of(message: Any) -> str:
@@ -117,19 +122,60 @@ def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None:
 def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
-    primary(sender).answers.append(OperationTimeoutError())
     last = ServiceBusConnectionError()
+    primary(sender).answers.extend([OperationTimeoutError(), last])
     given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
-    given.backlog(sender, 1).answers.append(last)
+    given.backlog(sender, 1).answers.append(ServiceBusConnectionError())
     with pytest.raises(BacklogUnavailableError) as caught:
         sender.send_messages(ServiceBusMessage("x"))
     assert caught.value.__cause__ is last
     assert given.named(MessageDiverted) == []
 
 
+def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
+    given = stage(observers=(recorder := Recorder(),))
+    sender = given.sender()
+    given.heart.coordinator.force_failover("orders", given.now)
+    for queue in (0, 1):
+        given.backlog(sender, queue).answers.append(ServiceBusConnectionError())
+    sender.send_messages(message := ServiceBusMessage("x"))
+    assert primary(sender).sent == [message]
+    assert given.named(StateChanged)[-1] == StateChanged(
+        "orders", EntityState.FAILED_OVER, EntityState.HEALTHY, "message sent once more"
+    )
+    assert recorder.sends[-1] == ("primary", None, 1, "ok")
+
+
+@pytest.mark.parametrize("as_batch", [False, True])
+def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: MakeStage, as_batch: bool) -> None:
+    given = stage(queues=(0,), observers=(recorder := Recorder(),))
+    sender = given.sender()
+    messages = [ServiceBusMessage(bytes(40_000), message_id=f"{number}") for number in range(6)]
+    argument: Any = messages
+    if as_batch:
+        sender.send_messages(messages[0])  # so that the sender knows its limits
+        argument = sender.create_message_batch()
+        for message in messages:
+            argument.add_message(message)
+    given.heart.coordinator.force_failover("orders", given.now)
+    first = given.backlog(sender, 0)
+    first.max_message_size = first.max_batch_size = 100_000
+    sender._surroundings.limits.learn_backlog(100_000, 100_000)
+    first.answers.extend([None, ServiceBusConnectionError()])  # a batch of two, and no more
+    sender.send_messages(argument)
+    rest = primary(sender).sent[-1]
+    ids = [each.message_id for each in rest] if not as_batch else [read_message_id(each) for each in rest._message[5]]
+    assert ids == ["2", "3", "4", "5"]
+    assert recorder.sends[-3:] == [
+        ("backlog", 0, 2, "ok"),
+        ("backlog", 0, 2, recorder.sends[-2][3]),
+        ("primary", None, 4, "ok"),
+    ]
+
+
 def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
     sender = stage(queues=()).sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    primary(sender).answers.extend([OperationTimeoutError(), OperationTimeoutError()])
     with pytest.raises(BacklogUnavailableError):
         sender.send_messages(ServiceBusMessage("x"))
 
@@ -403,6 +449,19 @@ def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeSta
     for sender in senders:
         sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [2, 1, 1, 1, 1]
+
+
+def test_p15_senders_that_spell_an_entity_differently_share_its_state(stage: MakeStage) -> None:
+    recorder = Recorder()
+    given = stage(observers=(recorder,))
+    first, other = given.sender("Orders"), given.sender("orders")
+    primary(first).answers.append(OperationTimeoutError())
+    first.send_messages(ServiceBusMessage("x"))
+    other.send_messages(ServiceBusMessage("x"))
+    assert len(primary(other).sent) == 0, "it goes to the backlog, as the entity is failed over"
+    assert given.heart.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
+    assert {event.entity for event in given.events} == {"Orders"} == recorder.entities
+    assert other.entity_name == "orders", "what the application reads of its sender stays as it asked for it"
 
 
 def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:

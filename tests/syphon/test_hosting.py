@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import types
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from pairbus.pairing.backlog import path
 from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.syphon import hosting, partnership
+from pairbus.syphon import hosting, partnership, roster
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.hosting import HostedSyphon, check_engine, endpoint, fault_client, hosted
+from pairbus.wire.sync import LoopThread
 
 from .pair import Pair, diverted, until
 
@@ -27,7 +30,7 @@ class Told:
 
 
 async def host(pair: Pair, told: Told, indexes: Sequence[int], **options: Any) -> HostedSyphon:
-    made = HostedSyphon(
+    made: HostedSyphon = options.pop("make", HostedSyphon)(
         options.pop("primary", pair.primary),
         options.pop("secondary", pair.secondary),
         primary_name=pair.name,
@@ -58,6 +61,61 @@ async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
     assert repr(syphon) == "<HostedSyphon stopped>"
     assert await pair.ids(orders) == ["m1"]
     syphon.client_closed("secondary")
+
+
+async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_a_restart(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
+    monkeypatch.setattr(roster, "LIST_S", 0.05)
+    orders = await pair.destination("orders")
+    await pair.backlog(0)
+    there, loops = [path(pair.name, 0), "orders"], list[object]()
+
+    async def names() -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        return there
+
+    told = Told()
+    syphon = await host(pair, told, (0,), list_queues=names)
+    await pair.backlog(7)
+    there.append(path(pair.name, 7))
+    await pair.divert(7, [diverted(orders, "m1")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    monkeypatch.setattr(roster, "LIST_S", 600.0)
+    syphon._engine._end(RuntimeError("it breaks"))
+    await until(lambda: len(told.of(SyphonStarted)) == 2)
+    await pair.divert(7, [diverted(orders, "m2")])
+    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await syphon.stop()
+    assert await pair.ids(orders) == ["m1", "m2"]
+    assert set(loops) == {asyncio.get_running_loop()}
+
+
+async def test_p36_an_engine_on_another_loop_lists_on_the_hosts(pair: Pair) -> None:
+    """As Spark's does; an async administration client works on the loop that it was made for only."""
+    loops = list[object]()
+
+    async def names() -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        return [path(pair.name, 3).upper(), f"{pair.name}/other"]
+
+    await pair.backlog(0)
+    syphon = await host(pair, Told(), (0,), list_queues=names)
+    thread = LoopThread()
+    found = await asyncio.to_thread(lambda: thread.run(syphon._find()))
+    thread.stop()
+    await syphon.stop()
+    assert [each.number for each in found] == [3]
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_p36_without_a_listing_it_says_which_it_reads(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    await pair.backlog(0)
+    syphon = await host(pair, Told(), (0, 1))
+    await syphon.stop()
+    assert f"the syphon reads backlog queues 0 to 1 of {pair.name} only" in caplog.text
+    assert "backlog_queue_count" in caplog.text
 
 
 async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +207,54 @@ async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: p
     await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     await syphon.stop()
     assert [type(event) for event in told.events] == [SyphonStarted, SyphonStopped, SyphonStarted]
+
+
+async def test_p44_between_restarts_there_is_nothing_to_wait_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaking(self: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(hosting.SyphonEngine, "run", breaking)
+    monkeypatch.setattr(hosting, "RESTART_S_FIRST", 60.0)
+    told = Told()
+    syphon = await host(pair, told, (0,))
+    await until(lambda: told.of(SyphonStopped))
+    begun = time.monotonic()
+    await syphon.stop()
+    assert time.monotonic() - begun < 1.0
+
+
+@pytest.mark.parametrize("kind", ["in-process", "spark"])
+async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As while Spark starts, which nothing interrupts. Half of a second is left for the rest of the client."""
+    made = HostedSyphon if kind == "in-process" else pytest.importorskip("pairbus.spark.hosting").HostedSyphon
+
+    class Stuck:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.is_stopped = False
+
+        def stop(self) -> None:
+            self.is_stopped = True
+
+        async def run(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(made, "make_engine", Stuck)
+    waits = list[float]()
+    wait = asyncio.wait
+
+    async def noted(tasks: Any, *, timeout: float) -> Any:
+        waits.append(timeout)
+        return await wait(tasks, timeout=0.01)
+
+    syphon = await host(pair, Told(), (0,), make=made)
+    await until(lambda: syphon._engine is not None)
+    engine = syphon._engine
+    monkeypatch.setattr(hosting.asyncio, "wait", noted)
+    await syphon.stop()
+    assert engine.is_stopped
+    assert len(waits) == 1 and waits[0] <= 4.5
 
 
 async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:

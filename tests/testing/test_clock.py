@@ -21,6 +21,20 @@ def test_it_stands_still_until_told() -> None:
     assert repr(clock) == "<ManualClock 50.000>"
 
 
+def test_only_the_wall_clock_is_stepped_and_only_it_goes_back() -> None:
+    clock = ManualClock(100)
+    clock.step(-60)
+    assert (clock(), clock.monotonic()) == (40.0, 100.0)
+    clock.advance(5)
+    assert (clock(), clock.monotonic()) == (45.0, 105.0)
+    clock.set(50)
+    assert (clock(), clock.monotonic()) == (50.0, 110.0)
+    clock.set(20)
+    assert (clock(), clock.monotonic()) == (20.0, 110.0)
+    with pytest.raises(ValueError, match="not by nan"):
+        clock.step(math.nan)
+
+
 def test_watchers_see_the_new_time_until_they_stop() -> None:
     clock = ManualClock(0)
     seen: list[float] = []

@@ -13,6 +13,7 @@ from pairbus.broker.description import AuthorizationRule
 from pairbus.broker.sas import verify
 from pairbus.wire import SharedKey, SharedSignature, TimedOut, Unauthorized, WireClient
 from pairbus.wire import tokens as tokens_module
+from pairbus.wire.credentials import Token
 
 from .peer import Peer, message
 from .test_sender import settle_down
@@ -83,6 +84,20 @@ async def test_a_token_is_renewed_on_the_same_links_before_it_runs_out(
         assert peer.tokens[2]["expiration"] > peer.tokens[0]["expiration"]
     assert len([name for name, role in peer.attached if name == "$cbs"]) == 2
     assert peer.connections == 1
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+async def test_a_token_is_renewed_in_time_although_the_wall_clock_was_set(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """Back: the token still runs out where it is checked. Forward: it may have run out there already."""
+    monkeypatch.setattr(tokens_module, "LOOK_S_MAX", 0.01)
+    monkeypatch.setattr(Token, "renew_at", lambda token, now: now + (0.05 if step < 0 else 3240.0))
+    clock = Clock()
+    async with WireClient.from_connection_string(connection_string(peer), clock=clock) as client:
+        await client.sender("orders")
+        clock.now += step
+        await settle_down(lambda: len(peer.tokens) >= 2)
 
 
 async def test_a_renewal_that_fails_is_tried_again(

@@ -199,9 +199,18 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
         if self.settings.enable_syphon:
             from pairbus.aio.syphon import SyphonHost
 
-            self._host = self._hosted(SyphonHost, provision.queues)
-            await self._host.start()
+            self._host = self._hosted(SyphonHost, provision, self._list_queues)
+            try:
+                await self._host.start()
+            except BaseException:
+                await self._host.stop()
+                self._host = None
+                raise
         self._completed(provision)
+
+    async def _list_queues(self) -> list[str]:
+        limits = provisioning.request_limits(self.settings.send_timeout)
+        return [queue.name async for queue in self.options.secondary_namespace_manager.list_queues(**limits)]
 
     async def _go_on_trying(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, Protocol
 
-from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
+from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import SendPing
@@ -44,6 +44,8 @@ class Heart(HeartHalf[Pinger]):
         self.lock = contextlib.nullcontext()
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
+        self._telling = False
+        self._pinging = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: deque[Awaitable[object]] = deque()
@@ -106,6 +108,9 @@ class Heart(HeartHalf[Pinger]):
     def _is_beating(self) -> bool:
         return self._timer is not None
 
+    def _pings_under_way(self) -> int:
+        return self._pinging
+
     # Pings
 
     def _begin_ping(self, entity: str) -> None:
@@ -144,16 +149,13 @@ class Heart(HeartHalf[Pinger]):
             return
         self._telling = True
         try:
-            while self._untold:
-                event = self._untold.popleft()
-                for observer in self.observers:
-                    guarded(observer.announced, event)
-                for callback in self._subscribers.callbacks:
-                    answer = guarded(callback, event)
-                    if inspect.isawaitable(answer):
-                        self._await_in_turn(answer)
+            self._tell_untold()
         finally:
             self._telling = False
+
+    def _take_answer(self, answer: object) -> None:
+        if inspect.isawaitable(answer):
+            self._await_in_turn(answer)
 
     def _await_in_turn(self, answer: Awaitable[object]) -> None:
         # One after the other, or a coroutine that waits would see later events first.
@@ -167,10 +169,13 @@ class Heart(HeartHalf[Pinger]):
                 await guarded_await(self._answers.popleft())
         finally:
             self._teller = None
-            for answer in self._answers:  # cancelled: those behind are not begun
-                if inspect.iscoroutine(answer):
-                    answer.close()
-            self._answers.clear()
+            if self.closed:  # cancelled: those behind are not begun
+                for answer in self._answers:
+                    if inspect.iscoroutine(answer):
+                        answer.close()
+                self._answers.clear()
+            elif self._answers:  # Ctrl-C in one of them is not the end of the others
+                self._teller = self._spawn(self._await_answers(), "pairbus-events")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self.loop.create_task(work, name=name)
@@ -180,7 +185,12 @@ class Heart(HeartHalf[Pinger]):
 
 
 async def guarded_await(answer: Awaitable[object]) -> None:
+    """As `guarded`. That a callback was itself cancelled is logged too; that the heart cancels it passes."""
     try:
         await answer
-    except Exception:
+    except BaseException as error:
+        task = asyncio.current_task()
+        is_ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+        if is_ours or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
         _log.exception("%r failed and is ignored", answer)

@@ -51,13 +51,15 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         heart = self._surroundings.heart
         clock = heart.clock
         now = clock()
-        dispatch, action = self._begin(now, timeout)
+        dispatch = self._begin(now, timeout)
         try:
+            action = self._stepped_first(dispatch, now)
             while True:
                 if isinstance(action, TryPrimary):
                     action = await self._try_primary(dispatch, action, shipment, now)
                 elif isinstance(action, TryBacklog):
                     action = await self._try_backlog(dispatch, action, shipment)
+                    now = clock()
                 elif isinstance(action, Wait):
                     await self._pause(action.until - clock())
                     self._check_live()
@@ -74,7 +76,8 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
 
     async def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: Shipment, began: float) -> Step:
         try:
-            await self._primary.send(shipment.argument, action.timeout_s)
+            argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
+            await self._primary.send(argument, action.timeout_s)
         except Exception as error:
             return self._primary_failed(dispatch, shipment, error, began)
         return self._primary_sent(dispatch, shipment, began)
@@ -106,7 +109,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
             except Exception as error:
                 self._tell_parcel(action.queue, parcel, error, began)
                 raise
-            shipment.parcels.popleft()
+            shipment.parcel_confirmed()
             self._tell_parcel(action.queue, parcel, None, began)
             began = clock()
 

@@ -16,6 +16,7 @@ __all__ = ["SyphonHost", "check_engine"]
 
 class SyphonHost(SyphonHalf):
     async def start(self) -> None:
+        """Raises PairingFailed where the secondary may not be read; then there is nothing to do but `stop`."""
         close = self._clients["secondary"].close
 
         async def closing() -> None:
@@ -23,6 +24,7 @@ class SyphonHost(SyphonHalf):
             await close()
 
         self._watch(closing)
+        await self._syphon.check_listen()
         await self._syphon.start()
 
     async def stop(self) -> None:

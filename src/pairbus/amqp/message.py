@@ -245,6 +245,12 @@ def read_body(payload: bytes, s: Sections) -> list[tuple[str, Any]]:
     return parts
 
 
+def without_body(payload: bytes) -> bytes:
+    """The message with all its sections but the body."""
+    body = split(payload).body
+    return payload if body is None else payload[: body[0]] + payload[body[1] :]
+
+
 _KINDS_OF_BODY: Final = {_DATA: "data", _SEQUENCE: "sequence", _VALUE: "value"}
 
 

@@ -380,8 +380,12 @@ _HOT: Final[dict[bytes, Callable[[bytes, int], tuple[Any, int] | None]]] = {
 
 _NUMBERS: Final = tuple(encode(UInt(n)) for n in range(256))
 _TAG_HEADS: Final = tuple(bytes((0xA0, n)) for n in range(33))  # AMQP 2.8.7: a tag has up to 32 bytes
-_TRANSFER_HEADS: Final = {
-    more: tuple(bytes((0x00, 0x53, 0x14, 0xC0, size + 1, 5 + more)) for size in range(100)) for more in (False, True)
+# All eleven fields, since old clients index them (composite._WHOLE): nothing is said after `more`.
+_TRANSFER_HEADS: Final = tuple(bytes((0x00, 0x53, 0x14, 0xC0, size + 1, 11)) for size in range(100))
+_TRANSFER_TAILS: Final = {
+    (settled, more): (b"\x41" if settled else b"\x42") + (b"\x41" if more else b"\x40") + b"\x40" * 5
+    for settled in (False, True)
+    for more in (False, True)
 }
 _pack_number = struct.Struct(">BI").pack
 
@@ -402,14 +406,11 @@ def encode_transfer(
             + _TAG_HEADS[len(tag)]
             + tag
             + (_NUMBERS[message_format] if 0 <= message_format < 256 else _pack_number(0x70, message_format))
-            + (b"\x41" if settled else b"\x42")
+            + _TRANSFER_TAILS[settled, more]
         )
     except struct.error:
         raise EncodeError(f"a delivery-id of {delivery_id} or message-format of {message_format} is no uint") from None
-    if more:
-        body += b"\x41"
-        return _TRANSFER_HEADS[True][len(body)] + body
-    return _TRANSFER_HEADS[False][len(body)] + body
+    return _TRANSFER_HEADS[len(body)] + body
 
 
 def encode_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes | None) -> bytes:
@@ -421,10 +422,11 @@ def encode_disposition(role: bool, first: int, last: int | None, settled: bool, 
             + (b"\x40" if last is None else _NUMBERS[last] if 0 <= last < 256 else _pack_number(0x70, last))
             + (b"\x41" if settled else b"\x42")
             + (state or b"\x40")
+            + b"\x40"
         )
     except struct.error:
         raise EncodeError(f"a disposition from {first} to {last}: these are no uints") from None
     size = len(body)
     if size < 255:
-        return b"\x00\x53\x15\xc0" + bytes((size + 1, 5)) + body
-    return b"\x00\x53\x15\xd0" + struct.pack(">II", size + 4, 5) + body
+        return b"\x00\x53\x15\xc0" + bytes((size + 1, 6)) + body
+    return b"\x00\x53\x15\xd0" + struct.pack(">II", size + 4, 6) + body

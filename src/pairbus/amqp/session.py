@@ -295,10 +295,9 @@ class Session:
         if not self.ended:
             self.end()
         self._pending.clear()
-        self.connection.link_count -= len(self._links)
-        for link in self._links.values():
-            if isinstance(link, ReceiverLink):
-                link.forget()
-        self._links.clear()
+        # its links end with it (AMQP 2.5.4): no detach comes for them any more
+        for link in self.links:
+            link.detached = link.remote_detached = True
+            self.link_left(link)
         self._links_remote.clear()
         events.append(SessionEnded(self, end.error))

@@ -268,7 +268,7 @@ class AdminApi:
             else:
                 for each in shelves:
                     if place.name.lower() in each.all(place):
-                        raise _Answer(409, 40900, f"The {each.noun} '{place.name}' exists already.")
+                        raise _Answer(409, 40900, f"The messaging entity '{place.path}' already exists.")
             new = self._described(shelf, place, fields, old, call)
             shelf.check(new, old)
         except BadDocument as error:

@@ -30,18 +30,18 @@ from pairbus.amqp.events import (
     SaslInitiated,
     SessionEnded,
 )
-from pairbus.amqp.link import Link, ReceiverLink, SenderLink
+from pairbus.amqp.link import Link, ReceiverLink
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
 from pairbus.amqp.sasl import SaslServer
-from pairbus.amqp.session import Session
 from pairbus.billing import APP, cause_in
 
 from .authorization import Authorization
-from .links import Egress, Ingress, ResponseNode, rejected
+from .links import Egress, Ingress, Node, ResponseNode, rejected
 from .placement import place
 from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import LISTEN, SEND, Claims
+from .session_door import Waiting
 from .sessions import SessionLock
 
 if TYPE_CHECKING:
@@ -110,19 +110,13 @@ class AmqpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._claims_deadline = float("inf")
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._idle: dict[Link, tuple[int, float]] = {}
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Delivered: self._on_delivered,
-            Disposed: self._on_disposed,
-            CreditChanged: self._on_credit,
-            LinkAttached: self._on_attached,
-            LinkDetached: self._on_detached,
-            SessionEnded: self._on_session_ended,
-            DeliveryTooLarge: self._on_too_large,
-            SaslInitiated: self._on_sasl,
-            Opened: self._on_opened,
-            Closed: self._on_closed,
-        }
+        #: Links with something behind them. The engine's own list is no guide: it is ahead of the events.
+        self._served: dict[Link, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<AmqpConnection to {self.host.name}: {len(self._served)} links, {self._engine!r}>"
 
     # -- transport
 
@@ -174,11 +168,11 @@ class AmqpConnection(asyncio.Protocol):
 
     def _handle_events(self) -> bool:
         """False: the turn was over before the events were."""
-        handlers = self._handlers
+        handlers = _HANDLERS
         for event in self._events:
             handler = handlers.get(type(event))
             if handler is not None:
-                handler(event)
+                handler(self, event)
             if self._was_request:
                 self._was_request = False
                 if not self._has_time():
@@ -218,11 +212,10 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = None
         self.can_write = False
         self._drop_input()
-        for timer in (self._timer, self._idle_timer):
+        for timer in (self._timer, self._idle_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
-        for session in self._engine.sessions:
-            self._forget_session(session)
+        self._leave_all()
 
     def pause_writing(self) -> None:
         self.can_write = False
@@ -247,11 +240,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def _hang_up(self) -> None:
         self._drop_input()
+        self._leave_all()
         if self._transport is not None and not self._is_leaving:
             self._is_leaving = True
             self._transport.close()
             # one that does not read would stay for ever
-            self.loop.call_later(_LINGER_S, self.abort)
+            self._linger_timer = self.loop.call_later(_LINGER_S, self.abort)
 
     def silence(self, on: bool) -> None:
         """The black hole: bytes wait in both directions, as if the network swallowed them, and go on afterwards."""
@@ -359,7 +353,7 @@ class AmqpConnection(asyncio.Protocol):
     def _recheck(self, now: float) -> None:
         for link in self.links():
             context = link.context
-            right = SEND if isinstance(context, Ingress) else LISTEN if isinstance(context, Egress) else None
+            right = SEND if isinstance(context, Ingress) else LISTEN if isinstance(context, Egress | Waiting) else None
             if right is not None and not self.authorization.allows(right, context.path, now):
                 self.cut(link, Refusal(conditions.UNAUTHORIZED_ACCESS, f"the token for {context.path!r} has expired"))
 
@@ -428,12 +422,32 @@ class AmqpConnection(asyncio.Protocol):
 
     def cut(self, link: Link, refusal: Refusal) -> None:
         """Ends a link with a reason that its client can act on."""
-        if link.context is not None:
-            link.context.closed()
-            link.context = None
-        link.detach(Error(refusal.condition, refusal.description, None))
+        self._leave(link)
+        error = Error(refusal.condition, refusal.description, None)
+        if link.answered:
+            link.detach(error)
+        elif not link.detached:
+            link.refuse(error)
         self.host.observation.refused(None, refusal)
         self.flush_soon()
+
+    def put_behind(self, link: Link, node: Node) -> None:
+        """The node at our end of the link until it leaves, in whatever way."""
+        link.context = node
+        self._served[link] = None
+
+    def _leave(self, link: Link) -> None:
+        """The one path on which every link ends, whoever ends it and how: nothing of it stays in the broker."""
+        self._served.pop(link, None)
+        self._idle.pop(link, None)
+        node: Node | None = link.context
+        link.context = None
+        if node is not None:
+            node.closed()
+
+    def _leave_all(self) -> None:
+        for link in list(self._served):
+            self._leave(link)
 
     def response_node(self, link: Link, address: str, reply_to: str | None) -> ResponseNode | None:
         """Where the answer to a request on `link` goes (dialect 2): JS names its receiving link in reply-to."""
@@ -524,32 +538,14 @@ class AmqpConnection(asyncio.Protocol):
             event.session.dispose(False, first, last, True, _LOCK_LOST)
 
     def _on_detached(self, event: LinkDetached) -> None:
-        self._stop_waiting(event.link)
-        if event.link.context is not None:
-            event.link.context.closed()
-            event.link.context = None
+        self._leave(event.link)
 
     def _on_session_ended(self, event: SessionEnded) -> None:
-        self._forget_session(event.session)
-
-    def _forget_session(self, session: Session) -> None:
-        if session.context:
-            for egress in set(session.context.values()):
-                egress.closed()
-        for link in session.links:
-            self._stop_waiting(link)
-            if link.context is not None:
-                link.context.closed()
-                link.context = None
-
-    def _stop_waiting(self, link: Link) -> None:
-        if isinstance(link, SenderLink) and not link.answered:
-            for door in self.host.session_doors:
-                door.leave(link)
+        for link in [link for link in self._served if link.session is event.session]:
+            self._leave(link)
 
     def _on_closed(self, event: Closed) -> None:
-        for session in self._engine.sessions:
-            self._forget_session(session)
+        self._leave_all()
 
     # -- attaching
 
@@ -561,17 +557,12 @@ class AmqpConnection(asyncio.Protocol):
             self._attach(event.link)
 
     def _attach(self, link: Link) -> None:
-        if link.remote_detached or self._transport is None:
+        # the client may have gone since it asked: the engine is ahead, and a fault may have kept the attach waiting
+        if link.remote_detached or self._transport is None or self._is_leaving or self._engine.is_closed:
             return
         refusal = place(self, link)
         if refusal is not None:
-            self.refuse(link, refusal)
-        self.flush_soon()
-
-    def refuse(self, link: Link, refusal: Refusal) -> None:
-        if not link.detached and not link.remote_detached:
-            link.refuse(Error(refusal.condition, refusal.description, None))
-        self.host.observation.refused(None, refusal)
+            self.cut(link, refusal)
         self.flush_soon()
 
     def own_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
@@ -588,3 +579,17 @@ class AmqpConnection(asyncio.Protocol):
         self.authorization.put(claims)
         self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
         self._set_claims_deadline()
+
+
+_HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {
+    Delivered: AmqpConnection._on_delivered,
+    Disposed: AmqpConnection._on_disposed,
+    CreditChanged: AmqpConnection._on_credit,
+    LinkAttached: AmqpConnection._on_attached,
+    LinkDetached: AmqpConnection._on_detached,
+    SessionEnded: AmqpConnection._on_session_ended,
+    DeliveryTooLarge: AmqpConnection._on_too_large,
+    SaslInitiated: AmqpConnection._on_sasl,
+    Opened: AmqpConnection._on_opened,
+    Closed: AmqpConnection._on_closed,
+}

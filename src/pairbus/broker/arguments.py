@@ -47,6 +47,13 @@ class Arguments:
             raise BadArgument(f"{name} is {_shown(value)}; a string is needed, or none")
         return None if value is None else str(value)
 
+    def flag(self, name: str) -> bool:
+        """False where it is not given."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise BadArgument(f"{name} is {_shown(value)}; a boolean is needed, or none")
+        return value is True
+
     def optional_bytes(self, name: str) -> bytes | None:
         value = self._body.get(name)
         if value is not None and not isinstance(value, bytes):

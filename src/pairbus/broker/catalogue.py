@@ -23,6 +23,7 @@ from .description import (
     validate_rule,
     validate_update,
 )
+from .topic import RULES, SUBSCRIPTIONS
 
 Done = Callable[[Any], None]
 
@@ -106,6 +107,12 @@ class Place:
         if self.rule is not None:
             return self.rule
         return self.entity if self.subscription is None else self.subscription
+
+    @property
+    def path(self) -> str:
+        """As errors name it."""
+        subscription = "" if self.subscription is None else f"{SUBSCRIPTIONS}{self.subscription}"
+        return self.entity + subscription + ("" if self.rule is None else f"{RULES}{self.rule}")
 
 
 def parse_place(path: str) -> Place | None:

@@ -12,7 +12,6 @@ Everything is ECDSA on P-256. The authority is for this data folder alone; nothi
 from __future__ import annotations
 
 import ipaddress
-import os
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pairbus.errors import PairbusError
+from pairbus.journal.files import make_folder
+
+from .durable_files import write_file
 
 CA_DAYS = 3650
 # What Apple and the browsers take at most for a server is 398.
@@ -58,7 +60,7 @@ class Certificates:
 
 def ensure(folder: Path, names: Iterable[str], now: float) -> Certificates:
     """The certificates in `folder`, made or renewed where they must be. `names`: host names and addresses to serve."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(str(folder))
     wanted = _general_names([*ALWAYS_NAMED, *names])
     moment = datetime.fromtimestamp(now, UTC)
     made: list[str] = []
@@ -172,8 +174,8 @@ def _make_authority(folder: Path, moment: datetime) -> tuple[x509.Certificate, e
         .sign(key, hashes.SHA256())
     )
     # The key first: a crash in between leaves a pair that does not match, and the next start makes both again.
-    _write(folder / "ca-key.pem", _key_pem(key), 0o600)
-    _write(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_file(folder / "ca-key.pem", _key_pem(key), 0o600)
+    write_file(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
 
 
@@ -204,7 +206,7 @@ def _make_server(
         .sign(ca_key, hashes.SHA256())
     )
     pem = _key_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
-    _write(folder / "server.pem", pem, 0o600)
+    write_file(folder / "server.pem", pem, 0o600)
 
 
 def _load_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:
@@ -232,20 +234,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Whole or not at all; never readable by others for a moment."""
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

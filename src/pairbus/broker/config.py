@@ -11,6 +11,7 @@ The two forms have one table of names: the service's (`LockDuration`) in JSON, t
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -122,6 +123,15 @@ def parse(text: str, *, is_json: bool) -> list[NamespacePlan]:
     return plans
 
 
+#: The emulator's published file has comments. A string is matched too, since `//` within it is none: sb://contoso.
+_STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A comment becomes spaces, so that an error still names the right line and column."""
+    return match[0] if match[0].startswith('"') else " " * len(match[0])
+
+
 def _load_json(text: str) -> dict[str, Any]:
     def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
@@ -134,7 +144,7 @@ def _load_json(text: str) -> dict[str, Any]:
     def no_constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is no JSON number")
 
-    content = json.loads(text, object_pairs_hook=no_twins, parse_constant=no_constant)
+    content = json.loads(_STRING_OR_COMMENT.sub(_blank, text), object_pairs_hook=no_twins, parse_constant=no_constant)
     if not isinstance(content, dict):
         raise ConfigError("", "holds no object; allowed: an object with the key UserConfig")
     return content

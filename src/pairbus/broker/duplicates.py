@@ -4,6 +4,9 @@ Pure. The ids of one record stand or fall together: they have one time, one plac
 once. Those of a record that is not yet written are pending: a second message must wait for what becomes of the first,
 since it may only be confirmed when the first one is on disk. Ids are kept as digests of 16 bytes, and no more of them
 than IDS_MAX: past that sends are refused for a while, as forgetting one early would let a second copy through.
+
+The window is a duration: setting the wall clock makes it neither longer nor shorter (`shift`). After a restart only the
+instants in the records are left; ids that seem to come from the future count as seen at the restart (`resume`).
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ def key_of(message_id: Any) -> bytes:
 
 
 class Sighting:
-    """Ids that one record made known. `segment` is -1 while it is being written."""
+    """Ids that one record made known. `segment` is -1 while it is being written. `time` is what the record says,
+    `seen_at` the same on the history's own time scale, which no step of the wall clock changes."""
 
-    __slots__ = ("keys", "nbytes", "segment", "time", "waiters")
+    __slots__ = ("keys", "nbytes", "seen_at", "segment", "time", "waiters")
 
-    def __init__(self, time: float, keys: tuple[bytes, ...], segment: int = -1, nbytes: int = 0) -> None:
+    def __init__(
+        self, time: float, keys: tuple[bytes, ...], segment: int = -1, nbytes: int = 0, *, seen_at: float | None = None
+    ) -> None:
         self.time = time
+        self.seen_at = time if seen_at is None else seen_at
         self.keys = keys
         self.segment = segment
         self.nbytes = nbytes
@@ -52,12 +59,14 @@ class Sighting:
 
 
 class DuplicateHistory:
-    __slots__ = ("_by_key", "_order", "_release", "window")
+    __slots__ = ("_by_key", "_order", "_release", "_stepped", "window")
 
     def __init__(self, window: float, release: Callable[[int, int], None]) -> None:
         """`release(segment, nbytes)` hears of what is forgotten."""
         self.window = window
         self._release = release
+        # How far the wall clock was set since the first of them was seen.
+        self._stepped = 0.0
         self._by_key: dict[bytes, Sighting] = {}
         # Written ones, as they were written; nearly in order of time.
         self._order: deque[Sighting] = deque()
@@ -70,7 +79,7 @@ class DuplicateHistory:
 
     def find(self, key: bytes, now: float) -> Sighting | None:
         sighting = self._by_key.get(key)
-        return None if sighting is None or sighting.time + self.window <= now else sighting
+        return None if sighting is None or self._ends(sighting) <= now else sighting
 
     def has_room(self, count: int, now: float) -> bool:
         if len(self._by_key) + count > IDS_MAX:
@@ -78,7 +87,7 @@ class DuplicateHistory:
         return len(self._by_key) + count <= IDS_MAX
 
     def begin(self, keys: Sequence[bytes], now: float) -> Sighting:
-        sighting = Sighting(now, tuple(keys))
+        sighting = Sighting(now, tuple(keys), seen_at=now - self._stepped)
         for key in keys:
             self._by_key[key] = sighting
         return sighting
@@ -118,13 +127,24 @@ class DuplicateHistory:
 
     def forget(self, now: float) -> None:
         order = self._order
-        while order and order[0].time + self.window <= now:
+        while order and self._ends(order[0]) <= now:
             sighting = order.popleft()
             self._drop(sighting)
             self._release(sighting.segment, sighting.nbytes)
 
     def deadline(self) -> float:
-        return self._order[0].time + self.window + FORGET_S if self._order else inf
+        return self._ends(self._order[0]) + FORGET_S if self._order else inf
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set."""
+        self._stepped += seconds
+
+    def resume(self, now: float) -> None:
+        """After replay: the wall clock may have been set back since the last record."""
+        self._stepped = min(0.0, now - max((sighting.seen_at for sighting in self._order), default=now))
+
+    def _ends(self, sighting: Sighting) -> float:
+        return sighting.seen_at + self._stepped + self.window
 
     def _drop(self, sighting: Sighting) -> None:
         for key in sighting.keys:

@@ -56,7 +56,7 @@ class QueueEntity:
     """A queue and its dead-letter sub-queue, under an id that no other entity of the namespace ever had."""
 
     __slots__ = (
-        "accessed_at",
+        "_accessed_at",
         "active",
         "confirmed_sequence",
         "dead_letter",
@@ -96,7 +96,7 @@ class QueueEntity:
         #: Of sends under way: they count as if they were there, or many at once would overfill the queue.
         self.pending_bytes = 0
         self.pings = 0
-        self.accessed_at = 0.0
+        self._accessed_at = 0.0
         #: Of clients, sending or receiving: an entity with links is not idle.
         self.links = 0
         #: Of an entity that detects duplicates.
@@ -181,6 +181,15 @@ class QueueEntity:
         return len(self.dead_letter)
 
     @property
+    def accessed_at(self) -> float:
+        return self._accessed_at
+
+    @accessed_at.setter
+    def accessed_at(self, now: float) -> None:
+        # Never back: an answer from the disk may bring the time of a call from before the wall clock was set.
+        self._accessed_at = max(self._accessed_at, now)
+
+    @property
     def idle_deadline(self) -> float:
         """When it has been idle for too long, as far as is known now (dialect 7)."""
         if self.deleting:
@@ -191,6 +200,14 @@ class QueueEntity:
         if self.links or self.active.scheduled_count or self.active.locked or self.dead_letter.locked:
             self.accessed_at = now
         return now >= self.idle_deadline
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each duration as before."""
+        self._accessed_at += seconds
+        self.active.shift(seconds)
+        self.dead_letter.shift(seconds)
+        if self.duplicates is not None:
+            self.duplicates.shift(seconds)
 
     def place(self, place: int) -> MessageQueue:
         """As records say it."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pairbus.errors import InvalidFault, did_you_mean
@@ -214,6 +214,14 @@ class Faults:
         """Ends the faults whose time is up and returns the next deadline."""
         self._drop([k for k, fault in self._faults.items() if fault.until is not None and fault.until <= now])
         return self.deadline(now)
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each fault as before."""
+        for key, fault in self._faults.items():
+            if fault.until is not None:
+                self._faults[key] = replace(fault, until=max(0.0, fault.until + seconds))
+        for bucket in self._buckets.values():
+            bucket.at += seconds
 
     def unreachable(self, entity: str | None, now: float) -> bool:
         return bool(self._faults) and bool(self._covering("unreachable", entity, now))

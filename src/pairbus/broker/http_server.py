@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ BODY_BYTES_MAX = 1024 * 1024
 class Request:
     method: str
     target: str
+    """From the path on, whether it came with a host before it or not."""
     headers: dict[str, str] = field(default_factory=dict)
     """Names in lower case; values of a repeated header joined by a comma."""
     body: bytes = b""
@@ -129,6 +131,7 @@ class HttpProtocol(asyncio.Protocol):
         """Take from h11 what it has, until it needs more bytes or a request is whole."""
         try:
             while self._task is None and not self._closed and not self._draining:
+                before = self._h11.trailing_data[0]
                 event = self._h11.next_event()
                 if event is h11.NEED_DATA:
                     if self._h11.they_are_waiting_for_100_continue and self._request is not None:
@@ -138,8 +141,15 @@ class HttpProtocol(asyncio.Protocol):
                     if isinstance(event, h11.ConnectionClosed):
                         self._close()
                     return
+                if isinstance(event, h11.Request | h11.EndOfMessage):
+                    taken = before[: len(before) - len(self._h11.trailing_data[0])]
+                    if isinstance(event, h11.Request):
+                        self._request = event
+                    ambiguous = _ambiguity(taken, event)
+                    if ambiguous is not None:
+                        self._refuse(400, ambiguous)
+                        return
                 if isinstance(event, h11.Request):
-                    self._request = event
                     self._body.clear()
                     if _declared_length(event) > self._limits.body_bytes_max:
                         self._refuse(413, f"the body is larger than {self._limits.body_bytes_max} bytes")
@@ -166,9 +176,15 @@ class HttpProtocol(asyncio.Protocol):
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         peer = self._transport.get_extra_info("peername")
+        absolute = _ABSOLUTE.match(event.target)
+        target = event.target
+        if absolute is not None:
+            # as a proxy is asked, and as Java asks everybody: the host that counts is this one (RFC 9112, 3.2.2)
+            headers["host"] = absolute[1].decode("latin-1")
+            target = b"/" + target[absolute.end() :].removeprefix(b"/")
         request = Request(
             event.method.decode("latin-1"),
-            event.target.decode("latin-1"),
+            target.decode("latin-1"),
             headers,
             bytes(self._body),
             str(peer[0]) if isinstance(peer, tuple) and peer else "",
@@ -292,6 +308,23 @@ class HttpProtocol(asyncio.Protocol):
 
     def _secure(self) -> bool:
         return self._transport.get_extra_info("sslcontext") is not None
+
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
+#: h11 takes these for line ends and for one long header; others don't, and see another request behind it.
+_LOOSE_LINES = re.compile(rb"(?<!\r)\n|\r(?!\n)|\n[ \t]")
+
+
+def _ambiguity(taken: bytes, event: h11.Request | h11.EndOfMessage) -> str | None:
+    """Why a proxy before us might have cut the request at another place (RFC 9112, 11.2), or None. `taken` are the
+    bytes of the request's head, or of the end of its chunks."""
+    if _LOOSE_LINES.search(taken):
+        return "every line must end with CR LF, and no header may go on in the next line"
+    if isinstance(event, h11.Request):
+        names = {name for name, _ in event.headers}
+        if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+            return "Transfer-Encoding must come without Content-Length, and in HTTP/1.1"
+    return None
 
 
 def _declared_length(request: h11.Request) -> int:

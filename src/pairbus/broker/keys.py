@@ -9,7 +9,6 @@ import base64
 import dataclasses
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -28,6 +27,7 @@ from .description import (
     validate,
     validate_authorization_rule,
 )
+from .durable_files import write_file
 from .refusal import Refusal
 
 ROOT_RULE = "RootManageSharedAccessKey"
@@ -147,13 +147,7 @@ class KeyRing:
 
     def _put(self, rules: tuple[AuthorizationRule, ...]) -> None:
         # written whole and synced before it has its name: half a key file would lock everybody out
-        temporary = self._path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump([rule.to_json() for rule in rules], file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        write_file(self._path, json.dumps([rule.to_json() for rule in rules]).encode())
         self._stored = rules
         self.rules = self._in_force(rules)
 

@@ -6,10 +6,11 @@ refusals into the words that clients understand. Rules that break clients when m
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
@@ -50,11 +51,19 @@ _UNSETTLED_MAX = 5000
 _SWEEP_S = 0.1
 #: Locked at a time: between two a connection that has enough for now can be left alone.
 _ACQUIRED_MAX = 64
+_LOST_GRACE_S = 1.0
 _TAKEN_BYTES_MAX = 4 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 _MODIFIED_BYTES = Modified().encode()
 _COMPLETE = Complete()
 _RELEASE = Release()
+
+
+class Node(Protocol):
+    """What stands behind a link."""
+
+    def closed(self) -> None:
+        """The link has left, in whatever way; called once."""
 
 
 def rejected(refusal: Refusal) -> bytes:
@@ -65,14 +74,13 @@ def rejected(refusal: Refusal) -> bytes:
 class Ingress:
     """A client sends to an entity."""
 
-    __slots__ = ("_is_closed", "connection", "link", "path", "target")
+    __slots__ = ("connection", "link", "path", "target")
 
     def __init__(self, connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> None:
         self.connection = connection
         self.link = link
         self.path = target.path
         self.target = target
-        self._is_closed = False
         target.entity.links += 1  # an entity that somebody is attached to is not idle
         link.flow(_CREDIT)
 
@@ -157,9 +165,7 @@ class Ingress:
         host.observation.not_sent(self.path, event.size, self.connection.cause, now, now, refusal)
 
     def closed(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self.target.entity.links -= 1
+        self.target.entity.links -= 1
 
 
 class Egress:
@@ -169,6 +175,7 @@ class Egress:
         "_grants",
         "_is_closed",
         "_is_waiting",
+        "_lost_timer",
         "_reserved",
         "_sweep_at",
         "connection",
@@ -201,6 +208,7 @@ class Egress:
         self.unsettled: dict[int, Booked] = {}
         self._reserved = 0
         self._sweep_at = float("-inf")
+        self._lost_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         #: The client has asked for messages and got none since.
         self._is_waiting = link.credit > 0
@@ -214,7 +222,7 @@ class Egress:
     @property
     def capacity(self) -> int:
         link = self.link
-        if not link.is_open or not self.connection.takes_more or link.session.is_blocked:
+        if self._is_closed or not link.is_open or not self.connection.takes_more or link.session.is_blocked:
             return 0
         if self.removes:
             return min(link.credit, self._usual_count()) - self._reserved
@@ -322,13 +330,22 @@ class Egress:
             self._is_waiting = False
         for message in messages:
             payload = namespace.delivery(self.queue, message, locked=False)
-            self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
+            # one that left while the removal was synced has lost it, as with every receive-and-delete
+            if not self._is_closed:
+                self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
             observation.received(self.path, message, payload, self.connection.cause, now, removed=True)
         self.connection.flush_soon()
         self.dispatcher.wake()
 
     def cut(self, refusal: Refusal) -> None:
         self.connection.cut(self.link, refusal)
+
+    def session_lost(self) -> None:
+        assert self.session is not None
+        text = f"The session lock of '{self.session.session_id}' has expired. Accept the session again."
+        refusal = Refusal(conditions.SESSION_LOCK_LOST, text)
+        # a client that waits for just the lock's time for another message shall see the end of its wait first
+        self._lost_timer = self.connection.loop.call_later(_LOST_GRACE_S, self.cut, refusal)
 
     def answer_drain(self) -> None:
         if self._reserved == 0:
@@ -402,13 +419,14 @@ class Egress:
 
     def closed(self) -> None:
         """Messages stay locked until their locks run out, as on the service (dialect 5.1); a session is free now."""
-        if self._is_closed:
-            return
         self._is_closed = True
         self._end_wait()
         self.queue.entity.links -= 1
         self.dispatcher.remove(self)
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
         if self.session is not None:
+            self.session.on_available = self.session.on_lost = None
             host = self.connection.host
             host.namespace.release_session(self.session, host.clock())
         for delivery_id in self.unsettled:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp import errors as conditions
+from pairbus.amqp.message import without_body
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.journal import JournalError
 
@@ -19,7 +20,7 @@ from .arguments import Arguments, BadArgument
 from .links import failed
 from .namespace import refusal_of
 from .outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
-from .queue import Message, MessageQueue
+from .queue import SETTLING, Message, MessageQueue
 from .refusal import Refusal
 from .requests import Request, Response, management_response
 from .rule_codec import UnknownRule, read_rule, write_rule
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _PEEK_MESSAGES_MAX = 1000
 #: One response holds no more than this; a client that peeks on gets the rest.
 _RESPONSE_BYTES_MAX = 768 * 1024
+#: How often, and after how long each time, a request looks again for what is being written: a second at most.
+_SETTLING_WAITS = 50
+_SETTLING_S = 0.02
 _PREFIX = "com.microsoft:"
 _LONG_CODE = 0x81
 _TIMESTAMP_CODE = 0x83
@@ -63,6 +67,7 @@ class Call(NamedTuple):
     arguments: Arguments
     now: float
     answer: Callable[[Response], None]
+    may_wait: bool = False
 
     @property
     def host(self) -> NamespaceServer:
@@ -99,6 +104,10 @@ class Call(NamedTuple):
 
 class _SessionLost(Exception):
     pass
+
+
+class _BeingSettled(Exception):
+    """What is asked for is on its way to the disk: ask again in a moment."""
 
 
 def handle(connection: AmqpConnection, path: str, request: Request, respond: Callable[[bytes], None]) -> None:
@@ -140,9 +149,11 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     host.observation.asked(target.path)
     arguments = Arguments(request.body)
 
-    def run() -> None:
+    def run(waits: int = _SETTLING_WAITS) -> None:
         try:
-            operation(Call(connection, target, arguments, host.clock(), answer))
+            operation(Call(connection, target, arguments, host.clock(), answer, waits > 0))
+        except _BeingSettled:
+            connection.loop.call_later(_SETTLING_S, run, waits - 1)
         except BadArgument as error:
             answer(Response(400, str(error), conditions.ARGUMENT_ERROR))
         except UnknownRule as error:
@@ -168,11 +179,14 @@ def _peek(call: Call) -> None:
     start = call.arguments.whole("from-sequence-number")
     count = call.arguments.count("message-count")
     session_id = call.arguments.optional_text("session-id")
+    omits_body = call.arguments.flag("omit-message-body")
     messages: list[dict[str, Any]] = []
     size = 0
     for payload in call.host.namespace.peek(
         call.queue, start, min(count, _PEEK_MESSAGES_MAX), call.now, session_id=session_id
     ):
+        if omits_body:
+            payload = without_body(payload)
         size += len(payload)
         if messages and size > _RESPONSE_BYTES_MAX:
             break
@@ -248,6 +262,9 @@ def _receive_deferred(call: Call) -> None:
         call.ok(messages=found)
 
     numbers = call.arguments.numbers("sequence-numbers")
+    # The SDKs up to 7.14 defer without waiting for the answer, and ask for the message in the next breath.
+    if call.may_wait and any((found := queue.get(n)) is not None and found.state == SETTLING for n in numbers):
+        raise _BeingSettled
     call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=call.session())
 
 

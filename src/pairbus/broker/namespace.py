@@ -224,6 +224,12 @@ class Namespace:
                 self._registry.delete_idle(entity, now)
         return self.deadline
 
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: of locks, idle times and windows as much is left as before. To be followed by
+        `tick`."""
+        for entity in self._store.by_id.values():
+            entity.shift(seconds)
+
     async def maintain(self, interval_s: float = 0.5) -> None:
         """For ever: the journal kept small. A task of the broker's."""
         await self.upkeep.run(interval_s)

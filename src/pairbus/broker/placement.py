@@ -31,7 +31,6 @@ _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 #: .NET's clock counts 100 ns from the year 1.
 _TICKS_1970 = 621_355_968_000_000_000
-_LOST_GRACE_S = 1.0
 
 
 def place(connection: AmqpConnection, link: Link) -> Refusal | None:
@@ -79,7 +78,7 @@ def _place_sender(connection: AmqpConnection, link: ReceiverLink, target: Messag
         return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to '{target.path}'; send to its queue or topic")
     link.accept(max_message_size=target.message_bytes_max)
     connection.host.watch(target)
-    link.context = Ingress(connection, link, target)
+    connection.put_behind(link, Ingress(connection, link, target))
     return None
 
 
@@ -91,6 +90,11 @@ def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: Message
     if refusal is not None:
         return refusal
     filters = {str(key): value for key, value in (getattr(link.source, "filter", None) or {}).items()}
+    unknown = next((name for name in filters if name != _SESSION_FILTER), None)
+    if unknown is not None:
+        # Left out of the answer it would do as AMQP says (3.5.1), but few clients look: they'd get all messages.
+        text = f"The filter {unknown[:100]!r} is not supported; '{path}' takes {_SESSION_FILTER} alone, or none."
+        return Refusal(conditions.NOT_IMPLEMENTED, text)
     if queue.requires_session:
         if _SESSION_FILTER not in filters:
             return Refusal(
@@ -102,9 +106,10 @@ def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: Message
     if _SESSION_FILTER in filters:
         return Refusal(conditions.NOT_ALLOWED, f"the entity '{path}' has no sessions; receive without a session id")
     link.accept(max_message_size=queue.message_bytes_max)
-    link.context = Egress(connection, link, queue, connection.host.dispatcher(queue))
+    dispatcher = connection.host.dispatcher(queue)
+    connection.put_behind(link, Egress(connection, link, queue, dispatcher))
     if link.credit > 0:
-        link.context.dispatcher.wake()
+        dispatcher.wake()
     return None
 
 
@@ -127,33 +132,22 @@ def _place_session(
 
 def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, lock: SessionLock) -> None:
     """The session is ours to hand out: the answer names it and says until when (dialect 5.2)."""
-    if not connection.is_connected or link.remote_detached:
-        connection.host.namespace.release_session(lock, connection.host.clock())
-        return
     source = link.source
-    source.filter = {Symbol(_SESSION_FILTER): lock.session_id}
+    # in the form in which it came: Go closes the connection over a bare string where it sent a described one
+    ((_, wanted),) = source.filter.items()
+    found = Described(wanted.descriptor, lock.session_id) if isinstance(wanted, Described) else lock.session_id
+    source.filter = {Symbol(_SESSION_FILTER): found}
     ticks = int(lock.locked_until * 10_000_000) + _TICKS_1970
     link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
     dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)
     lock.on_available = dispatcher.wake
-
-    def lost() -> None:
-        # a client that waits for just the lock's time for another message shall see the end of its wait first
-        connection.loop.call_later(_LOST_GRACE_S, _session_lost, connection, link, lock)
-
-    lock.on_lost = lost
+    egress = Egress(connection, link, queue, dispatcher, lock)
+    lock.on_lost = egress.session_lost
     connection.host.watch(queue)
-    link.context = Egress(connection, link, queue, dispatcher, lock)
+    connection.put_behind(link, egress)
     if link.credit > 0:
         dispatcher.wake()
     connection.flush_soon()
-
-
-def _session_lost(connection: AmqpConnection, link: SenderLink, lock: SessionLock) -> None:
-    if not link.is_open:
-        return
-    text = f"The session lock of '{lock.session_id}' has expired. Accept the session again."
-    connection.cut(link, Refusal(conditions.SESSION_LOCK_LOST, text))
 
 
 def _place_request_node(connection: AmqpConnection, link: Link, text: str, node: Node, path: str) -> Refusal | None:
@@ -171,8 +165,8 @@ def _place_request_node(connection: AmqpConnection, link: Link, text: str, node:
     link.accept()
     if isinstance(link, ReceiverLink):
         handle = partial(cbs.handle, connection) if node is Node.CBS else partial(management.handle, connection, path)
-        link.context = RequestNode(connection, link, text.lower(), handle)
+        connection.put_behind(link, RequestNode(connection, link, text.lower(), handle))
     else:
         assert isinstance(link, SenderLink)
-        link.context = ResponseNode(connection, link, text.lower())
+        connection.put_behind(link, ResponseNode(connection, link, text.lower()))
     return None

@@ -641,6 +641,19 @@ class MessageQueue:
         )
         return LocksLost(SESSION_LOCK_LOST, text, tuple(lost))
 
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each lock as before."""
+        for chunk in self._chunks.values():
+            for message in chunk.values():
+                # Those that are being settled too: `restore` may give the lock back.
+                if message.lock_token is not None:
+                    message.locked_until += seconds
+        self._expiries = [(until + seconds, tie, messages) for until, tie, messages in self._expiries]
+        self.lifetimes.shift(seconds)
+        self.schedule.shift(seconds)
+        if self.sessions is not None:
+            self.sessions.shift(seconds)
+
     def _is_locked(self, message: Message, until: float) -> bool:
         # Its state alone does not tell: it may since have been dead-lettered, and be locked there until the same time.
         return message.locked_until == until and self._locks.get(message.lock_token or b"") is message

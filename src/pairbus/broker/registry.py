@@ -48,6 +48,8 @@ class Registry:
         for entity in entities:
             self._store.by_id[entity.id] = entity
             entity.accessed_at = now
+            if entity.duplicates is not None:
+                entity.duplicates.resume(now)
             if isinstance(entity, Topic):
                 self.topics[entity.name.lower()] = entity
             elif not isinstance(entity, Subscription):

@@ -29,6 +29,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
 from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
+from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 
@@ -36,6 +37,7 @@ from . import certificates, stocktaking, websocket
 from .admin_api import AdminApi
 from .amqp_connection import AmqpConnection
 from .authorization import rules_in_force
+from .clock import BrokerClock
 from .commands import Commands, Granted, Listed, RuleWanted
 from .construction import construct, hand_out_keys, read_config
 from .control import ControlServer
@@ -55,6 +57,7 @@ from .queue import MessageQueue
 from .refusal import Refusal
 from .sas import HTTP_SKEW_S, Claims, verify
 from .session_door import SessionDoor
+from .store import refusal_of
 from .tokens import random_tokens
 
 if TYPE_CHECKING:
@@ -152,7 +155,7 @@ class NamespaceServer:
 
     async def start(self) -> None:
         """After a failure, `stop` ends what was begun."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(str(self._folder))
         self._keys = KeyRing.load(self._folder)
         hand_out_keys(self._keys, self._plan, self.clock())
         if self._broker.emulator:
@@ -184,6 +187,9 @@ class NamespaceServer:
             trouble=lambda: _trouble(journal),
             answered=self.observation.answered,
         )
+        for follower in (self.namespace.shift, self.faults.shift):
+            self.clock.followers.append(follower)
+            self._ends.callback(self.clock.followers.remove, follower)
         await self._listener.start()
         maintenance = asyncio.create_task(self.namespace.maintain())
         self._ends.push_async_callback(_cancelled, maintenance)
@@ -257,8 +263,9 @@ class NamespaceServer:
                 log.warning("%s: %s", self.name, notes.pop(0))
 
     def _tick(self) -> None:
-        """Locks and tokens run out by the wall's clock, so no timer sleeps longer than a second: the clock may jump."""
+        """Tokens and schedules go by the wall clock, so no timer sleeps longer than a second: it may be set."""
         self._log_notes()
+        self.clock.follow()
         now = self.clock()
         if abs(now - self._claims_checked_at) >= 1.0:
             self._claims_checked_at = now
@@ -385,9 +392,9 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 
 
 def _trouble(journal: Journal) -> str | None:
-    if journal.failure is not None:
-        return str(journal.failure)
-    return "The disk is full: sends are refused." if journal.is_full else None
+    """What a send would be answered with."""
+    error = journal.trouble()
+    return None if error is None else refusal_of(error).description
 
 
 class Broker:
@@ -413,7 +420,8 @@ class Broker:
         self.durability = durability
         self.salvage = salvage
         self.keeps_ledger = ledger
-        self.clock = clock
+        monotonic = time.monotonic if clock is time.time else getattr(clock, "monotonic", clock)
+        self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         self.certificates: certificates.Certificates
@@ -435,7 +443,7 @@ class Broker:
         if len(set(names)) != len(names):
             raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
         try:
-            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(str(self.data))
         except OSError as error:
             raise BrokerError(f"the data folder can't be made: {file_problem(error)}") from None
         # absolute: whoever is told of ca_file may be in another folder
@@ -555,7 +563,8 @@ async def serve(
     the host name or address that clients are told: by default `host`, or where that means all addresses (`0.0.0.0`,
     `::`) one of this machine's. `emulator`: one namespace with the ports and the key of Microsoft's emulator, on
     loopback only, since everybody knows that key. `salvage`: although confirmed records are damaged, which are lost
-    then; what they were is logged.
+    then; what they were is logged. `clock` gives unix seconds; where it has a method `monotonic`, durations go by
+    that.
     """
     plans = [] if config is None else read_config(Path(config))
     broker = Broker(

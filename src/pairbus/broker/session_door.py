@@ -31,7 +31,7 @@ class SessionDoor:
         self._host = host
         self._queue = queue
         self._due = False
-        self._waiting: dict[SenderLink, tuple[AmqpConnection, asyncio.TimerHandle]] = {}
+        self._waiting: dict[SenderLink, Waiting] = {}
         queue.on_session_free = self.wake
 
     def __repr__(self) -> str:
@@ -44,7 +44,8 @@ class SessionDoor:
             )
         delay = _NOBODY_S if seconds is None else seconds
         timer = self._host.loop.call_later(delay, self._timed_out, link)
-        self._waiting[link] = (connection, timer)
+        waiting = self._waiting[link] = Waiting(self, connection, link, self._queue.path, timer)
+        connection.put_behind(link, waiting)
         self._open()
         return None
 
@@ -56,28 +57,48 @@ class SessionDoor:
     def leave(self, link: SenderLink) -> None:
         found = self._waiting.pop(link, None)
         if found is not None:
-            found[1].cancel()
+            found.timer.cancel()
 
     def _open(self) -> None:
         self._due = False
-        for link, (connection, _) in list(self._waiting.items()):
+        for link, waiting in list(self._waiting.items()):
             accepted = self._host.namespace.accept_session(self._queue, None, self._host.clock())
             if accepted is None:
                 return
-            self.leave(link)
             if isinstance(accepted, SessionLock):
-                open_session(connection, link, self._queue, accepted)
+                self.leave(link)
+                open_session(waiting.connection, link, self._queue, accepted)
             else:
-                connection.refuse(link, accepted)
+                waiting.connection.cut(link, accepted)
 
     def close(self, refusal: Refusal) -> None:
         """The queue is gone."""
-        for link, (connection, _) in list(self._waiting.items()):
-            self.leave(link)
-            connection.refuse(link, refusal)
+        for link, waiting in list(self._waiting.items()):
+            waiting.connection.cut(link, refusal)
 
     def _timed_out(self, link: SenderLink) -> None:
-        found = self._waiting.pop(link, None)
+        found = self._waiting.get(link)
         if found is not None:
             text = f"There was no free session of '{self._queue.path}' with messages in the time allowed."
-            found[0].refuse(link, Refusal(conditions.TIMEOUT, text))
+            found.connection.cut(link, Refusal(conditions.TIMEOUT, text))
+
+
+class Waiting:
+    """Behind a link that waits for a session: its attach is not answered yet."""
+
+    __slots__ = ("_door", "connection", "link", "path", "timer")
+
+    def __init__(
+        self, door: SessionDoor, connection: AmqpConnection, link: SenderLink, path: str, timer: asyncio.TimerHandle
+    ) -> None:
+        self._door = door
+        self.connection = connection
+        self.link = link
+        self.path = path
+        self.timer = timer
+
+    def __repr__(self) -> str:
+        return f"<Waiting for a session of {self.path}>"
+
+    def closed(self) -> None:
+        self._door.leave(self.link)

@@ -247,6 +247,13 @@ class Sessions:
             heappop(self._expiries)
         return inf
 
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each lock as before."""
+        for session in self._by_id.values():
+            if session.lock is not None:
+                session.lock.locked_until += seconds
+        self._expiries = [(until + seconds, id) for until, id in self._expiries]
+
     def close(self) -> list[SessionLock]:
         """No session is held any more; returns the locks that were."""
         locks = [session.lock for session in self._by_id.values() if session.lock is not None]

@@ -103,7 +103,6 @@ class Settlement:
         else:
             properties = outcome.properties
             if isinstance(outcome, Defer):
-                count = message.delivery_count
                 place = records.DEAD_DEFERRED if is_dead else records.ACTIVE_DEFERRED
             elif queue.exhausts(count):
                 properties = {**properties, **exhausted(count).changes()}

@@ -66,6 +66,16 @@ class Timetable:
         self.next = entries[0][0] if entries else inf
         return self.next
 
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: what is due at an instant stays so, what waits for a second try waits no longer."""
+        self.asked += seconds
+        for at, (time, number, message) in enumerate(self._entries):
+            due = self._time_of(message)
+            if due < time:
+                self._entries[at] = (max(due, time + seconds), number, message)
+        heapify(self._entries)
+        self.next = self._entries[0][0] if self._entries else inf
+
     def clear(self) -> None:
         self._entries.clear()
         self.next = inf

@@ -21,6 +21,7 @@ from .rules import Facts, RuleSet
 
 SUBSCRIPTIONS_MAX: Final = 2000
 SUBSCRIPTIONS: Final = "/Subscriptions/"
+RULES: Final = "/Rules/"
 
 #: What the service says of a message that a subscription with sessions can't take.
 SESSION_MISSING: Final = DeadLetter(

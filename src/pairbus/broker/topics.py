@@ -19,7 +19,7 @@ from .refusal import Refusal
 from .registry import Registry
 from .rules import RULES_MAX
 from .store import Done, Store, not_found
-from .topic import SUBSCRIPTIONS, SUBSCRIPTIONS_MAX, Subscription, Topic, subscription_document
+from .topic import RULES, SUBSCRIPTIONS, SUBSCRIPTIONS_MAX, Subscription, Topic, subscription_document
 
 #: Of a subscription that wait for their turn.
 _CHANGES_MAX: Final = 1000
@@ -125,7 +125,7 @@ class Topics:
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
             if rule.name.lower() in rules:
-                text = f"The rule '{rule.name}' already exists in subscription '{path}'."
+                text = f"The messaging entity '{path}{RULES}{rule.name}' already exists."
                 return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
             if len(rules) >= RULES_MAX:
                 text = f"Subscription '{path}' has {RULES_MAX} rules, the most that it can have."

@@ -6,6 +6,7 @@ A shell: when is decided by the journal (`compaction_is_due`), what is kept by s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -25,27 +26,35 @@ class Upkeep:
         self.notes = notes
         self._doomed: list[tuple[MessageQueue, Callable[[Message], None]]] = []
         self._unwritten: list[Callable[[], None]] = []
+        self._wake = asyncio.Event()
+        journal.on_garbage = self._wake.set
 
     def __repr__(self) -> str:
         return f"<Upkeep: {len(self._doomed)} queues to take apart, {len(self._unwritten)} records to write again>"
 
     async def run(self, interval_s: float) -> None:
+        """Look every `interval_s` seconds, and whenever the journal says that much has died: time alone would let a
+        busy broker run ahead."""
         while True:
+            self._wake.clear()
             self.write_again()
-            while self.take_some_apart():
-                await asyncio.sleep(0)
-            delay = interval_s
+            is_busy = self.take_some_apart()
             try:
-                if self.journal.compaction_is_due():
-                    await self.journal.compact(self.survivors)
-                    delay = 0.0
+                while self.journal.compaction_is_due() and await self.journal.compact(self.survivors) is not None:
+                    pass
             except JournalError as error:
                 self._note(f"compaction will be tried again: {error}")
-            await asyncio.sleep(delay)
+            if is_busy:
+                await asyncio.sleep(0)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
 
     def take_apart(self, queue: MessageQueue, forget: Callable[[Message], None]) -> None:
         """A deleted queue: in small steps, or a large one would stop the loop."""
         self._doomed.append((queue, forget))
+        self._wake.set()
 
     def take_some_apart(self) -> bool:
         """False when nothing is left to do."""

@@ -1,8 +1,8 @@
 """AMQP inside WebSocket (dialect 1.1): the upgrade, and a transport that puts AMQP's bytes into binary messages.
 
-The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10. wsproto knows the frames
-(RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to the protocol behind it,
-which does not notice. Where messages begin and end means nothing: their bytes are one stream.
+The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`.
+wsproto knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to
+the protocol behind it, which does not notice. Where messages begin and end means nothing: their bytes are one stream.
 
 No message is ever gathered: what has come of one is handed on at once, so its length needs no limit. All that waits in
 here is the head of a frame, a control frame (125 bytes at most) and one pong.
@@ -25,7 +25,8 @@ from wsproto.utilities import generate_accept_token
 from .http_server import Request, Response, Switch
 
 PATH = "/$servicebus/websocket"
-SUBPROTOCOL = "AMQPWSB10"
+#: The SDKs' name for it, and the registered one.
+SUBPROTOCOLS = ("AMQPWSB10", "amqp")
 #: aiohttp, which the async SDK is on, takes no message above 4 MiB; smaller ones also let a pong in between.
 MESSAGE_BYTES_MAX = 64 * 1024
 LINGER_S = 2.0
@@ -55,13 +56,15 @@ def answer(request: Request, make: Callable[[], asyncio.Protocol]) -> Response |
     key = headers.get("sec-websocket-key", "")
     if not _is_key(key):
         return _refusal(400, "Sec-WebSocket-Key must be 16 bytes in base64")
-    if SUBPROTOCOL not in [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]:
-        return _refusal(400, f"Sec-WebSocket-Protocol must offer {SUBPROTOCOL}")
+    offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
+    subprotocol = next((name for name in offered if name in SUBPROTOCOLS), None)
+    if subprotocol is None:
+        return _refusal(400, f"Sec-WebSocket-Protocol must offer {' or '.join(SUBPROTOCOLS)}")
     accepted = {
         "upgrade": "websocket",
         "connection": "Upgrade",
         "sec-websocket-accept": generate_accept_token(key.encode()).decode(),
-        "sec-websocket-protocol": SUBPROTOCOL,
+        "sec-websocket-protocol": subprotocol,
     }
     return Switch(accepted, lambda: WebSocketProtocol(make()))
 

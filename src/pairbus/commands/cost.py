@@ -175,13 +175,12 @@ def _estimate_lines(made: Estimate) -> list[str]:
 @_json
 @click.option(
     "--parquet",
-    type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Write the lines and the differences as Parquet tables, too.",
 )
 @click.option("--master", metavar="URL", help="The Spark cluster; by default this machine.")
 def report(
-    ledgers: tuple[str, ...], prices: Path | None, as_json: bool, parquet: Path | None, master: str | None
+    ledgers: tuple[str, ...], prices: Path | None, as_json: bool, parquet: str | None, master: str | None
 ) -> None:
     """Sum up what was billed, from the ledgers of brokers, clients and syphons.
 

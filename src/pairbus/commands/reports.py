@@ -8,7 +8,6 @@ raised into one line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,7 +26,6 @@ def _of_ledgers(command: F) -> F:
         click.option("--master", metavar="URL", help="The Spark cluster; by default this machine."),
         click.option(
             "--parquet",
-            type=click.Path(path_type=Path, file_okay=False),
             metavar="DIR",
             help="Write the report and the events as Parquet tables, too: what it replaces is an earlier run's.",
         ),
@@ -57,7 +55,7 @@ def _of_ledgers(command: F) -> F:
     help="Name the first N messages of each finding in the JSON; the table shows ten.",
 )
 def audit(
-    ledgers: tuple[str, ...], late: float, ids: int, as_json: bool, parquet: Path | None, master: str | None
+    ledgers: tuple[str, ...], late: float, ids: int, as_json: bool, parquet: str | None, master: str | None
 ) -> None:
     """Tell what became of every message: lost, doubled, late, out of order, or unknown.
 
@@ -85,7 +83,7 @@ def audit(
 
 @click.command()
 @_of_ledgers
-def availability(ledgers: tuple[str, ...], as_json: bool, parquet: Path | None, master: str | None) -> None:
+def availability(ledgers: tuple[str, ...], as_json: bool, parquet: str | None, master: str | None) -> None:
     """Tell how well applications could send: outages, refused sends, time to fail over and to return.
 
     LEDGER is a folder, searched for *.jsonl with all that is below it, such a file, or a folder of Parquet that
@@ -104,16 +102,21 @@ def availability(ledgers: tuple[str, ...], as_json: bool, parquet: Path | None, 
     _tell(examine(read), read, as_json, parquet)
 
 
-def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, parquet: Path | None) -> Ledgers:
+def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, parquet: str | None) -> Ledgers:
     """Starts Spark for them, as little of it as they need. What is wrong with them is said before that."""
-    if parquet is not None and parquet.resolve() in [Path(each).resolve() for each in given]:
-        raise click.UsageError(f"--parquet {parquet} is a ledger that is read; name another folder to write to")
     try:
         from pairbus.spark import session
+        from pairbus.spark.locations import check_writable, local_path, located
         from pairbus.spark.reports.effort import at_start
         from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers, size_of
     except ModuleNotFoundError:
         raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
+    if parquet is not None:
+        if located(parquet) in map(located, given):
+            raise click.UsageError(f"--parquet {parquet} is a ledger that is read; name another folder to write to")
+        folder = local_path(parquet)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise click.UsageError(f"--parquet {parquet} is a file; name a folder to write to")
     check_ledgers(*given)
     # Not stopped: it ends with the process.
     spark = session(
@@ -122,6 +125,8 @@ def read_for_report(given: tuple[str, ...], master: str | None, as_json: bool, p
         conf=at_start(size_of(*given)),
         on_progress=None if as_json else status_line.starting,
     )
+    if parquet is not None:
+        check_writable(spark, parquet)
     say("reading the ledgers", as_json)
     return read_ledgers(spark, *given)
 
@@ -131,7 +136,7 @@ def say(text: str, as_json: bool) -> None:
         status_line.say(text)
 
 
-def _tell(report: Any, read: Ledgers, as_json: bool, parquet: Path | None) -> None:
+def _tell(report: Any, read: Ledgers, as_json: bool, parquet: str | None) -> None:
     if parquet is not None:
         say("writing the tables", as_json)
         report.to_parquet(parquet)

@@ -3,7 +3,8 @@
 Only the oldest: dropping any other segment would drop tombstones of records that lie before it and raise the dead.
 Killed at any point it did no harm: copies are ordinary records with new log numbers, the original stays until all of
 them are synced, and the owner takes a repeated record for what it is.
-Runs on the loop's thread in steps of about a millisecond; it does not decide when it is worth the while.
+Runs on the loop's thread in steps of about a millisecond, or longer where more is owed (`Pace`): what makes records die
+waits for the loop meanwhile, and so cannot outrun it. It does not decide when it is worth the while.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pairbus.journal.errors import JournalError
 from pairbus.journal.log import Done
-from pairbus.journal.record import Record
+from pairbus.journal.record import RECORD_HEADER_BYTES, Record
 
 CHUNK_BYTES = 128 * 1024
-_IN_FLIGHT_BYTES_MAX = 1024 * 1024
+# What waits for the disk at once: the former, and up to the latter where more is owed.
+_IN_FLIGHT_BYTES = 1024 * 1024
+_IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 _STEP_S = 0.001
 
 
@@ -33,6 +36,13 @@ class Owner(Protocol):
         """The copy is synced: from now on the content is there. The owner may have dropped it meanwhile."""
 
 
+class Pace(NamedTuple):
+    """`owed` tells how many bytes must be read before the step may end, `has_read` hears of those that were."""
+
+    owed: Callable[[], int]
+    has_read: Callable[[int], None]
+
+
 class Compaction:
     """One run over one segment."""
 
@@ -41,11 +51,13 @@ class Compaction:
         chunks: Generator[list[Record], None, None],
         append: Callable[[int, tuple[bytes, ...] | bytes, Done], None],
         owner: Owner,
+        pace: Pace,
     ) -> None:
         self.copies = 0
         self._chunks = chunks
         self._append = append
         self._owner = owner
+        self._pace = pace
         self._records: Iterator[Record] = iter(())
         self._read_all = False
         self._in_flight = 0
@@ -70,23 +82,35 @@ class Compaction:
             self._chunks.close()
 
     def _step(self) -> bool:
-        """Append copies for a millisecond. False: nothing more to do until one of them is answered."""
+        """Append copies for a millisecond and as long as reading is owed. False: nothing more to do until one of them
+        is answered."""
         until = perf_counter() + _STEP_S
-        while not self._read_all and self._error is None and self._in_flight_bytes < _IN_FLIGHT_BYTES_MAX:
-            record = next(self._records, None)
-            if record is None:
-                chunk = next(self._chunks, None)
-                if chunk is None:
-                    self._read_all = True
-                else:
-                    self._records = iter(chunk)
+        owed = self._pace.owed()
+        room = min(_IN_FLIGHT_BYTES_MAX, max(_IN_FLIGHT_BYTES, owed))
+        read = 0
+        try:
+            while not self._read_all and self._error is None and self._in_flight_bytes < room:
+                read += self._next()
+                if read >= owed and perf_counter() >= until:
+                    return True
+            return False
+        finally:
+            self._pace.has_read(read)
+
+    def _next(self) -> int:
+        """Deal with one record; returns the bytes that it took in the segment."""
+        record = next(self._records, None)
+        if record is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._read_all = True
             else:
-                kept = self._owner.live(record)
-                if kept is not None:
-                    self._copy(record, kept[0], kept[1])
-            if perf_counter() >= until:
-                return True
-        return False
+                self._records = iter(chunk)
+            return 0
+        kept = self._owner.live(record)
+        if kept is not None:
+            self._copy(record, kept[0], kept[1])
+        return RECORD_HEADER_BYTES + len(record.payload)
 
     def _copy(self, record: Record, kind: int, parts: tuple[bytes, ...] | bytes) -> None:
         size = len(record.payload)

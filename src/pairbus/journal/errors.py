@@ -65,6 +65,15 @@ class RecordTooLarge(JournalError, ValueError):
     pass
 
 
+_REMEDIES = {
+    errnos.EROFS: "the disk is read-only: make it writable; sends are refused until it is",
+    errnos.ESTALE: (
+        "the journal's folder or its file was deleted, moved or replaced while it was in use: put it back as it was, "
+        "or stop the broker and restore the folder from a copy; sends are refused until then"
+    ),
+}
+
+
 def no_room(error: OSError) -> bool:
     return error.errno in (errnos.ENOSPC, errnos.EDQUOT)
 
@@ -74,6 +83,8 @@ def from_os_error(error: OSError, doing: str, *, unknown: bool = False) -> Journ
     number = error.errno or 0
     name = errnos.errorcode.get(number, str(number))
     text = f"{doing}: {name} ({os.strerror(number)})"
+    if number in _REMEDIES:
+        text = f"{text}; {_REMEDIES[number]}"
     if no_room(error):
         return JournalFull(f"{text}; sends are refused until there is room", errno=number, unknown=unknown)
     return JournalFailed(text, errno=number, unknown=unknown)

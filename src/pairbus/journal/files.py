@@ -24,6 +24,10 @@ class Files(Protocol):
     def open(self, path: str) -> int: ...
     def close(self, fd: int) -> None: ...
     def size(self, fd: int) -> int: ...
+    def is_same(self, fd: int, path: str) -> bool:
+        """Whether the open file is still what the path leads to."""
+
+    def is_read_only(self, folder: str) -> bool: ...
     def pread(self, fd: int, length: int, offset: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         """May write less than asked for, as the system call may."""
@@ -38,17 +42,41 @@ class Files(Protocol):
         """32 random bits."""
 
 
+def sync_folder(folder: str) -> None:
+    """Make the names in the folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: str, mode: int = 0o700) -> None:
+    """Create the folder, and those above it that are missing, each synced into the one above it.
+
+    One that exists is synced too: whoever created it may have been killed before it was.
+    """
+    folder = os.path.abspath(folder)
+    above = os.path.dirname(folder)
+    if not os.path.isdir(above):
+        make_folder(above, 0o777)
+    try:
+        os.mkdir(folder, mode)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    with contextlib.suppress(PermissionError):  # a folder above that is not ours to read
+        sync_folder(above)
+
+
 class RealFiles:
     """The operating system's files."""
 
     __slots__ = ()
 
     def make_folder(self, folder: str) -> None:
-        made = not os.path.isdir(folder)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folder(folder)
         os.chmod(folder, 0o700)
-        if made:
-            self.fsync_dir(os.path.dirname(os.path.abspath(folder)))
 
     def lock(self, path: str) -> int | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -86,6 +114,15 @@ class RealFiles:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def is_same(self, fd: int, path: str) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def is_read_only(self, folder: str) -> bool:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         data = os.pread(fd, length, offset)
         if len(data) == length or not data:
@@ -119,11 +156,7 @@ class RealFiles:
         os.unlink(path)
 
     def fsync_dir(self, folder: str) -> None:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(folder)
 
     def salt(self) -> int:
         return int.from_bytes(os.urandom(4), "little")

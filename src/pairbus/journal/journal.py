@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pairbus.journal.compaction import CHUNK_BYTES, Compaction, Owner
+from pairbus.journal.compaction import CHUNK_BYTES, Compaction, Owner, Pace
 from pairbus.journal.errors import (
     JournalBusy,
     JournalClosed,
@@ -37,6 +38,9 @@ LOCK_NAME = "lock"
 _OPEN_FILES_MAX = 64
 _NOTES_MAX = 1000
 _REWRITE_BYTES = 4 * 1024 * 1024
+# While compaction runs, so many bytes of the oldest segments are read for each byte that dies. With four, and begun
+# when the dead are half of the living, all that lives is copied before the dead are as many as the living.
+_PACE = 4
 
 
 class SegmentInfo(NamedTuple):
@@ -44,6 +48,7 @@ class SegmentInfo(NamedTuple):
     size: int  # bytes in use of the file
     live: int  # payload bytes not released yet
     is_current: bool
+    live_size: int  # the share of `size` that the live records take, framing included
 
 
 class Journal:
@@ -70,6 +75,10 @@ class Journal:
         self._deleted_max = 0
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._compacting = False
+        self._owed_bytes = 0  # of old segments that compaction has to read before it lets others go on
+        self._died_bytes = 0  # released since `on_garbage` was last called
+        #: Called on the loop's thread each time that an eighth of a segment was released.
+        self.on_garbage: Callable[[], None] | None = None
         self._relocations = Relocations()
 
     def __repr__(self) -> str:
@@ -161,6 +170,7 @@ class Journal:
             answer=lambda answers: writer.answer(answers),
             note=self._note,
             relocated=self._relocations.add,
+            is_in_place=self._is_in_place,
         )
         writer = Writer(log, post, self._clock, self._note)
         log.begin(reuse)
@@ -243,8 +253,11 @@ class Journal:
         if done is None or self._post is None:
             return
         callback = done
-        error = JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
+        error = self._busy_error(pending)
         self._post(lambda: callback(error, 0, 0))
+
+    def _busy_error(self, pending: int) -> JournalError:
+        return JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         """Bytes of a payload, as placed by replay, `done` or `moved`."""
@@ -270,6 +283,13 @@ class Journal:
         """So many payload bytes of the segment are no longer live: also records that never were (settlements)."""
         if segment > self._deleted_max:
             self._dropped[segment] = self._dropped.get(segment, 0) + nbytes
+        self._died_bytes += nbytes
+        if self._compacting:
+            self._owed_bytes += _PACE * nbytes
+        if self._died_bytes >= self.options.segment_bytes // 8:
+            self._died_bytes = 0
+            if self.on_garbage is not None:
+                self.on_garbage()
 
     @property
     def pending_bytes(self) -> int:
@@ -278,12 +298,37 @@ class Journal:
     @property
     def is_full(self) -> bool:
         """The disk has no room: sends are refused with JournalFull until it has."""
-        return self._log is not None and (self._log.is_full or not self._log.number)
+        return self._log is not None and self._log.is_full
 
     @property
     def failure(self) -> JournalError | None:
         """Why the writer is dead, if it is."""
         return self._writer.failure if self._writer is not None else None
+
+    def trouble(self) -> JournalError | None:
+        """Why a send would be refused now, as far as can be told without one."""
+        log = self._log
+        if log is None or self._state != "started":
+            return JournalClosed(f"the journal is {self._state}")
+        if self.failure is not None:
+            return self.failure
+        if not self._is_in_place():
+            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {self.folder}")
+        if log.is_full:
+            return log.full_error()
+        if not log.number:
+            return log.trouble
+        try:
+            if self.files.is_read_only(self.folder):
+                return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {self.folder}")
+        except OSError as error:
+            return from_os_error(error, f"the journal folder {self.folder}")
+        pending = self.pending_bytes
+        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+
+    def _is_in_place(self) -> bool:
+        """Whether the folder is the one that was opened: it has our lock in it."""
+        return self.files.is_same(self._lock, f"{self.folder}/{LOCK_NAME}")
 
     @property
     def syncs(self) -> int:
@@ -300,37 +345,38 @@ class Journal:
             current = self._log.number
             sizes.update(self._log.sizes.copy())
             written = self._log.written
-        return [
-            SegmentInfo(
-                number,
-                size,
-                max(0, self._loaded.get(number, 0) + written.get(number, 0) - self._dropped.get(number, 0)),
-                number == current,
-            )
-            for number, size in sorted(sizes.items())
-        ]
+        segments = []
+        for number, size in sorted(sizes.items()):
+            payload = self._loaded.get(number, 0) + written.get(number, 0)
+            live = max(0, payload - self._dropped.get(number, 0))
+            segments.append(SegmentInfo(number, size, live, number == current, size * live // max(1, payload)))
+        return segments
 
     # -- compaction
 
     def compaction_is_due(self) -> bool:
-        """Whether compacting the oldest segment pays: it is half dead; or the whole journal is, and it stands in the
-        way; or there are many small segments; or the disk is full and the reserve can hold what lives."""
+        """Whether to compact the oldest segment: nothing lives in it, so that it costs nothing; or too much of the
+        whole journal is dead, and it stands in the way; or there are many small segments; or the disk is full, it is
+        half dead, and the reserve can hold what lives. Else a half-dead one is left: in a queue it soon is dead."""
         segments = self.segments()
         if len(segments) < 2 or segments[0].is_current or self._compacting:
             return False
         oldest, options = segments[0], self.options
         if self.is_full and oldest.live > options.reserve_bytes // 2:
             return False
-        if 2 * oldest.live <= oldest.size or (self.is_full and oldest.live < oldest.size // 2):
+        if self._is_dead(oldest.number) or (self.is_full and 2 * oldest.live_size <= oldest.size):
             return True
         size = sum(segment.size for segment in segments)
-        if size > 2 * options.segment_bytes and 2 * sum(segment.live for segment in segments) < size:
+        live = sum(segment.live_size for segment in segments)
+        if size > 2 * options.segment_bytes and (2 * live < size or 2 * size > 3 * live + 4 * options.segment_bytes):
             return True
         return len(segments) > 16 and oldest.size < options.segment_bytes // 8
 
     async def compact(self, owner: Owner) -> int | None:
-        """Copy what lives in the oldest segment forward, then delete it; returns its number, or None when there is only
-        the current one. Raises the JournalError of a copy that could not be written; the segment then stays."""
+        """Copy what lives in the oldest segment forward, then delete it; where nothing lives in it, delete it unread.
+
+        Returns its number, or None when there is only the current one. Raises the JournalError of a copy that could not
+        be written; the segment then stays."""
         segments = self.segments()
         if len(segments) < 2 or segments[0].is_current or self._state != "started":
             return None
@@ -340,12 +386,29 @@ class Journal:
         path = f"{self.folder}/{segment_name(number)}"
         self._compacting = True
         try:
-            await Compaction(self._chunks(number, path, segments[0].size), self._append_copy, owner).copy_live()
+            if self._is_dead(number):
+                self._has_read(segments[0].size)
+            else:
+                chunks = self._chunks(number, path, segments[0].size)
+                pace = Pace(lambda: self._owed_bytes, self._has_read)
+                await Compaction(chunks, self._append_copy, owner, pace).copy_live()
             await self._delete(path)
         finally:
             self._compacting = False
         self._forget(number)
         return number
+
+    def _is_dead(self, number: int) -> bool:
+        """Whether exactly all of its payload was released.
+
+        Records that were written again elsewhere are on the account of the segment that their owner knows: a segment
+        that holds such is read."""
+        written = 0 if self._log is None else self._log.written.get(number, 0)
+        payload = self._loaded.get(number, 0) + written
+        return payload == self._dropped.get(number, 0) and not self._relocations.concern(number)
+
+    def _has_read(self, nbytes: int) -> None:
+        self._owed_bytes = max(0, self._owed_bytes - nbytes)
 
     def _chunks(self, number: int, path: str, end: int) -> Generator[list[Record], None, None]:
         try:

@@ -59,6 +59,7 @@ class Log:
         answer: Callable[[list[Answer]], None],
         note: Callable[[str], None],
         relocated: Callable[[int, int, int, int, int], None],
+        is_in_place: Callable[[], bool],
     ) -> None:
         self.folder = folder
         self.files = files
@@ -75,6 +76,7 @@ class Log:
         self._answer = answer
         self._note = note
         self._relocated = relocated
+        self._is_in_place = is_in_place
         self._previous = previous
         self._number_next = number_next
         self._fd = -1
@@ -92,7 +94,7 @@ class Log:
         self._abandons = 0
         self._has_claimed = False
         self._leftovers: list[str] = []  # files of abandoned segments without records
-        self._trouble: JournalError | None = None
+        self.trouble: JournalError | None = None  # why there is no segment
         self._last_failure: JournalError | None = None
 
     # -- what the writer calls
@@ -109,9 +111,9 @@ class Log:
                 return
             self._new_segment()
         except OSError as error:
-            self._trouble = from_os_error(error, "no segment can be made")
+            self.trouble = from_os_error(error, "no segment can be made")
             if not no_room(error):
-                raise self._trouble from error
+                raise self.trouble from error
 
     def commit(self, batch: list[Entry], now: float) -> None:
         """Write, sync if the batch or the lazy deadline asks for it, answer. Never raises OSError."""
@@ -183,7 +185,7 @@ class Log:
             try:
                 self._new_segment()
             except OSError as error:
-                self._trouble = from_os_error(error, "no segment can be made")
+                self.trouble = from_os_error(error, "no segment can be made")
                 return
         if self.is_full and self._refill() and self._allocate(self.options.allocate_bytes):
             self.is_full = False
@@ -198,7 +200,7 @@ class Log:
             if self.number and self.offset > self.synced:
                 self._sync()
         if self._redo:
-            return self._trouble or JournalFailed("settlements that were answered could not be written again")
+            return self.trouble or JournalFailed("settlements that were answered could not be written again")
         return self._last_failure if self.options.durability == "none" else None
 
     def delete(self, path: str, now: float) -> JournalError | None:
@@ -206,7 +208,7 @@ class Log:
         self._abandons = 0
         if self.number and self.offset > self.synced and not self._sync():
             self._drain([], now)
-            return self._trouble or JournalFailed(f"{path} is kept: the sync before its deletion failed")
+            return self.trouble or JournalFailed(f"{path} is kept: the sync before its deletion failed")
         try:
             self.files.unlink(path)
             self.files.fsync_dir(self.folder)
@@ -237,7 +239,7 @@ class Log:
     def _round(self, todo: list[Entry], now: float) -> list[Entry]:
         """Write what fits in one go; returns what is left to do."""
         if not self.number or self._abandons >= _ABANDONS_MAX:
-            return self._refuse(todo, self._trouble or JournalFailed("the disk fails"))
+            return self._refuse(todo, self.trouble or JournalFailed("the disk fails"))
         options = self.options
         if self.is_full:
             todo = self._without_sends(todo)
@@ -290,6 +292,8 @@ class Log:
             offset += size
         try:
             self._pwrite(b"".join(pieces), self.offset)
+            if mode == "none":
+                self._check_in_place()
         except OSError as error:
             return self._abandon(error, "write", group)
         self.offset = self.sizes[number] = offset
@@ -329,12 +333,18 @@ class Log:
 
     def _fdatasync(self) -> None:
         self.files.fdatasync(self._fd)
+        self._check_in_place()
         self.syncs += 1
         self.synced = self.offset
         self._lazy_since = None
         if self._unsynced:
             self.released_bytes += sum([entry[3] for entry, _ in self._unsynced])
             self._unsynced = []
+
+    def _check_in_place(self) -> None:
+        """A file without a name is written and synced without complaint, and is gone with the process."""
+        if not self.files.is_same(self._fd, f"{self.folder}/{segment_name(self.number)}"):
+            raise OSError(errno.ESTALE, "the segment's file is no longer in its folder")
 
     def _sync_is_due(self, now: float) -> bool:
         return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
@@ -383,10 +393,10 @@ class Log:
         sends = [entry for entry in todo if not entry[5] & PRIVILEGED]
         if not sends:
             return todo
-        self._refuse(sends, self._full_error())
+        self._refuse(sends, self.full_error())
         return [entry for entry in todo if entry[5] & PRIVILEGED]
 
-    def _full_error(self) -> JournalError:
+    def full_error(self) -> JournalError:
         return JournalFull("no room on the disk (ENOSPC); sends are refused until there is room", errno=errno.ENOSPC)
 
     def _enter_full(self, why: str) -> None:
@@ -422,7 +432,7 @@ class Log:
         if was_full:
             most = self.options.reserve_bytes - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES
             if not self._has_reserve or todo[0][3] > most:
-                return self._refuse(todo, self._full_error())
+                return self._refuse(todo, self.full_error())
         if self.offset > self.synced and not self._sync():
             redo, self._redo = self._redo, []
             return redo + todo
@@ -433,7 +443,7 @@ class Log:
         except OSError as error:
             trouble = from_os_error(error, "a new segment cannot be made")
             if self._has_claimed:
-                self._trouble = trouble
+                self.trouble = trouble
                 self._close_segment(end, sync=False)
                 return self._refuse(todo, trouble)
             self._previous = previous
@@ -452,6 +462,9 @@ class Log:
         what it says about where the segment before ends: nothing may be added there any more.
         """
         self._has_claimed = False
+        if not self._is_in_place():
+            # Another folder in its place has none of what was confirmed before: what goes there would seem to be all.
+            raise OSError(errno.ESTALE, "the folder is not the one that was opened")
         if not self.is_full:
             try:
                 self._create(use_reserve=False)
@@ -521,7 +534,7 @@ class Log:
         self.number = number
         self.offset = self.synced = self.sizes[number] = SEGMENT_HEADER_BYTES
         self._marked_at = 0
-        self._trouble = None
+        self.trouble = None
 
     def _refill(self) -> bool:
         """Allocate the reserve. False: there is no room for it."""
@@ -570,7 +583,7 @@ class Log:
         try:
             self._new_segment()
         except OSError as problem:
-            self._trouble = from_os_error(problem, "no segment can be made")
+            self.trouble = from_os_error(problem, "no segment can be made")
             self._refuse(group, trouble, unknown=True)
             self._redo = answered + self._redo
             return []

@@ -154,6 +154,12 @@ class MemoryFiles:
     def size(self, fd: int) -> int:
         return len(self._open[fd][0].cache)
 
+    def is_same(self, fd: int, path: str) -> bool:
+        return self._nodes.get(path) is self._open[fd][0]
+
+    def is_read_only(self, folder: str) -> bool:
+        return False
+
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         node, path = self._open[fd]
         self._call("pread", path)

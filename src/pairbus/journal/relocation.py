@@ -49,6 +49,10 @@ class Relocations:
         """The place that the owner knows of a payload that starts at segment:offset."""
         return self._known_as.get((segment, offset), (segment, offset))
 
+    def concern(self, segment: int) -> bool:
+        """Whether a record was written again in this segment, or was first told to be in it."""
+        return segment in self._moves or any(place[0] == segment for place in self._known_as)
+
     def forget(self, segment: int) -> None:
         """The segment is deleted, and what lived in it has another place."""
         for place in [place for place in self._known_as if place[0] == segment]:

@@ -70,7 +70,10 @@ class Chain(NamedTuple):
 def survey(files: Files, folder: str, salvage: bool) -> Chain:
     """Read all headers and follow the chain back from the newest."""
     headers: dict[int, tuple[SegmentHeader | None, str, int]] = {}
-    for name in files.listdir(folder):
+    notes: list[str] = []
+    debris: list[str] = []
+    names = files.listdir(folder)
+    for name in names:
         number = segment_number(name)
         if number is None:
             continue
@@ -79,17 +82,17 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
         try:
             header = decode_segment_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), name)
             if header is not None and header.number != number:
-                raise JournalCorrupt(
-                    f"{name} says that it is segment {header.number}: files were renamed; {_WAY_OUT}",
-                    segment=number,
-                    offset=0,
-                )
+                problem, remedy = _misnamed(name, segment_name(header.number), names)
+                if not salvage:
+                    way_out = f"or open the folder with salvage (--salvage), which keeps it as {name}.damaged, unread"
+                    raise JournalCorrupt(f"{problem}: {remedy}, {way_out}", segment=number, offset=0)
+                notes.append(f"{problem}: kept as {name}.damaged, and not read")
+                debris.append(path)
+                continue
             headers[number] = (header, path, files.size(fd))
         finally:
             files.close(fd)
-    notes: list[str] = []
     segments: list[Segment] = []
-    debris: list[str] = []
     expected: int | None = None
     end: int | None = None
     is_sure = False
@@ -122,6 +125,13 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
             expected = -1  # nothing may come before the first
     segments.reverse()
     return Chain(segments, debris, max(headers, default=0), notes)
+
+
+def _misnamed(name: str, own_name: str, names: list[str]) -> tuple[str, str]:
+    """What is wrong with a file whose header names another, and what to do about it."""
+    if own_name in names:
+        return f"{name} is a copy of {own_name}", "move it out of the folder"
+    return f"{name} is {own_name} under another name", f"rename it to {own_name}"
 
 
 def _blank(files: Files, path: str, size: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from pairbus.paired.heart import HeartHalf, Subscribers
@@ -192,7 +192,7 @@ class PairingHalf(Generic[HeartT, SenderT]):
             _log.warning("%s: %s", self.primary_name, warning)
 
     def _completed(self, provision: Provision) -> None:
-        self.options.backlog_queue_count = len(provision.queues)
+        self.options.found(len(provision.queues))
         with self.heart.lock:
             self.heart.coordinator.set_queues(provision.queues)
         self.heart.announce(*provision.left_out, PairingCompleted(len(provision.queues)))
@@ -205,7 +205,9 @@ class PairingHalf(Generic[HeartT, SenderT]):
         self.secondary._handlers.discard(sender)
         return sender
 
-    def _hosted(self, make: Callable[..., Any], queues: tuple[int, ...]) -> Any:
+    def _hosted(
+        self, make: Callable[..., Any], provision: Provision, list_queues: Callable[[], Awaitable[Sequence[str]]]
+    ) -> Any:
         """The syphon's host."""
         return make(
             self.client,
@@ -213,7 +215,8 @@ class PairingHalf(Generic[HeartT, SenderT]):
             self.options,
             primary_name=self.primary_name,
             secondary_name=self.secondary_name,
-            indexes=queues,
+            indexes=provision.to_read,
+            list_queues=list_queues if provision.is_managed else None,
             announce=self.heart.announce,
             coordinator_access=self.halts,
         )

@@ -72,15 +72,15 @@ class HeartHalf(Generic[PingerT]):
         self._open_pinger = open_pinger
         self._ping_timeout_s = ping_timeout_s
         self._pings_due: deque[str] = deque()
-        self._pinging = 0
         self._subscribers = subscribers or Subscribers()
         self._untold: deque[Event] = deque()
-        self._telling = False
         self._prepare()
 
     def __repr__(self) -> str:
         beat = "closed" if self.closed else "beats" if self._is_beating() else "at rest"
-        return f"<Heart {beat}, {self._pinging} pings under way, {len(self._subscribers.callbacks)} subscribers>"
+        return (
+            f"<Heart {beat}, {self._pings_under_way()} pings under way, {len(self._subscribers.callbacks)} subscribers>"
+        )
 
     @property
     def has_subscribers(self) -> bool:
@@ -125,6 +125,22 @@ class HeartHalf(Generic[PingerT]):
             guarded(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
         self.attend()
 
+    def _tell_untold(self) -> None:
+        """Hands every untold event to all who listen, whatever one of them raises."""
+        passing: BaseException | None = None
+        while self._untold:
+            event = self._untold.popleft()
+            for listener in (*(observer.announced for observer in self.observers), *self._subscribers.callbacks):
+                try:
+                    self._take_answer(guarded(listener, event))
+                except BaseException as error:
+                    passing = error
+        if passing is not None:
+            raise passing
+
+    def _take_answer(self, answer: object) -> None:
+        """What a callback returned: a coroutine, on a loop."""
+
     def check_place(self) -> None:
         """Raises where this client can't be used from: a loop's, from elsewhere."""
 
@@ -143,11 +159,19 @@ class HeartHalf(Generic[PingerT]):
     def _is_beating(self) -> bool:
         raise NotImplementedError
 
+    def _pings_under_way(self) -> int:
+        raise NotImplementedError
+
 
 def guarded(callback: Callable[..., object], *arguments: object) -> object:
-    """Watching must never stop a send: what a watcher raises is logged."""
+    """Watching must never stop a send: what a watcher raises is logged.
+
+    On the main thread Ctrl-C and `sys.exit` pass: there a signal handler may have raised them.
+    """
     try:
         return callback(*arguments)
-    except Exception:
+    except BaseException as error:
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise
         _log.exception("%r failed and is ignored", callback)
         return None

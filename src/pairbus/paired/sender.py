@@ -59,6 +59,8 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     _backlog: dict[int, InnerT]
     #: Stands for this sender in the rotation, which must not keep a dropped one alive.
     _token: object
+    #: What its entity is called in events and ledgers: its other senders may spell it otherwise (P15).
+    _entity: str
     # the SDK's
     entity_name: str
     _shutdown: Any
@@ -80,7 +82,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         adopted._backlog = {}
         adopted._token = object()
         with surroundings.heart.lock:
-            surroundings.heart.coordinator.know(adopted.entity_name)
+            adopted._entity = surroundings.heart.coordinator.know(adopted.entity_name)
         return adopted
 
     def __repr__(self) -> str:
@@ -119,11 +121,14 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     def _packed(self, messages: Any) -> Shipment | None:
         return sending.pack(messages, self._surroundings.settings, _new_id)
 
-    def _begin(self, now: float, timeout: float | None) -> tuple[Dispatch, Step]:
+    def _begin(self, now: float, timeout: float | None) -> Dispatch:
         heart = self._surroundings.heart
         with heart.lock:
-            dispatch = heart.coordinator.begin(self.entity_name, self._token, now, timeout)
-            return dispatch, dispatch.step(now)
+            return heart.coordinator.begin(self.entity_name, self._token, now, timeout)
+
+    def _stepped_first(self, dispatch: Dispatch, now: float) -> Step:
+        with self._surroundings.heart.lock:
+            return dispatch.step(now)
 
     def _check_schedulable(self) -> None:
         heart = self._surroundings.heart
@@ -157,7 +162,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     def _primary_failed(self, dispatch: Dispatch, shipment: Shipment, error: Exception, began: float) -> Step:
         heart = self._surroundings.heart
         if heart.send_observers:
-            self._tell_sent("primary", None, shipment.messages, error, began)
+            self._tell_sent("primary", None, shipment.rest, error, began)
         with heart.lock:
             now = heart.clock()
             dispatch.primary_failed(now, error)
@@ -169,14 +174,14 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         surroundings = self._surroundings
         heart = surroundings.heart
         if heart.send_observers:
-            self._tell_sent("primary", None, shipment.messages, None, began)
+            self._tell_sent("primary", None, shipment.rest, None, began)
         with heart.lock:
             dispatch.primary_sent(heart.clock())
         if heart.coordinator.commands:
             heart.attend()
         if surroundings.settings.check_size:  # now that the link has said what it takes
             limit = surroundings.limits.of_backlog(self._primary.max_message_size)
-            warning = shipment.size_warning(self.entity_name, limit)
+            warning = shipment.size_warning(self._entity, limit)
             if warning is not None:
                 heart.announce(warning)
         return sending.SENT
@@ -195,7 +200,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         heart.attend()
         if failure is None and heart.has_subscribers:
             ids = shipment.message_ids
-            heart.announce(MessageDiverted(self.entity_name, action.queue, len(ids), ids))
+            heart.announce(MessageDiverted(self._entity, action.queue, len(ids), ids))
         return step
 
     def _turns(self, timeout: float | None) -> sending.Turns:
@@ -294,7 +299,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         heart = self._surroundings.heart
         ms = (heart.clock() - began) * 1000.0
         for observer in heart.send_observers:
-            guarded(observer.sent, self.entity_name, route, queue, messages, outcome_of(error), ms)
+            guarded(observer.sent, self._entity, route, queue, messages, outcome_of(error), ms)
 
 
 def _new_id() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from pairbus.syphon.partnership import Which
 
 
 class SyphonHalf:
-    """`indexes`: the backlog queues that pairing found or made. `fault(which, error)` is called instead of the usual
-    faulting where it is given. `announce` and `fault` are called where the engine runs and must not block."""
+    """`indexes`: the backlog queues that there are; `list_queues` finds those that are made later. `fault(which,
+    error)` is called instead of the usual faulting where it is given. `announce` and `fault` are called where the
+    engine runs and must not block."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class SyphonHalf:
         fault: Callable[[Which, ClientFaultedError], None] | None = None,
         coordinator_access: Halts | None = None,
         ledger: LedgerWriter | None = None,
+        list_queues: Callable[[], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
         settings = options.settings
         self._clients: dict[Which, Any] = {"primary": primary_client, "secondary": secondary_client}
@@ -50,6 +52,7 @@ class SyphonHalf:
             fault_partner=settings.fault_partner,
             halts=coordinator_access,
             ledger=ledger,
+            list_queues=list_queues,
             count_backlog_time=settings.count_backlog_time,
         )
         self._is_stopped = False

@@ -259,7 +259,7 @@ def _end_of_head(s: Sections) -> int:
 
 
 def _header(payload: bytes, s: Sections, ttl_ms: int | None) -> bytes:
-    """Durable and priority as they came, the time to live restored; the rest is the backlog's own."""
+    """The sender's fields as they came, the time to live restored; the delivery count is the backlog's own."""
     ttl = None if ttl_ms is None or ttl_ms >= FOREVER_MS else min(ttl_ms, TTL_MS_MAX)
     return _rewritten_header(b"" if s.header is None else payload[s.header[0] : s.header[1]], ttl)
 
@@ -270,7 +270,7 @@ def _rewritten_header(section: bytes, ttl: int | None) -> bytes:
     mine = _no_sections()
     if section:
         mine.header = (0, len(section))
-    section = with_header(section, mine, ttl=ttl, first_acquirer=None, delivery_count=None)
+    section = with_header(section, mine, ttl=ttl, delivery_count=None)
     return section if section[6 if section[3] == 0xC0 else 12 :].strip(b"\x40") else b""
 
 

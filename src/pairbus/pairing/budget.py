@@ -1,5 +1,7 @@
 """The split of a caller's time (P19): at every attempt half of what remains is kept back while there is another place
 to send the message to; the last place gets all. No attempt can use up the time of the next, and none passes the end.
+All backlog queues together leave an eighth of the caller's time for the primary, which is tried once more after them
+(P13): many queues that hang must not leave it with a thousandth.
 
 Busy retries follow the same rule, each with half of what then remains: together with the halts they may use all of the
 caller's time (P24), and the backlog is never without a share.
@@ -19,6 +21,11 @@ PATIENCE_S: Final = 1.0
 def share(remaining: float, another: bool) -> float:
     """What the next attempt may take. `another`: there is one more place that could take the message."""
     return remaining / 2 if another else remaining
+
+
+def kept_for_primary(remaining: float, total: float) -> float:
+    """What all backlog queues together leave for the last attempt of a call that was granted `total`."""
+    return min(total / 8, remaining / 2)
 
 
 def is_over(remaining: float) -> bool:

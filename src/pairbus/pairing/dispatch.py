@@ -4,6 +4,9 @@ The shell asks `step` and does what it says: try the primary, try a backlog queu
 answered once, by `…_sent`, `…_failed` or, when nobody will know, `abandon`. Decided here: how verdicts, routes, halts,
 the rotation and the caller's time make one path (P13, P16, P17, P19, P22, P24, P31, P34). Never is a message reported
 as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
+
+A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), so that
+no send fails while either namespace takes messages. Every attempt at a backlog queue leaves time for that.
 """
 
 from __future__ import annotations
@@ -69,8 +72,9 @@ _LEAST_S: Final = budget.LEAST_S
 
 class Dispatch:
     __slots__ = (
-        "_at", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_last_error", "_leaving",
-        "_outcome", "_pick", "_sender", "_timeout_s", "_trial", "_tried", "_was_trial", "ends", "queue", "route_word",
+        "_at", "_backlog_error", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_kept_s",
+        "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_timeout_s", "_trial", "_tried",
+        "_was_diverting", "_was_trial", "ends", "queue", "route_word",
     )  # fmt: skip
 
     def __init__(
@@ -91,11 +95,17 @@ class Dispatch:
         self._epoch = 0
         self._trial = False
         self._leaving = False
+        # The attempt under way is the one at the primary that follows the last backlog queue.
+        self._once_more = False
+        self._was_diverting = False
         self._pick: Pick | None = None
         self._granted_s = 0.0
+        # What the backlog queues leave for the primary; set before the first of them is tried.
+        self._kept_s: float | None = None
         self._tried: tuple[int, ...] = ()
         self._was_trial = False
         self._last_error: BaseException | None = None
+        self._backlog_error: BaseException | None = None
         self._busy_error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -133,8 +143,8 @@ class Dispatch:
         if not failover.is_diverting:
             return self._wait(now, until) if until > now else self._to_primary(remaining)
         if self._last_error is None and until <= now and failover.trial_due(now):
+            self._trial = True  # first: whoever is interrupted here abandons it
             failover.begin_trial(now)
-            self._trial = True
             return self._to_primary(remaining)
         if failover.state is EntityState.UNREACHABLE and coordinator.settings.when_unreachable == "raise":
             return self._fail(self._unreachable())
@@ -146,18 +156,35 @@ class Dispatch:
         self._epoch = self._failover.epoch
         return TryPrimary(budget.share(remaining, bool(self._coordinator.rotation)))
 
-    def _to_backlog(self, now: float, remaining: float) -> TryBacklog | Failed:
+    def _to_backlog(self, now: float, remaining: float) -> Step:
         rotation = self._coordinator.rotation
-        pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial)
+        if self._kept_s is None:
+            self._kept_s = budget.kept_for_primary(remaining, self._timeout_s)
+        if budget.is_over(remaining - self._kept_s):
+            return self._to_primary_once_more(now, remaining)
+        pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial, by=self)
         if pick is None:
-            return self._fail(self._backlog_unavailable(now))
+            return self._to_primary_once_more(now, remaining)
         self._at = self.route_word = "backlog"
         self.queue = pick.queue
         self._pick = pick
         self._was_trial = self._was_trial or pick.trial
-        timeout_s = budget.share(remaining, rotation.has_another(pick, now, self._tried))
-        self._granted_s = timeout_s
+        another = rotation.has_another(pick, now, self._tried)
+        self._granted_s = timeout_s = budget.share(remaining - self._kept_s, another)
         return TryBacklog(pick.queue, timeout_s)
+
+    def _to_primary_once_more(self, now: float, remaining: float) -> Step:
+        """The primary, whatever its state, after the last backlog queue (P13). A halt holds for this attempt too."""
+        failover = self._failover
+        until = self._coordinator.halted_until(failover.entity)
+        if until > now:
+            return Wait(until) if budget.halt_fits(until, self.ends) else self._fail(self._backlog_unavailable(now))
+        self._once_more = True
+        self._was_diverting = failover.is_diverting
+        self._at = self.route_word = "primary"
+        self.queue = None
+        self._epoch = failover.epoch
+        return TryPrimary(remaining)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
         """A throttle halt (P24): for the message's own refusal, or for that of anyone else at this entity."""
@@ -173,26 +200,36 @@ class Dispatch:
         self._outcome = SENT
         failover = self._failover
         if failover.state is not _HEALTHY or self._trial or self._coordinator.halts:
+            if self._once_more and self._was_diverting:
+                self._coordinator.sent_once_more(failover, now, self._epoch)
             self._coordinator.primary_sent(failover, now, self._epoch, self._trial)
             self._trial = False
 
     def primary_failed(self, now: float, error: BaseException) -> None:
-        coordinator = self._coordinator
-        failover = self._failover
         # First of all: a classifier is the user's, and may raise. The attempt is then still to be abandoned.
-        verdict = None if isinstance(error, NotTriedError) else coordinator.verdict(error)
+        verdict = None if isinstance(error, NotTriedError) else self._coordinator.verdict(error)
         self._arrived("primary")
         self._last_error = error
-        trial, self._trial = self._trial, False
+        self._primary_answered(now, error, verdict)
+        self._trial = False
+
+    def _primary_answered(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
+        coordinator = self._coordinator
+        failover = self._failover
+        trial = self._trial
         stale = self._epoch != failover.epoch
         coordinator.refresh(failover, now)
-        if verdict is None:  # it waited behind others and did not even begin: it says nothing, and may go where they go
+        if self._once_more:
+            self._failed_once_more(now, error, verdict)
+        elif (
+            verdict is None
+        ):  # it waited behind others and did not even begin: it says nothing, and may go where they go
             if trial:
                 coordinator.trial_abandoned(failover)
             if not failover.is_diverting:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
-            too_long = coordinator.send_busy(failover, now, self._epoch, trial)
+            too_long = coordinator.send_busy(failover, now, self._epoch, trial, error)
             self._busy_error = error
             if failover.is_diverting:
                 return
@@ -204,7 +241,7 @@ class Dispatch:
             if trial and not is_reach(error):  # as for a ping, whatever the table says of messages (P34)
                 coordinator.trial_refused(failover, now, error)
             else:
-                coordinator.primary_failed(failover, now, self._epoch, trial)
+                coordinator.primary_failed(failover, now, self._epoch, trial, error)
             if failover.is_diverting:
                 return
             # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile.
@@ -212,7 +249,7 @@ class Dispatch:
         elif trial and not is_of_message(error):
             # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not (P34).
             if is_reach(error):
-                coordinator.primary_failed(failover, now, self._epoch, trial)
+                coordinator.primary_failed(failover, now, self._epoch, trial, error)
             else:
                 coordinator.trial_refused(failover, now, error)
             if not failover.is_diverting:
@@ -221,6 +258,18 @@ class Dispatch:
             if trial:
                 coordinator.trial_abandoned(failover)
             self._fail(error)
+
+    def _failed_once_more(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
+        """Nothing is left to try, unless the primary was busy and the caller has time for its halt (P24)."""
+        coordinator, failover = self._coordinator, self._failover
+        if verdict is Verdict.BUSY:
+            coordinator.send_busy(failover, now, self._epoch, False, error)
+            self._once_more = False
+            return
+        if verdict is Verdict.QUALIFIES:
+            coordinator.primary_failed(failover, now, self._epoch, False, error)
+        own = verdict is not None and is_of_message(error)
+        self._fail(error if own else self._backlog_unavailable(now))
 
     def backlog_sent(self, now: float) -> None:
         self._arrived("backlog")
@@ -232,7 +281,7 @@ class Dispatch:
         self._arrived("backlog")
         pick = self._pick
         assert pick is not None
-        self._last_error = error
+        self._last_error = self._backlog_error = error
         self._tried += (pick.queue,)
         rotation = self._coordinator.rotation
         if is_of_message(error):
@@ -244,12 +293,12 @@ class Dispatch:
             self._coordinator.commands.extend(rotation.failed(pick, now, error))
 
     def abandon(self, now: float) -> None:
-        """Nobody will answer for the attempt under way: cancelled. Does nothing when there is none."""
-        at, self._at = self._at, "gone"
-        if at == "primary" and self._trial:
+        """Nobody will answer for the attempt under way: cancelled, or interrupted in the midst of a step or an answer.
+        Does nothing when there is none."""
+        self._at = "gone"
+        if self._trial:
             self._coordinator.trial_abandoned(self._failover)
-        elif at == "backlog" and self._pick is not None:
-            self._coordinator.rotation.spared(self._pick, now)
+        self._coordinator.rotation.abandoned(self, now)
         self._trial = False
 
     def _arrived(self, place: str) -> None:
@@ -300,6 +349,8 @@ class Dispatch:
             text = f"{entity}: all {len(rotation)} backlog queues failed, {len(self._tried)} of them in this call"
             if waiting := rotation.ejected:
                 text += f"; the next is tried again in {max(0.0, min(waiting.values()) - now):.1f} s"
+        if self._once_more:
+            text += f"{_told(self._backlog_error)}; the primary, tried once more, failed too"
         error = BacklogUnavailableError(
             f"{text}{_told(self._last_error)}. Nothing was sent; see to the secondary namespace, and send again.",
             error=self._last_error,

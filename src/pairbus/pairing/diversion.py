@@ -240,6 +240,12 @@ def batch_of(payloads: Sequence[bytes], first: Any, max_size: int, transport: An
     return batch
 
 
+def rest_of_batch(batch: ServiceBusMessageBatch, begin: int, transport: Any) -> ServiceBusMessageBatch:
+    """The messages of a batch from `begin` on, as they were added, in a batch of their own."""
+    payloads = [bytes(each) for each in batch._message[5][begin:]]
+    return batch_of(payloads, batch._messages[begin], batch.max_size_in_bytes, transport)
+
+
 def _section_size(size: int) -> int:
     """Of a message inside a batch: a data section round it."""
     return size + (5 if size < 256 else 8)

@@ -6,7 +6,7 @@ imperatives that the decisions leave in `Coordinator.commands` and the shell car
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pairbus.pairing.states import EntityState
 
@@ -23,6 +23,8 @@ class StateChanged(Event):
     state: EntityState
     #: "send failed", "interval over", "ping succeeded" …: the inputs of `failover.TABLE`, in its words.
     cause: str
+    #: The last failure of the entity that counted; None for a return, and for one that had not failed.
+    error: BaseException | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,13 @@ next (`dispatch`) and who is halted (`halt`) is not decided here.
 
 Late answers. An attempt at the primary carries the `epoch` of when it began, and the epoch grows whenever the primary
 is taken again: a failure of an attempt from before says nothing of now and starts nothing. The answer to a probe that
-left before the present stay in failover began is stale in the same way. A success that comes while failed over changes
-nothing: only a probe or the operator brings the entity back (P21).
+left before the present stay in failover began is stale in the same way. The late success of an attempt from before the
+failover changes nothing: a probe, the operator, or a message that the primary took once more brings the entity back
+(P21).
+
+A message that no backlog queue took, and that the primary then confirmed, counts as a good ping: a ping is refused
+whenever a message would be, so the confirmation of a message says at least as much. Where several good pings are asked
+for (P35), it is one of them. Its failure counts for nothing: it may have had little time left, and pings go on.
 
 What wakes a sick entity is always one thing: the interval's end (SUSPECT), the answer of the probe that is under way,
 the time of the next ping, the first send after the time of the next trial, or the operator (`hold`).
@@ -40,6 +45,8 @@ class Input(enum.Enum):
     TRIAL_COUNTED = "trial succeeded, more needed"
     TRIAL_REFUSED = "trial refused"
     TRIAL_UNANSWERED = "trial unanswered"
+    SENT_ONCE_MORE = "message sent once more"
+    SENT_ONCE_MORE_COUNTED = "message sent once more, more needed"
     FORCED = "forced"
     MARKED_HEALTHY = "marked healthy"
 
@@ -68,6 +75,8 @@ TABLE: Final[dict[Input, dict[EntityState, EntityState]]] = {
         Input.TRIAL_COUNTED:         (H, S, F, F),
         Input.TRIAL_REFUSED:         (H, S, U, U),
         Input.TRIAL_UNANSWERED:      (H, S, F, F),
+        Input.SENT_ONCE_MORE:        (H, S, H, H),  # P13
+        Input.SENT_ONCE_MORE_COUNTED: (H, S, F, F),
         Input.FORCED:                (F, F, F, F),  # P23
         Input.MARKED_HEALTHY:        (H, H, H, H),  # P23
     }.items()
@@ -206,6 +215,16 @@ class Failover:
             return commands
         self._good = 0
         return commands + self._move(Input.TRIAL_REFUSED if reachable else Input.TRIAL_UNANSWERED, now)
+
+    def sent_once_more(self, now: float, epoch: int) -> list[Command]:
+        """The primary confirmed a message that no backlog queue had taken, in an attempt that began while failed over.
+        An entity that the operator holds stays where it is."""
+        commands = self.expire(now)
+        if not self.is_diverting or self._held or epoch != self.epoch:
+            return commands
+        self._good += 1
+        enough = self._good >= self.pings_to_return
+        return commands + self._move(Input.SENT_ONCE_MORE if enough else Input.SENT_ONCE_MORE_COUNTED, now)
 
     def trial_abandoned(self) -> None:
         """Nobody will answer for it. The next comes at its time: callers who give up early must not all be trials."""

@@ -26,7 +26,6 @@ from pairbus.ledger import LedgerWriter
 from . import events
 from .ping import is_ping, ping
 from .sizes import bound
-from .states import EntityState
 
 RouteWord = Literal["primary", "backlog"]
 
@@ -104,9 +103,9 @@ Line = Callable[[Any], tuple[int, str]]
 
 
 def _state_changed(event: events.StateChanged) -> tuple[int, str]:
-    # Leaving the primary asks for attention, coming back ends it.
-    level = logging.INFO if event.state is EntityState.HEALTHY else logging.WARNING
-    return level, f"{event.entity} is {event.state.value}, was {event.previous.value}: {event.cause}"
+    # The return is a warning too: who was told that an outage began must not have to guess that it is over.
+    behind = "" if event.error is None else f"; last error: {_brief(event.error)}"
+    return logging.WARNING, f"{event.entity} is {event.state.value}, was {event.previous.value}: {event.cause}{behind}"
 
 
 _LINES: Final[dict[type[events.Event], Line]] = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Never
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypeVar, overload
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
 from pairbus.pairing.verdicts import DEFAULT, Classifier
@@ -225,15 +225,44 @@ def refuse_unknown(names: Collection[str], known: Collection[str] = ()) -> None:
     """A TypeError for the first name that is no option (and none of `known`), with those that look like it."""
     all_known = [*_BY_NAME, *known]
     for name in names:
-        if name in all_known:
-            continue
-        near = difflib.get_close_matches(name, all_known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(all_known))}"
-        raise TypeError(f"there is no option {name!r}; {hint}")
+        if name not in all_known:
+            raise TypeError(_no_option(name, all_known))
+
+
+def _no_option(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(known))}"
+    return f"there is no option {name!r}; {hint}"
+
+
+ReadT = TypeVar("ReadT")
+GivenT = TypeVar("GivenT")
+
+
+class _Attribute(Generic[ReadT, GivenT]):
+    """An option as an attribute: read as `Settings` holds it, given as the constructor takes it (P2)."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, options: PairedNamespaceOptions, owner: type) -> ReadT: ...
+    def __get__(self, options: PairedNamespaceOptions | None, owner: type) -> ReadT | Self:
+        return self if options is None else getattr(options.settings, self._name)
+
+    def __set__(self, options: PairedNamespaceOptions, value: GivenT) -> None:
+        options._set(self._name, value)
 
 
 class PairedNamespaceOptions:
-    """What every kind of pairing needs: the secondary namespace, and how long the primary may fail (P2)."""
+    """What every kind of pairing needs: the secondary namespace, and how long the primary may fail (P2).
+
+    Each option is an attribute too, which can be set until pairing begins.
+    """
+
+    failover_interval = _Attribute[float, Seconds]()
 
     def __init__(
         self, secondary_namespace_manager: Any, messaging_factory: Any, failover_interval: Seconds = 60
@@ -255,6 +284,7 @@ class PairedNamespaceOptions:
             )
         self._manager = manager
         self._client = client
+        self._asked: Settings | None = None
         # Popped by the one pairing that may use these options; a list's pop is one step for threads, too.
         self._unclaimed = [True]
 
@@ -270,9 +300,20 @@ class PairedNamespaceOptions:
     def settings(self) -> Settings:
         return self._settings
 
-    @property
-    def failover_interval(self) -> float:
-        return self._settings.failover_interval
+    if not TYPE_CHECKING:  # or a type checker would believe in every name
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not name.startswith("_") and not hasattr(type(self), name):
+                raise AttributeError(_no_option(name, [each for each in _BY_NAME if hasattr(type(self), each)]))
+            super().__setattr__(name, value)
+
+    def _set(self, name: str, value: Any) -> None:
+        if self.claimed:
+            raise AlreadyPaired(
+                f"{name} can't be set any more: these options are in use by a pairing (P2); make new ones, with a"
+                " secondary client of their own"
+            )
+        self._settings = settings_from({**_values(self._settings), name: value})
 
     def claim(self) -> None:
         """By the client that is about to pair (P6)."""
@@ -282,9 +323,16 @@ class PairedNamespaceOptions:
             raise AlreadyPaired(
                 "these options are in use by another pairing (P6); make new ones, with a secondary client of their own"
             ) from None
+        self._asked = self._settings
+
+    def found(self, count: int) -> None:
+        """From now on the attribute is the number of backlog queues that pairing found or made (P5)."""
+        self._settings = replace(self._settings, backlog_queue_count=count)
 
     def release(self) -> None:
-        """After a pairing that failed: they can be used again (P3, P5)."""
+        """After a pairing that failed: they can be set and used again, and are as they were (P2, P3, P5)."""
+        if self._asked is not None:
+            self._settings, self._asked = self._asked, None
         self._unclaimed = [True]
 
     @property
@@ -292,11 +340,7 @@ class PairedNamespaceOptions:
         return not self._unclaimed
 
     def __repr__(self) -> str:
-        changed = [
-            f"{field.name}={getattr(self._settings, field.name)!r}"
-            for field in fields(Settings)
-            if getattr(self._settings, field.name) != field.default
-        ]
+        changed = [f"{name}={value!r}" for name, value in _values(self._settings).items() if value != _DEFAULTS[name]]
         used = ", in use" if self.claimed else ""
         return f"<{type(self).__name__} {', '.join(changed) or 'defaults'}{used}>"
 
@@ -304,11 +348,31 @@ class PairedNamespaceOptions:
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Sends go on through an outage of the primary, into backlog queues in the secondary namespace.
 
-    What each option means: docs/reference/options.md. Options can't be changed once made.
+    What each option means: docs/reference/options.md. They can be set as attributes until pairing begins.
     """
 
-    backlog_queue_count: int
+    backlog_queue_count = _Attribute[int, int]()
     """How many queues were asked for; after pairing, how many were found or made (P5)."""
+    enable_syphon = _Attribute[bool, bool]()
+    ping_primary_interval = _Attribute[float, Seconds]()
+    send_timeout = _Attribute[float, Seconds]()
+    backlog_retry_interval = _Attribute[float, Seconds]()
+    primary_name = _Attribute[str | None, str | None]()
+    on_secondary_unavailable = _Attribute[str, Literal["raise", "degrade"]]()
+    while_suspect = _Attribute[str, Literal["raise", "divert"]]()
+    when_unreachable = _Attribute[str, Literal["divert", "raise"]]()
+    probe = _Attribute[str, Literal["ping", "trial"]]()
+    pings_to_return = _Attribute[int, int]()
+    classifier = _Attribute[Classifier, Classifier]()
+    busy_failover_after = _Attribute[float | None, Seconds | None]()
+    assign_message_id = _Attribute[bool, bool]()
+    check_aliases = _Attribute[bool, bool]()
+    check_size = _Attribute[bool, bool]()
+    count_backlog_time = _Attribute[bool, bool]()
+    mark_diverted = _Attribute[bool, bool]()
+    syphon_engine = _Attribute[str, Literal["spark", "in-process"]]()
+    fault_partner = _Attribute[bool, bool]()
+    ledger = _Attribute[Path | None, str | Path | None]()
 
     def __init__(
         self,
@@ -367,16 +431,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
                 "ledger": ledger,
             }
         )
-        self.backlog_queue_count = self._settings.backlog_queue_count
 
-    @property
-    def ping_primary_interval(self) -> float:
-        return self._settings.ping_primary_interval
 
-    @property
-    def enable_syphon(self) -> bool:
-        return self._settings.enable_syphon
-
-    def release(self) -> None:
-        super().release()
-        self.backlog_queue_count = self._settings.backlog_queue_count
+def _values(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in _DEFAULTS}

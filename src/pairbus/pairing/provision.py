@@ -40,6 +40,7 @@ class Provision:
         self.left_out: list[BacklogQueueLeftOut] = []
         self.warnings: list[str] = []
         self._found: set[int] = set()
+        self._extra: set[int] = set()
         self._give_up_at = now + give_up_after_s
 
     def __repr__(self) -> str:
@@ -51,6 +52,12 @@ class Provision:
     def queues(self) -> tuple[int, ...]:
         return tuple(sorted(self._found))
 
+    @property
+    def to_read(self) -> tuple[int, ...]:
+        """The queues for a syphon: all that there are, whoever made them; without a listing as many as were asked for
+        (P5)."""
+        return tuple(sorted(self._found | self._extra)) if self.is_managed else tuple(range(self.count))
+
     def path(self, index: int) -> str:
         return backlog.path(self.primary_name, index)
 
@@ -59,6 +66,7 @@ class Provision:
         present = {queue.name: queue.max_delivery_count for queue in queues}
         plan = backlog.plan(self.primary_name, self.count, present)
         self._found.update(plan.found)
+        self._extra.update(plan.extra)
         wanted = set(plan.found)
         for name, deliveries in present.items():
             if backlog.index_of(name, self.primary_name) in wanted:

@@ -26,7 +26,8 @@ class _Out:
 
     def __init__(self, due: float) -> None:
         self.due = due
-        self.trying = False
+        #: Whose message is its trial, if one is under way.
+        self.trying: object = None
 
 
 class Rotation:
@@ -66,17 +67,25 @@ class Rotation:
         self._terms = {queue: term for queue, term in self._terms.items() if queue in wanted}
 
     def pick(
-        self, sender: Hashable, failover: int, now: float, tried: Collection[int] = (), *, may_try: bool = True
+        self,
+        sender: Hashable,
+        failover: int,
+        now: float,
+        tried: Collection[int] = (),
+        *,
+        may_try: bool = True,
+        by: object = True,
     ) -> Pick | None:
         """The next queue for a message of this sender that was at `tried` already; None: there is none left.
 
         `may_try`: an ejected queue whose time has come goes first. One for each message, unless nothing else is left.
+        `by`: whoever answers for the trial, or has it `abandoned`.
         """
         usable = [queue for queue in self._in if queue not in tried] if tried else self._in
         if self._out and (may_try or not usable):
             for queue, out in self._out.items():
                 if now >= out.due and not out.trying and queue not in tried:
-                    out.trying = True
+                    out.trying = by
                     return Pick(queue, True, self._terms.get(queue, 0))
         if not usable:
             return None
@@ -123,17 +132,24 @@ class Rotation:
         if pick.trial and self._end_trial(pick):
             self._out[pick.queue].due = now + self._retry_interval
 
+    def abandoned(self, by: object, now: float) -> None:
+        """Nobody will answer for the trial that is under way by this one, if there is one."""
+        for out in self._out.values():
+            if out.trying is by:
+                out.trying = None
+                out.due = now + self._retry_interval
+
     def forget(self, sender: Hashable) -> None:
         self._kept.pop(sender, None)
 
     def forked(self) -> None:
         """In a child process: the trials under way are the parent's."""
         for out in self._out.values():
-            out.trying = False
+            out.trying = None
 
     def _end_trial(self, pick: Pick) -> bool:
         out = self._out.get(pick.queue)
         if out is None or not out.trying:
             return False
-        out.trying = False
+        out.trying = None
         return True

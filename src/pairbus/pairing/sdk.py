@@ -25,6 +25,7 @@ import inspect
 import logging
 import os
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -123,7 +124,17 @@ def spoils(error: BaseException) -> bool:
         return False
     if isinstance(error, OperationTimeoutError) or not isinstance(error, Exception):
         return True
-    return isinstance(error, ServiceBusError) and bool(error._shutdown_handler)
+    if isinstance(error, ServiceBusError):
+        return bool(error._shutdown_handler)
+    # Either a message that can't be encoded, or a signal handler's, in the midst of whatever the SDK was doing.
+    return not isinstance(error, TypeError | ValueError | AttributeError | ArithmeticError)
+
+
+def is_interruption(exception: BaseException) -> bool:
+    """Whether it can only have come out of a signal handler: neither Python, nor the SDK, nor what it stands on has
+    such an error. The SDK would take it for a failure of the connection, and the application never see it again."""
+    package = type(exception).__module__.partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("azure", "websocket")
 
 
 def open_link(sender: Any, timeout_s: float) -> Any:

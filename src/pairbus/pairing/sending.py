@@ -69,13 +69,18 @@ class Limits:
 
 
 class Shipment:
-    """`argument` is what the primary's sender is given, `messages` what is in it, `parcels` what is left to divert."""
+    """`argument` is what `send_messages` was given, `messages` what is in it, `parcels` what is left to divert.
 
-    __slots__ = ("_parcels", "argument", "messages")
+    Parcels are confirmed in order, so the messages that a backlog queue has confirmed are always the first ones.
+    """
+
+    __slots__ = ("_parcels", "argument", "confirmed", "messages")
 
     def __init__(self, argument: Any, messages: list[Any]) -> None:
         self.argument = argument
         self.messages = messages
+        #: How many messages backlog queues have confirmed.
+        self.confirmed = 0
         self._parcels: deque[sizes.Part] | None = None
 
     def __repr__(self) -> str:
@@ -91,6 +96,22 @@ class Shipment:
     @property
     def message_ids(self) -> tuple[str, ...]:
         return diversion.message_ids(self.messages)
+
+    def parcel_confirmed(self) -> None:
+        self.confirmed += len(self.parcels.popleft().messages)
+
+    @property
+    def rest(self) -> list[Any]:
+        """The messages that no backlog queue has confirmed."""
+        return self.messages[self.confirmed :] if self.confirmed else self.messages
+
+    def for_primary(self, transport: Any) -> Any:
+        """What the primary's sender is given: what no backlog queue has confirmed. `transport` as for `address`."""
+        if not self.confirmed:
+            return self.argument
+        if isinstance(self.argument, ServiceBusMessageBatch):
+            return diversion.rest_of_batch(self.argument, self.confirmed, transport)
+        return self.rest
 
     def size_warning(self, entity: str, limit: int) -> SizeWarning | None:
         """Asked at every healthy send: bodies that leave room for all the properties that a message may have are not

@@ -1,6 +1,15 @@
-"""How many messages a ceiling on the rate permits in the next batch. Pure: `now` comes from outside."""
+"""How many messages the next batch or request may take: by a ceiling on the rate, and by their size.
+
+Pure: `now` comes from outside.
+"""
 
 from __future__ import annotations
+
+from typing import Final
+
+#: Asked for at once while nobody knows how large they are.
+COUNT_FIRST: Final = 32
+REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 
 class Allowance:
@@ -30,3 +39,23 @@ class Allowance:
     def spend(self, count: int) -> None:
         if self._rate is not None:
             self._saved -= count
+
+
+class Portions:
+    """How many messages to ask for at once: about as many as have REQUEST_BYTES, by the size of the last ones."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._count = min(COUNT_FIRST, count_max)
+
+    def __repr__(self) -> str:
+        return f"<Portions of {self._count}>"
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def came(self, sizes: list[int]) -> None:
+        if sizes:
+            mean = max(1, sum(sizes) // len(sizes))
+            self._count = max(1, min(self._count_max, REQUEST_BYTES // mean))

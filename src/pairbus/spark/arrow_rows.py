@@ -17,7 +17,7 @@ try:  # Spark 4.1 and later
 except ImportError:  # 4.0
     StreamWriter = DataSourceStreamWriter  # type: ignore[misc,assignment]
 
-__all__ = ["StreamWriter", "batches"]
+__all__ = ["StreamWriter", "batches", "by_bytes"]
 
 ROWS_A_BATCH: Final = 1000
 
@@ -35,6 +35,13 @@ def batches(handed: Iterable[Any]) -> Iterator[pa.RecordBatch]:
             rows = []
     if rows:
         yield pa.RecordBatch.from_pylist(rows)
+
+
+def by_bytes(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of about so many bytes: as many rows in each as that is on average, one at least."""
+    rows = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
 
 
 def _plain(value: Any) -> Any:

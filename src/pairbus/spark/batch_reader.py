@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pairbus.wire.sync import WireClient
 
 from . import connections
+from .allowance import Portions
 from .options import SEQUENCE_MAX, Address
 from .schema import Rows, read
 
@@ -39,7 +40,6 @@ except ImportError:  # 4.0 pushes no filter down: it filters by itself
     EqualTo = GreaterThan = GreaterThanOrEqual = In = LessThan = LessThanOrEqual = Filter  # type: ignore[misc,assignment]
 
 PEEK_COUNT: Final = 250
-ROWS_A_BATCH: Final = 1000
 SLICE_MESSAGES: Final = 10_000
 SLICES_MAX: Final = 64
 
@@ -173,11 +173,13 @@ def peek_slice(
 ) -> Iterator[pa.RecordBatch]:
     client = connections.client(address)
     rows = Rows()
+    portions = Portions(PEEK_COUNT)
     at = wanted_slice.first
     while at <= wanted_slice.last:
-        messages = client.peek(wanted_slice.entity, at, PEEK_COUNT)
+        messages = client.peek(wanted_slice.entity, at, portions.count)
         if not messages:
             break
+        portions.came(list(map(len, messages)))
         for payload in messages:
             row = read(payload)
             number = row.get("sequence_number")
@@ -187,8 +189,8 @@ def peek_slice(
             at = number + 1
             if wanted.wants(row) and not (active_only and row.get("state") != "active"):
                 rows.take(row, wanted_slice.entity, payload)
-        if len(rows) >= ROWS_A_BATCH:
-            yield rows.batch()
+            if rows.is_full:
+                yield rows.batch()
     if len(rows):
         yield rows.batch()
 

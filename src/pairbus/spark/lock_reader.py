@@ -18,14 +18,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.syphon.rate import Rate
 from pairbus.syphon.roster import GONE
-from pairbus.wire.errors import WireError
+from pairbus.wire.errors import NotFound, Refused, WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
 
 from . import connections
+from .allowance import Portions
 from .listing import Roster
+from .lock_pace import LockPace
 from .noticeboard import STOP, Noticeboard
-from .options import Address, ConnectorOptions
+from .options import Address, ConnectorOptions, InvalidOption
 from .pipelines.selection import Selection
 from .schema import CarriedRows, Rows
 from .watcher import Watcher
@@ -34,7 +36,6 @@ RECEIVE_COUNT: Final = 500
 #: For the first message of a queue that was said to have some, and for each chosen one that may follow.
 WAIT_FIRST_S: Final = 2.0
 WAIT_NEXT_S: Final = 0.2
-ROWS_A_BATCH: Final = 1000
 
 #: Messages that a chosen one may be behind: they are held while the reader passes them, for a third of their lock.
 PASSED_MAX: Final = 100_000
@@ -46,10 +47,6 @@ HOLD_S: Final = (1.0, 20.0)
 BEGIN_S: Final = 1.0
 #: An empty first batch has so many tasks, of nothing: they start Python workers that the next batch finds running.
 WARMED: Final = 2
-
-#: A backlog queue's lock (P9), and the size of a batch while no rate is known.
-LOCK_S: Final = 60.0
-ROWS_FIRST: Final = 2000
 
 #: What the source tells the application, and what the sink tells both.
 POLLS: Final = "polls"
@@ -73,6 +70,7 @@ class LockStream(DataSourceStreamReader):
         self._roster = Roster(entities)
         self._watcher: Watcher | None = None
         self._rate = Rate(options.rate_max)
+        self._pace = LockPace()
         self._last: dict[str, Any] = {"epoch": 0}
         self._in_batch: list[str] = []
         self._is_stopped = False
@@ -91,10 +89,13 @@ class LockStream(DataSourceStreamReader):
         self._in_batch = []
         ready = watcher.ready()
         now = time.monotonic()
+        self._pace.ended(now)
         self._hear(now)
         if not ready or self._rate.wait_s(now) > 0:
             return last
-        allowed = self._rate.batch(self._batch_max(now), 1, now)
+        at_most = min(self._options.messages_per_trigger_max, self._pace.batch(self._rate.measured(now)))
+        allowed = self._rate.batch(at_most, 1, now)
+        self._pace.began(allowed, now)
         self._rate.received(allowed, now)
         # The clock, so that it grows from one run to the next where Spark hands over no start (before 4.2).
         epoch = max(last["epoch"] + 1, time.time_ns() // 1_000_000)
@@ -133,11 +134,14 @@ class LockStream(DataSourceStreamReader):
 
     def _watching(self) -> Watcher:
         if self._watcher is None:
+            if self._board is None:  # the syphon has its own way with queues that are not there
+                self._check()
             self._watcher = Watcher(
                 lambda: connections.endpoint(self._options.address).client(),
                 self._roster.names(),
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
                 failed=lambda entity, error: self._tell(_trouble(entity, error)),
+                found=self._found,
             )
             self._watcher.wait(BEGIN_S)
         else:
@@ -147,11 +151,20 @@ class LockStream(DataSourceStreamReader):
                 self._watcher.watch(notice["entities"])
         return self._watcher
 
-    def _batch_max(self, now: float) -> int:
-        """A batch is settled within a third of the locks, at the rate of the batches before."""
-        measured = self._rate.measured(now)
-        bound = int(measured * LOCK_S / 3) if measured else ROWS_FIRST
-        return max(1, min(self._options.messages_per_trigger_max, max(bound, ROWS_FIRST)))
+    def _check(self) -> None:
+        """At the start of the query, since the watcher would try again without end: raises what a receiver meets."""
+        client = connections.client(self._options.address)
+        for entity in self._roster.names():
+            try:
+                client.receiver(entity).close()
+            except Refused as error:
+                if isinstance(error, NotFound) and self._roster.may_change:
+                    continue  # a glob found it, and it is gone: others go on
+                raise InvalidOption(f"a stream with mode=lock can't receive from {entity}: {error}") from None
+
+    def _found(self, message: ReceivedMessage) -> None:
+        if message.locked_until is not None:
+            self._pace.found(message.locked_until - time.time(), message.delivery_count)
 
     def _hear(self, now: float) -> None:
         """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
@@ -191,10 +204,11 @@ def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]
 
 def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
     for messages in take(address, share):
-        for message in messages:
+        while messages:  # those that are handed on need not be kept
+            message = messages.pop(0)
             rows.add(share.entity, message.payload, lock_token=message.lock_token)
-        if len(rows) >= ROWS_A_BATCH:
-            yield rows.batch()
+            if rows.is_full:
+                yield rows.batch()
     if len(rows):
         yield rows.batch()
 
@@ -216,26 +230,30 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
 
 def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
     got = 0
+    portions = Portions(RECEIVE_COUNT)
     while got < count:
         # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
-        messages = receiver.receive(min(RECEIVE_COUNT, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
+        messages = receiver.receive(min(portions.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
         if not messages:
             return
         got += len(messages)
+        portions.came([len(message.payload) for message in messages])
         yield messages
 
 
 def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
     passed: list[ReceivedMessage] = []
+    portions = Portions(RECEIVE_COUNT)
     got = 0
     end: float | None = None
     try:
         while got < count and len(passed) < PASSED_MAX:
             # no more than is wanted, since what is not needed need not be locked; but strides where many are in front
-            asked = min(RECEIVE_COUNT, max(count - got, STRIDE if passed else 1))
+            asked = min(portions.count, max(count - got, STRIDE if passed else 1))
             messages = receiver.receive(asked, max_wait=WAIT_FIRST_S if end is None else WAIT_NEXT_S)
             if not messages:
                 return
+            portions.came([len(message.payload) for message in messages])
             if end is None:
                 lock_s = (messages[0].locked_until or 0.0) - time.time()
                 end = time.monotonic() + min(HOLD_S[1], max(HOLD_S[0], lock_s / 3))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pairbus import billing
 from pairbus.errors import PairbusError
@@ -17,6 +17,13 @@ from pairbus.errors import PairbusError
 MODES: Final = ("peek", "lock", "delete")
 MESSAGES_PER_TRIGGER: Final = 10_000
 SEQUENCE_MAX: Final = 2**63 - 1
+#: What the sink does with a row that is refused for good.
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+DEAD_LETTER: Final = "deadLetter"
+ON_REFUSED: Final = (FAIL, SKIP, DEAD_LETTER)
+#: How long a destination that takes nothing is waited for.
+PATIENCE_S: Final = 300.0
 NAMES: Final = (
     "connectionString",
     "connectionStringEnv",
@@ -29,6 +36,9 @@ NAMES: Final = (
     "fromSequenceNumber",
     "toSequenceNumber",
     "pushFilters",
+    "onRefused",
+    "refusedPath",
+    "maxWaitSeconds",
     "caFile",
     "settleConnectionString",
     "settleConnectionStringEnv",
@@ -49,6 +59,9 @@ CREDENTIALS: Final = {
     "workload-identity": "WorkloadIdentityCredential",
     "azure-cli": "AzureCliCredential",
 }
+
+
+Default = TypeVar("Default", float, None)
 
 
 class InvalidOption(PairbusError, ValueError):
@@ -78,7 +91,10 @@ class ConnectorOptions:
     last_sequence: int
     push_filters: bool
     settle: Address | None
-    #: The folder in which the processes of a syphon on Spark tell each other how it goes.
+    on_refused: str
+    refused_path: str | None
+    patience_s: float
+    #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
     board: str | None
 
 
@@ -116,16 +132,27 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
             raise InvalidOption(
                 f"the servicebus source has no option {name!r}{_near(name)}; right are {_listed(NAMES)}"
             )
+    settle, on_refused, refused_path = _settle(given, environ), _on_refused(given), _text(given, "refusedPath")
+    if refused_path is not None and on_refused == FAIL:
+        raise InvalidOption("refusedPath collects rows that are refused; it goes with onRefused skip or deadLetter")
+    if on_refused == DEAD_LETTER and settle is None and refused_path is None:
+        raise InvalidOption(
+            "onRefused deadLetter is for rows of a lock stream, and needs settleConnectionString or one of its kind; "
+            "rows of other kinds are collected by refusedPath"
+        )
     return ConnectorOptions(
         address=_address(given, environ),
         entity=_text(given, "entity"),
         mode=_mode(given),
         messages_per_trigger_max=_count(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER),
-        rate_max=_rate(given),
+        rate_max=_positive(given, "maxRate", "a number of messages a second", None),
         first_sequence=_count(given, "fromSequenceNumber", 1),
         last_sequence=_count(given, "toSequenceNumber", SEQUENCE_MAX),
         push_filters=_flag(given, "pushFilters"),
-        settle=_settle(given, environ),
+        settle=settle,
+        on_refused=on_refused,
+        refused_path=refused_path,
+        patience_s=_positive(given, "maxWaitSeconds", "a number of seconds", PATIENCE_S),
         board=_text(given, "board"),
     )
 
@@ -214,17 +241,25 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _rate(given: Mapping[str, str]) -> float | None:
-    text = given.get("maxRate")
+def _on_refused(given: Mapping[str, str]) -> str:
+    text = given.get("onRefused", FAIL)
+    found = {each.lower(): each for each in ON_REFUSED}.get(text.lower())
+    if found is None:
+        raise InvalidOption(f"onRefused {text!r} is not known; right are {_listed(ON_REFUSED)}")
+    return found
+
+
+def _positive(given: Mapping[str, str], name: str, what: str, default: Default) -> float | Default:
+    text = given.get(name)
     if text is None:
-        return None
+        return default
     try:
-        rate = float(text)
+        number = float(text)
     except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise InvalidOption(f"maxRate is a number of messages a second above 0, not {text!r}")
-    return rate
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidOption(f"{name} is {what} above 0, not {text!r}")
+    return number
 
 
 def _text(given: Mapping[str, str], name: str) -> str | None:

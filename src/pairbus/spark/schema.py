@@ -11,21 +11,28 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
+    ByteType,
     DataType,
     DayTimeIntervalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -40,12 +47,14 @@ from pairbus.amqp.message import (
     read_message_annotations,
     read_properties,
     split,
+    with_properties,
 )
-from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp
 from pairbus.pairing.aliases import sent_anew
 
 from .entities import without_dead_letters
 from .options import InvalidOption
+from .row_ids import RowIds
 
 _US: Final = pa.timestamp("us", tz="UTC")
 _TEXT: Final = (StringType(), pa.string())
@@ -93,6 +102,27 @@ CARRIED_SCHEMA: Final = StructType([SCHEMA[name] for name in CARRIED])
 #: Of a row that is written: where it goes, if not to the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
+#: What of a row that is written is looked at: these, and whose lock it holds.
+_READ_BACK: Final = (*WRITABLE, "entity", "lock_token", "locked_until")
+#: Of a message id, a session id or a partition key, by the service's rules.
+ID_CHARS_MAX: Final = 128
+#: Spark takes no notice of letter case in the names of columns, so neither does the sink.
+_BY_LOWER: Final = {name.lower(): name for name in (*COLUMNS, DESTINATION)}
+#: What the values of application properties may be, each with the AMQP type of the same width.
+_PROPERTY_TYPES: Final = (
+    StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, BinaryType,
+    TimestampType, TimestampNTZType,
+)  # fmt: skip
+_AMQP_TYPES: Final[dict[pa.DataType, Callable[[Any], Any]]] = {
+    pa.int8(): Byte,
+    pa.int16(): Short,
+    pa.int32(): Int,
+    pa.float32(): Float,
+}
+
+#: An Arrow batch is handed on when it has so many rows, or about so many bytes.
+ROWS_A_BATCH: Final = 1000
+BATCH_BYTES: Final = 16 * 1024 * 1024
 
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 _PARTITION_KEY: Final = "x-opt-partition-key"
@@ -105,13 +135,18 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class Rows:
     """Encoded messages in, an Arrow batch out."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_bytes", "_columns")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
 
     def __len__(self) -> int:
         return len(self._columns["amqp"])
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
 
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
         self.take(read(payload), entity, payload, lock_token)
@@ -122,35 +157,46 @@ class Rows:
         row["amqp"] = payload
         row["lock_token"] = None if lock_token is None else str(lock_token)
         get = row.get
+        self._bytes += len(payload) + len(get("body") or b"")
         for name, column in self._columns.items():
             column.append(get(name))
 
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""
-        arrays = [pa.array(self._columns[field.name], field.type) for field in ARROW_SCHEMA]
-        for column in self._columns.values():
+        arrays = []
+        for field in ARROW_SCHEMA:  # each is given up as soon as it is copied
+            column = self._columns[field.name]
+            arrays.append(pa.array(column, field.type))
             column.clear()
+        self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
 class CarriedRows:
     """The same for the columns CARRIED alone: nothing is read."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_bytes", "_rows")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._rows: list[tuple[str, str | None, bytes]] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
+
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
+        self._bytes += len(payload)
         self._rows.append((entity, None if lock_token is None else str(lock_token), payload))
 
     def batch(self) -> pa.RecordBatch:
         columns = zip(*self._rows, strict=True)
         arrays = [pa.array(column, COLUMNS[name][1]) for name, column in zip(CARRIED, columns, strict=True)]
         self._rows.clear()
+        self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, names=list(CARRIED))
 
 
@@ -266,68 +312,177 @@ def _time(value: Any) -> dt.datetime | None:
 # -- the way back
 
 
+class Lock(NamedTuple):
+    """Of a row of a lock stream. `until`: unix time at which it ends, None where the row does not say."""
+
+    entity: str
+    token: UUID
+    until: float | None
+
+
 class Outgoing(NamedTuple):
     destination: str | None
     payload: bytes
     #: Session and partition key: messages that differ in them must not share a batch.
     company: tuple[Any, Any]
+    lock: Lock | None = None
+
+
+class Unsendable(NamedTuple):
+    """A row that no destination takes. `columns`: the row as JSON."""
+
+    destination: str | None
+    reason: str
+    columns: str
+    lock: Lock | None
 
 
 def check_writable(columns: StructType, entity: str | None) -> None:
     """Before anything is sent: an error names the column and lists the right ones."""
-    names = [field.name for field in columns]
-    unknown = [name for name in names if name not in COLUMNS and name != DESTINATION]
-    if unknown:
-        raise InvalidOption(f"the servicebus sink has no column {unknown[0]!r}; right are {', '.join(WRITABLE)}")
+    names: list[str] = []
+    for field in columns:
+        name = _BY_LOWER.get(field.name.lower())
+        if name is None:
+            raise InvalidOption(f"the servicebus sink has no column {field.name!r}; right are {', '.join(WRITABLE)}")
+        if name in names:
+            raise InvalidOption(f"the column {name!r} is there twice, in different letter case")
+        names.append(name)
+        if name in WRITABLE and not _fits(name, field.dataType):
+            right = _TEXT[0] if name == DESTINATION else COLUMNS[name][0]
+            more = (
+                f" (or a map to one of {', '.join(kind.typeName() for kind in _PROPERTY_TYPES[1:])})"
+                if isinstance(right, MapType)
+                else ""
+            )
+            raise InvalidOption(
+                f"column {field.name!r} is {field.dataType.simpleString()}, but must be {right.simpleString()}{more}"
+            )
     if "body" not in names and "amqp" not in names:
         raise InvalidOption("a row to be sent needs a column body (string or binary) or amqp (an encoded message)")
     if DESTINATION not in names and entity is None:
         raise InvalidOption("where to? Give the option entity, or each row a column destination")
-    for field in columns:
-        wanted = {DESTINATION: _TEXT[0], **{name: kind[0] for name, kind in COLUMNS.items()}}[field.name]
-        if field.name in _OF_THE_BROKER:
-            continue
-        if field.name == "body" and isinstance(field.dataType, StringType):
-            continue
-        if type(field.dataType) is not type(wanted) or (
-            isinstance(wanted, MapType)
-            and not (
-                isinstance(field.dataType, MapType)
-                and isinstance(field.dataType.keyType, StringType)
-                and isinstance(field.dataType.valueType, StringType)
-            )
-        ):
-            raise InvalidOption(
-                f"column {field.name!r} is {field.dataType.simpleString()}, but must be {wanted.simpleString()}"
-            )
 
 
-def outgoing(batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    """The messages of a batch, in its order."""
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in WRITABLE}
-    # Where the rows came from, if they tell: outside of dead-letter queues the marks are the application's own.
-    places = batch.column("entity").to_pylist() if "entity" in batch.schema.names else [None] * batch.num_rows
+def check_settleable(columns: StructType) -> None:
+    names = {field.name.lower() for field in columns}
+    if not {"entity", "lock_token"} <= names or not names & {"locked_until", "amqp"}:
+        raise InvalidOption(
+            "rows to be settled need the columns entity and lock_token of the lock stream, and locked_until or amqp, "
+            "which say when the lock ends"
+        )
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name == "body":
+        return isinstance(kind, StringType | BinaryType)
+    if name == "application_properties":
+        return (
+            isinstance(kind, MapType)
+            and isinstance(kind.keyType, StringType)
+            and isinstance(kind.valueType, _PROPERTY_TYPES)
+        )
+    wanted = _TEXT[0] if name == DESTINATION else COLUMNS[name][0]
+    return isinstance(kind, type(wanted)) or (isinstance(wanted, TimestampType) and isinstance(kind, TimestampNTZType))
+
+
+def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with its columns named as the schema names them."""
+    return batch.rename_columns([_BY_LOWER.get(name.lower(), name) for name in batch.schema.names])
+
+
+def outgoing(batch: pa.RecordBatch, ids: RowIds | None = None) -> Iterator[Outgoing | Unsendable]:
+    """The messages of a batch, in its order. `ids` names those that have no message id."""
+    batch = canonical(batch)
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _READ_BACK}
+    typed = _typed(batch)
     for index in range(batch.num_rows):
         row = {name: column[index] for name, column in columns.items()}
-        exact = row.get("amqp")
-        if exact is None:
-            yield Outgoing(row.get(DESTINATION), encode(row), (row.get("session_id"), row.get("partition_key")))
+        lock = _lock(row)
+        try:
+            message = _message(row, typed, lock, ids)
+        except (AmqpError, ValueError, TypeError, OverflowError, struct.error) as error:
+            text = json.dumps({name: _plain(_shown(value)) for name, value in row.items() if value is not None})
+            yield Unsendable(row.get(DESTINATION), str(error), text, lock)
         else:
-            yield _anew(row.get(DESTINATION), exact, places[index])
+            yield message
 
 
-def _anew(destination: str | None, payload: bytes, entity: str | None) -> Outgoing:
+def _message(
+    row: Mapping[str, Any], typed: Callable[[Any], Any] | None, lock: Lock | None, ids: RowIds | None
+) -> Outgoing:
+    exact, destination = row.get("amqp"), row.get(DESTINATION)
+    if exact is None:
+        payload = encode(row, typed)
+        properties = row.get("message_id"), row.get("session_id"), row.get("partition_key")
+    else:
+        payload, properties = _anew(exact, row.get("entity"))
+    message_id, session_id, key = properties
+    for name, value in (("message_id", message_id), ("session_id", session_id), ("partition_key", key)):
+        if isinstance(value, str) and len(value) > ID_CHARS_MAX:
+            raise InvalidOption(f"{name} has {len(value)} characters; at most {ID_CHARS_MAX} can be sent")
+    if message_id is None and ids is not None:
+        # a task that reads its locked rows again gets others, which may be equal to the first
+        token = b"" if lock is None else lock.token.bytes
+        found = ids.take((destination or "").encode(), payload, token)
+        payload = with_properties(payload, split(payload), message_id=found)
+    return Outgoing(destination, payload, (session_id, key), lock)
+
+
+def _anew(payload: bytes, entity: str | None) -> tuple[bytes, tuple[Any, Any, Any]]:
+    """The message without what the broker added; its message id, session id and partition key.
+
+    Outside of dead-letter queues the marks of one are the application's own."""
     try:
         sections = split(payload)
-        session_id = read_properties(payload, sections).group_id
+        properties = read_properties(payload, sections)
         key = read_message_annotations(payload, sections).get(_PARTITION_KEY)
         anew = sent_anew(payload, is_dead_letter=entity is None or without_dead_letters(entity)[1])
     except AmqpError as error:
         raise InvalidOption(f"a row's column amqp holds no encoded message: {error}") from None
-    return Outgoing(destination, anew, (session_id, key))
+    return anew, (properties.message_id, properties.group_id, key)
 
 
-def encode(row: Mapping[str, Any]) -> bytes:
+def _lock(row: Mapping[str, Any]) -> Lock | None:
+    entity, token, until = row.get("entity"), row.get("lock_token"), row.get("locked_until")
+    if entity is None or token is None:
+        return None
+    if until is None and row.get("amqp") is not None:
+        until = _locked_until(row["amqp"])
+    try:
+        return Lock(entity, UUID(token), None if until is None else _milliseconds(until) / 1000)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidOption(f"a row's lock_token or locked_until is not as a lock stream gives it: {token!r}") from None
+
+
+def _locked_until(payload: bytes) -> dt.datetime | None:
+    try:
+        return _time(read_message_annotations(payload, split(payload)).get("x-opt-locked-until"))
+    except AmqpError:
+        return None
+
+
+def _shown(value: Any) -> Any:
+    """Of a column, what JSON can hold."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return {str(name): each for name, each in value} if isinstance(value, list) else value
+
+
+def _typed(batch: pa.RecordBatch) -> Callable[[Any], Any] | None:
+    """What makes an AMQP value of the value of an application property, if it is not one as it is."""
+    if "application_properties" not in batch.schema.names:
+        return None
+    kind = batch.schema.field("application_properties").type
+    if not pa.types.is_map(kind):  # of rows without a type (Spark 4.0), where all of them are null
+        return None
+    if pa.types.is_timestamp(kind.item_type):
+        return lambda time: Timestamp(_milliseconds(time))
+    return _AMQP_TYPES.get(kind.item_type)
+
+
+def encode(row: Mapping[str, Any], typed: Callable[[Any], Any] | None = None) -> bytes:
     get = row.get
     annotations: dict[Any, Any] = {}
     if get("scheduled_enqueue_time_utc") is not None:
@@ -349,13 +504,19 @@ def encode(row: Mapping[str, Any]) -> bytes:
             group_id=get("session_id"),
             reply_to_group_id=get("reply_to_session_id"),
         ),
-        application_properties=_properties(get("application_properties")),
+        application_properties=_properties(get("application_properties"), typed),
         body=body.encode() if isinstance(body, str) else bytes(body or b""),
     )
 
 
-def _properties(pairs: Iterable[tuple[str, str | None]] | Mapping[str, str | None] | None) -> dict[str, Any] | None:
-    return dict(pairs) if pairs else None
+def _properties(
+    pairs: Iterable[tuple[str, Any]] | Mapping[str, Any] | None, typed: Callable[[Any], Any] | None
+) -> dict[str, Any] | None:
+    if not pairs:
+        return None
+    if typed is None:
+        return dict(pairs)
+    return {name: None if value is None else typed(value) for name, value in dict(pairs).items()}
 
 
 def _ttl(span: dt.timedelta) -> int:

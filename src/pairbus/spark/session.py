@@ -32,6 +32,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    # Large messages: as many bytes as the sink sends together.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.speculation": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "60s",

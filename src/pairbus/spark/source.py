@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
-from .options import ConnectorOptions, InvalidOption, parse, wanted_entity
-from .schema import CARRIED_SCHEMA, SCHEMA, check_writable
+from .options import Address, ConnectorOptions, InvalidOption, parse, wanted_entity
+from .schema import CARRIED_SCHEMA, SCHEMA, check_settleable, check_writable
 from .stream_reader import stream_reader
 from .writer import ServiceBusStreamWriter, ServiceBusWriter
 
@@ -54,14 +54,26 @@ class ServiceBusDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidOption('a queue can\'t be overwritten; use mode("append")')
-        check_writable(schema, self._parsed.entity)
-        return ServiceBusWriter(self._parsed.address, self._parsed.entity)
+        return ServiceBusWriter(*self._target(schema), **self._handling())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        check_writable(schema, self._parsed.entity)
-        if self._parsed.settle is not None and not {"entity", "lock_token"} <= set(schema.names):
-            raise InvalidOption("rows to be settled need the columns entity and lock_token of the lock stream")
-        return ServiceBusStreamWriter(self._parsed.address, self._parsed.entity, self._parsed.settle)
+        return ServiceBusStreamWriter(*self._target(schema), **self._handling())
+
+    def _target(self, schema: StructType) -> tuple[Address, str | None, Address | None]:
+        parsed = self._parsed
+        check_writable(schema, parsed.entity)
+        if parsed.settle is not None:
+            check_settleable(schema)
+        return parsed.address, parsed.entity, parsed.settle
+
+    def _handling(self) -> dict[str, Any]:
+        parsed = self._parsed
+        return {
+            "on_refused": parsed.on_refused,
+            "refused_path": parsed.refused_path,
+            "patience_s": parsed.patience_s,
+            "board": parsed.board,
+        }
 
     def _entities(self, what: str) -> listing.Entities:
         patterns = entities.listed(wanted_entity(self._parsed, what))

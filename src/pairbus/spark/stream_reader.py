@@ -19,13 +19,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.wire.errors import NotFound
+from pairbus.wire.sync import WireClient
 
 from . import connections
 from .allowance import Allowance
 from .batch_reader import NOTHING, Slice, Wanted, find_range, first_from, peek_slice, plan
 from .listing import Roster
-from .lock_reader import LockStream
-from .options import SEQUENCE_MAX, Address, ConnectorOptions
+from .lock_reader import LockStream, Share, take
+from .options import SEQUENCE_MAX, Address, ConnectorOptions, InvalidOption
+from .pipelines.selection import Selection
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -42,6 +44,11 @@ RECEIVE_COUNT: Final = 500
 
 
 def stream_reader(options: ConnectorOptions, entities: Callable[[], list[str]]) -> DataSourceStreamReader:
+    if options.mode == "lock" and (options.first_sequence, options.last_sequence) != (1, SEQUENCE_MAX):
+        raise InvalidOption(
+            "fromSequenceNumber and toSequenceNumber are for the modes peek and delete; a stream with mode=lock gets "
+            "what the entity gives it. To pick messages use pairbus.spark.move, or pairbus move --where"
+        )
     kind = {"peek": PeekStream, "delete": DeleteStream, "lock": LockStream}[options.mode]
     return kind(options, entities)
 
@@ -101,20 +108,20 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             # Before Spark 4.2 there is neither start nor limit: all that is there, at any rate. An end that lay before
             # the last one, since messages were removed, would be a batch of nothing.
-            self._reached = admit({**self.initialOffset(), **self._reached}, None, self._first_from, self._until)
+            self._reached = admit({**self.initialOffset(), **self._reached}, None, self._first_from, self._bounds())
             return self._reached
         begun = {**self.initialOffset(), **start}
         rows_max = getattr(limit, "max_rows", None)
         allowed = self._allowance.take(time.monotonic(), rows_max)
         if allowed == 0:
             return begun
-        end = admit(begun, allowed, self._first_from, self._until)
+        end = admit(begun, allowed, self._first_from, self._bounds())
         self._allowance.spend(sum(end.values()) - sum(begun.values()))
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is the goal of the run."""
-        self._until = admit(self.initialOffset(), None, self._first_from)
+        self._until = admit(self.initialOffset(), None, self._first_from, self._bounds())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         slices: list[InputPartition] = []
@@ -137,6 +144,14 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         connections.close_all()
+
+    def _bounds(self) -> Offset | None:
+        """Where each entity's part of the stream ends: what the run is to reach, and toSequenceNumber."""
+        if self._options.last_sequence == SEQUENCE_MAX:
+            return self._until
+        until = self._until or {}
+        stop = self._options.last_sequence + 1
+        return {entity: min(stop, until.get(entity, stop)) for entity in self._names()}
 
     def _names(self) -> list[str]:
         # what is made during an AvailableNow run is not its goal
@@ -162,16 +177,28 @@ class DeleteStream(PeekStream):
     def commit(self, end: Offset) -> None:
         for entity, stop in end.items():
             if stop > self._options.first_sequence:
-                remove_below(self._address, entity, stop)
+                remove(self._address, entity, self._options.first_sequence, stop)
 
 
-def remove_below(address: Address, entity: str, stop: int) -> int:
-    """Completes every message with a lower sequence number, releases the first beyond. How many were removed."""
+def remove(address: Address, entity: str, begin: int, stop: int) -> int:
+    """Complete every message from one sequence number up to, but without, another; return how many were removed."""
     client = connections.client(address)
-    removed = 0
-    first = first_from(client, entity, 1)
+    first = first_from(client, entity, begin)
     if first is None or first >= stop:
         return 0
+    if begin == 1:
+        return _remove_below(client, entity, stop)
+    removed = 0
+    for messages in take(address, Share(entity, stop - begin, Selection([(begin, stop - 1)]))):
+        tokens = [message.lock_token for message in messages if message.lock_token is not None]
+        client.settle_by_token(entity, tokens, "completed")
+        removed += len(tokens)
+    return removed
+
+
+def _remove_below(client: WireClient, entity: str, stop: int) -> int:
+    """With nothing to pass over: releases the first beyond."""
+    removed = 0
     receiver = client.receiver(entity)
     try:
         while messages := receiver.receive(RECEIVE_COUNT, max_wait=1.0):

@@ -15,6 +15,7 @@ from typing import Final
 
 from pairbus.wire import WireClient
 from pairbus.wire.errors import WireError
+from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import LoopThread
 
 POLL_S: Final = 15 * 60.0
@@ -25,7 +26,8 @@ APART_S: Final = 0.1
 
 
 class Watcher:
-    """`polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once for each attempt."""
+    """`polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once for each attempt. `found(message)`:
+    what a poll yielded, on the watcher's thread."""
 
     def __init__(
         self,
@@ -34,11 +36,13 @@ class Watcher:
         *,
         polled: Callable[[str], None],
         failed: Callable[[str, WireError], None],
+        found: Callable[[ReceivedMessage], None],
         poll_s: float = POLL_S,
     ) -> None:
         self._entities = list(entities)
         self._polled = polled
         self._failed = failed
+        self._found = found
         self._poll_s = poll_s
         self._lock = threading.Condition()
         self._ready: set[str] = set()
@@ -116,6 +120,7 @@ class Watcher:
                         if not messages:
                             self._polled(entity)
                             continue
+                        self._found(messages[0])
                         await receiver.release(messages)
                         armed.clear()
                 finally:

@@ -100,11 +100,12 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         partner = getattr(options, "messaging_factory", None)
         me = _party(self)
         options = terms.check(me, _party(partner), options, managed(options, me))
-        with _PAIRING:
-            if self._is_pairing:
-                raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another thread")
-            self._is_pairing = True
+        is_mine = False
         try:
+            with _PAIRING:
+                if self._is_pairing:
+                    raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another thread")
+                self._is_pairing = is_mine = True
             options.claim()
             try:
                 self._pairing = self._paired_by(options, observers)
@@ -112,7 +113,8 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
                 options.release()
                 raise
         finally:
-            self._is_pairing = False
+            if is_mine:
+                self._is_pairing = False
         self._is_in_pair = True
         if isinstance(partner, ServiceBusClient):
             partner._is_in_pair = True
@@ -210,9 +212,25 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
         if self.settings.enable_syphon:
             from pairbus.sync.syphon import SyphonHost
 
-            self._host = self._hosted(SyphonHost, provision.queues)
-            self._host.start()
+            self._host = self._hosted(SyphonHost, provision, self._list_queues)
+            try:
+                self._host.start()
+            except BaseException:
+                self._host.stop()
+                self._host = None
+                raise
+            if self._stop.is_set():  # just now, by who could not see it yet
+                self._host.stop()
+                return
         self._completed(provision)
+
+    async def _list_queues(self) -> list[str]:
+        """For the syphon, on its loop."""
+        from pairbus.syphon.daemon_thread import on_a_thread
+
+        limits = provisioning.request_limits(self.settings.send_timeout)
+        manager = self.options.secondary_namespace_manager
+        return await on_a_thread(lambda: [queue.name for queue in manager.list_queues(**limits)])
 
     def _go_on(self) -> None:
         self._is_degraded = True

@@ -18,6 +18,7 @@ from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.ping import ping
 from pairbus.sync import fork
+from pairbus.sync.interrupts import start, take
 
 
 class Pinger(Protocol):
@@ -32,26 +33,27 @@ class Heart(HeartHalf[Pinger]):
 
     def _prepare(self) -> None:
         self.lock = threading.Lock()
+        self._turn = threading.Lock()  # to tell
         self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
+        self._ping_threads: set[threading.Thread] = set()
         self._pingers: set[Pinger] = set()
         fork.register(self)
 
     def attend(self) -> None:
         """Without the lock."""
-        pings: list[str] = []
         with self.lock:
-            commands = self.coordinator.commands
-            while commands:
-                command = commands.popleft()
-                if isinstance(command, SendPing):
-                    pings.append(command.entity)
-                else:
-                    self._untold.append(command.event)
             if not self.closed:
                 self._keep_time()
-                for entity in pings:
-                    self._begin_ping(entity)
+            commands = self.coordinator.commands
+            while commands:
+                # Taken out only when it is carried out: a ping that a signal handler prevented would be the last one.
+                command = commands[0]
+                if not isinstance(command, SendPing):
+                    self._untold.append(command.event)
+                elif not self.closed:
+                    self._begin_ping(command.entity)
+                commands.popleft()
         self._tell()
 
     def close(self) -> None:
@@ -72,19 +74,19 @@ class Heart(HeartHalf[Pinger]):
         self._thread = None
         self._pings_due.clear()
         self._pingers.clear()
-        self._pinging = 0
-        self._telling = False
+        self._ping_threads.clear()
+        self._turn = threading.Lock()
         self.coordinator.forked()
 
     # Timers
 
     def _keep_time(self) -> None:
         # Holds the lock. The thread looks at the deadline itself, so waking it too often does no harm.
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._wake.notify()
         elif self.coordinator.deadline is not None:
             self._thread = threading.Thread(target=self._beat, name="pairbus-heart", daemon=True)
-            self._thread.start()
+            start(self._thread)
 
     def _beat(self) -> None:
         try:
@@ -112,20 +114,25 @@ class Heart(HeartHalf[Pinger]):
     def _is_beating(self) -> bool:
         return self._thread is not None
 
+    def _pings_under_way(self) -> int:
+        return len(self._ping_threads)
+
     # Pings
 
     def _begin_ping(self, entity: str) -> None:
         # Holds the lock.
         self._pings_due.append(entity)
-        if self._pinging < PINGS_AT_ONCE_MAX:
-            self._pinging += 1
-            threading.Thread(target=self._send_pings, name="pairbus-ping", daemon=True).start()
+        self._ping_threads = {thread for thread in self._ping_threads if thread.is_alive()}
+        if len(self._ping_threads) < PINGS_AT_ONCE_MAX:
+            thread = threading.Thread(target=self._send_pings, name="pairbus-ping", daemon=True)
+            self._ping_threads.add(thread)
+            start(thread)
 
     def _send_pings(self) -> None:
         while True:
             with self.lock:
                 if not self._pings_due:
-                    self._pinging -= 1
+                    self._ping_threads.discard(threading.current_thread())
                     return
                 entity = self._pings_due.popleft()
             self._ping(entity)
@@ -149,18 +156,17 @@ class Heart(HeartHalf[Pinger]):
 
     def _tell(self) -> None:
         """In order, whoever called: one thread tells at a time, and it tells what others add meanwhile."""
-        with self.lock:
-            if self._telling or not self._untold:
-                return
-            self._telling = True
-        while True:
-            with self.lock:
-                if not self._untold:
-                    self._telling = False
-                    return
-                event = self._untold.popleft()
-                callbacks = self._subscribers.callbacks
-            for observer in self.observers:
-                guarded(observer.announced, event)
-            for callback in callbacks:
-                guarded(callback, event)
+        while self._untold and self._tell_in_turn():
+            pass
+
+    def _tell_in_turn(self) -> bool:
+        """False: another thread is telling, or this one further up, and will find what is untold."""
+        held: list[bool] = []
+        try:
+            take(held, self._turn)
+            if held[0]:
+                self._tell_untold()
+            return held[0]
+        finally:
+            if held and held[0]:
+                self._turn.release()

@@ -27,6 +27,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError
 from pairbus.sync import fork
+from pairbus.sync.interrupts import start, take
 from pairbus.sync.watchdog import Guard
 
 T = TypeVar("T")
@@ -73,13 +74,19 @@ class InnerSender:
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
         self._closed = True
-        if not self._lock.acquire(timeout=timeout_s):
+        lock = self._lock
+        held: list[bool] = []
+        try:
+            take(held, lock, timeout_s)
             guarded = self._guarded
-            if guarded is not None:  # a call hangs: it is ended, and throws the sender away itself
+            if held[0]:
+                self._guarded = None
+            elif guarded is not None:  # a call hangs: it is ended, and throws the sender away itself
                 guarded.guard.abort()
-            return
-        guarded, self._guarded = self._guarded, None
-        self._lock.release()
+                return
+        finally:
+            if held and held[0]:
+                lock.release()
         if guarded is not None:
             guarded.throw_away().join(timeout_s)
 
@@ -94,12 +101,14 @@ class InnerSender:
         timeout_s = min(timeout_s, LONGEST_S)
         deadline = time.monotonic() + timeout_s
         lock = self._lock
-        if not lock.acquire(blocking=False) and not lock.acquire(timeout=max(0.0, timeout_s)):
-            raise NotTriedError(
-                f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took all of "
-                f"its {timeout_s:g} s. Use several senders, or a longer timeout."
-            )
+        held: list[bool] = []
         try:
+            take(held, lock, timeout_s)
+            if not held[0]:
+                raise NotTriedError(
+                    f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
+                    f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
+                )
             if self._closed:
                 raise ValueError(_CLOSED)
             lost: ServiceBusError | None = None
@@ -119,7 +128,8 @@ class InnerSender:
                     raise
             return self._by_errand(operation, argument, deadline, lost, timeout_s)
         finally:
-            lock.release()
+            if held and held[0]:
+                lock.release()
 
     def _by_errand(
         self,
@@ -139,20 +149,20 @@ class InnerSender:
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         errand = _Errand(guarded, operation, argument, deadline, lost)
+        done = is_good = False
         try:
             errand.start()
-            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
-        except BaseException:  # an interrupted wait: nobody will look at the answer
-            self._guarded = None
-            errand.abandon()
-            raise
-        if not done and not errand.abandon():
-            self._guarded = None
+            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic())) or errand.abandon()
+            is_good = done and not errand.spoilt
+        finally:
+            if not is_good:  # it came to nothing, or the wait was interrupted and nobody will look at the answer
+                self._guarded = None
+                if not done and errand.abandon() and not errand.spoilt:
+                    guarded.throw_away()
+        if not done:
             raise guard.refusal or OperationTimeoutError(
                 message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
             )
-        if errand.spoilt:
-            self._guarded = None
         if errand.error is not None:
             try:
                 if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
@@ -203,7 +213,7 @@ class _Guarded:
 
     def throw_away(self) -> threading.Thread:
         thread = threading.Thread(target=self.close, name="pairbus-close", daemon=True)
-        thread.start()
+        start(thread)
         return thread
 
     def close(self) -> None:
@@ -245,7 +255,7 @@ class _Errand:
     def start(self) -> None:
         # The caller's context, so that traces and log records of the SDK belong to the caller's span.
         run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(self._run,), name="pairbus-open", daemon=True).start()
+        start(threading.Thread(target=run, args=(self._run,), name="pairbus-open", daemon=True))
 
     def wait(self, timeout_s: float) -> bool:
         return self._done.wait(timeout_s)

@@ -17,6 +17,7 @@ from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.paired.sender import SenderHalf
+from pairbus.pairing import sdk
 from pairbus.pairing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.sending import Shipment
 from pairbus.sync.heart import Heart
@@ -51,13 +52,15 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         heart = self._surroundings.heart
         clock = heart.clock
         now = clock()
-        dispatch, action = self._begin(now, timeout)
+        dispatch = self._begin(now, timeout)
         try:
+            action = self._stepped_first(dispatch, now)
             while True:
                 if isinstance(action, TryPrimary):
                     action = self._try_primary(dispatch, action, shipment, now)
                 elif isinstance(action, TryBacklog):
                     action = self._try_backlog(dispatch, action, shipment)
+                    now = clock()
                 elif isinstance(action, Wait):
                     self._shutdown.wait(max(0.0, action.until - clock()))
                     self._check_live()
@@ -74,8 +77,11 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
 
     def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: Shipment, began: float) -> Step:
         try:
-            self._primary.send(shipment.argument, action.timeout_s)
+            argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
+            self._primary.send(argument, action.timeout_s)
         except Exception as error:
+            if sdk.is_interruption(error):
+                raise
             return self._primary_failed(dispatch, shipment, error, began)
         return self._primary_sent(dispatch, shipment, began)
 
@@ -85,6 +91,8 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         try:
             self._divert(action, shipment, self._surroundings.heart.clock() + action.timeout_s)
         except Exception as error:
+            if sdk.is_interruption(error):  # it says nothing of the queue, and is for the application
+                raise
             failure = error
         return self._backlog_answered(dispatch, action, shipment, failure)
 
@@ -106,7 +114,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
             except Exception as error:
                 self._tell_parcel(action.queue, parcel, error, began)
                 raise
-            shipment.parcels.popleft()
+            shipment.parcel_confirmed()
             self._tell_parcel(action.queue, parcel, None, began)
             began = clock()
 

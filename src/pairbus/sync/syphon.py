@@ -20,6 +20,7 @@ class SyphonHost(SyphonHalf):
     _thread: LoopThread | None = None
 
     def start(self) -> None:
+        """Raises PairingFailed where the secondary may not be read; then there is nothing to do but `stop`."""
         close = self._clients["secondary"].close
 
         def closing() -> None:
@@ -28,6 +29,7 @@ class SyphonHost(SyphonHalf):
 
         self._watch(closing)
         self._thread = LoopThread()
+        self._thread.run(self._syphon.check_listen())
         self._thread.run(self._syphon.start())
 
     def stop(self) -> None:

@@ -35,7 +35,8 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
-from pairbus.pairing.sdk import REFUSALS, judged, tls_context
+from pairbus.pairing.sdk import REFUSALS, is_interruption, judged, tls_context
+from pairbus.sync.interrupts import start
 
 NEVER = math.inf
 # A guard that has fired fires again until its call is over: a retry may have opened another socket meanwhile.
@@ -63,11 +64,11 @@ class Watchdog:
             self._guards.add(guard)
 
     def wake(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # a signal handler may have kept it from starting
             with self._lock:
-                if self._thread is None:
+                if self._thread is None or not self._thread.is_alive():
                     self._thread = threading.Thread(target=self._run, name="pairbus-watchdog", daemon=True)
-                    self._thread.start()
+                    start(self._thread)
         self._woken.set()
 
     def _run(self) -> None:
@@ -199,6 +200,8 @@ class Guard:
         if self.fired:
             raise OperationTimeoutError(message="The broker did not answer in time.") from exception
         if self.in_place:
+            if is_interruption(exception):
+                raise exception
             return judged(self._sender, exception)
         error = self._handle(exception)
         if isinstance(error, ServiceBusServerBusyError):

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pairbus.billing import SYPHON
@@ -46,9 +47,11 @@ CROWDED_S: Final = 0.02
 #: Connections of their own for destinations that could not be reached.
 ISOLATED_MAX: Final = 32
 LANES_MAX: Final = 1_000
-#: A stop waits so long for answers of the primary, then so long for the backlog.
-STOP_S: Final = 3.0
-RELEASE_S: Final = 2.0
+#: A stop waits so long for answers of the primary, then for the backlog, then for the ends of links and connections:
+#: together it leaves the client that hosts the syphon a second of its five (P44).
+STOP_S: Final = 2.0
+RELEASE_S: Final = 1.0
+CLOSE_S: Final = 0.5
 #: A drain gives up after so many failed connections in a row.
 DRAIN_STRIKES: Final = 3
 RECONNECT_S_FIRST: Final = 0.2
@@ -219,11 +222,11 @@ class SyphonEngine:
                 timer.cancel()
         closers = [closer() for closer in self._closers.values()]
         closers += [lane.close() for lane in self._lanes.values()] + [source.stop() for source in self.sources]
-        await asyncio.gather(*closers, return_exceptions=True)
+        await _within(CLOSE_S, closers)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(self.primary_client.close(), self.secondary_client.close(), return_exceptions=True)
+        await _within(CLOSE_S, [self.primary_client.close(), self.secondary_client.close()])
         if self._ledger is not None:
             self._ledger.flush()
 
@@ -589,6 +592,13 @@ class SyphonEngine:
         self._flush = None
         if self._ledger is not None:
             self._ledger.flush()
+
+
+async def _within(limit_s: float, closings: Iterable[Awaitable[Any]]) -> None:
+    """What takes longer is broken off: nobody answers."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(*closings, return_exceptions=True)
 
 
 async def _awaited(closer: Callable[[], Awaitable[Any]]) -> None:

@@ -10,21 +10,26 @@ import asyncio
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
+from pairbus.billing import SYPHON
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing import backlog
-from pairbus.pairing.errors import ClientFaultedError, PairingError
+from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.wire.errors import WireError
+from pairbus.wire.errors import Unauthorized, WireError
 
 from .endpoint import Endpoint
 from .engine import SyphonEngine
+from .listing import Lister
 from .partnership import Fault, Partnership, StartSyphon, StopSyphon, Which
+from .roster import Listed, Roster
 
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
+#: For the attempt to read, before pairing is done.
+LISTEN_S: Final = 5.0
 
 _log = logging.getLogger("pairbus.syphon")
 
@@ -68,11 +73,15 @@ def hosted(engine: str, *arguments: Any, **options: Any) -> HostedSyphon:
 
 
 class HostedSyphon:
-    """`announce` and `fault` are called on the loop and must not block. `client_closed` may come from any thread."""
+    """`announce` and `fault` are called on the loop and must not block. `client_closed` may come from any thread.
+
+    `list_queues` gives the names of the secondary's queues, and is called on the loop: backlog queues that other
+    applications make while it runs are read as well (P5, P36). Without it those with `indexes` are all that is read.
+    """
 
     make_engine: Any = SyphonEngine
-    #: How long its stop may take.
-    stop_s = 10.0
+    #: How long its stop may take: the client's closing has five seconds for all (P44).
+    stop_s = 4.5
 
     def __init__(
         self,
@@ -86,10 +95,13 @@ class HostedSyphon:
         fault_partner: bool = True,
         halts: Halts | None = None,
         ledger: LedgerWriter | None = None,
+        list_queues: Callable[[], Awaitable[Sequence[str]]] | None = None,
         **engine_options: Any,
     ) -> None:
         self._endpoints: dict[Which, Endpoint] = {"primary": primary, "secondary": secondary}
+        self._primary_name = primary_name
         self._queues = [(backlog.path(primary_name, index), index) for index in indexes]
+        self._list_queues = list_queues
         self._announce = announce
         self._fault = fault
         self._halts = halts
@@ -106,8 +118,28 @@ class HostedSyphon:
     def __repr__(self) -> str:
         return f"<HostedSyphon {'stopped' if self._is_stopped else self._engine or 'at rest'}>"
 
+    async def check_listen(self) -> None:
+        """Raises PairingFailed where the secondary refuses to let a backlog queue be read (P3). Only a refusal counts:
+        one that can't be reached is tried again for ever, once the syphon runs."""
+        secondary = self._endpoints["secondary"]._replace(cause=SYPHON)
+        async with secondary.client(timeout=LISTEN_S) as client:
+            opened = await asyncio.gather(*(client.receiver(path) for path, _ in self._queues), return_exceptions=True)
+        for (path, _), refusal in zip(self._queues, opened, strict=True):
+            if isinstance(refusal, Unauthorized):
+                raise PairingFailed(
+                    f"the syphon can't read {path} of {secondary.label}: {refusal}; with enable_syphon=True the client"
+                    " of the secondary needs the Listen right there: give it, or leave the syphon to another process"
+                )
+
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        if self._list_queues is None:
+            _log.warning(
+                "the syphon reads backlog queues 0 to %d of %s only: without an administration client it can't list"
+                " those that other applications have made; give it one, or the largest backlog_queue_count among them",
+                self._queues[-1][1],
+                self._primary_name,
+            )
         self._run()
 
     async def stop(self) -> None:
@@ -145,6 +177,7 @@ class HostedSyphon:
                 on_access=self._access,
                 halted_until=None if self._halts is None else self._halts.halted_until,
                 on_busy=None if self._halts is None else self._halts.busy,
+                lister=self._lister(),
                 **self._engine_options,
             )
             self._announce(SyphonStarted())
@@ -153,9 +186,31 @@ class HostedSyphon:
                 return
             except Exception as error:
                 _log.exception("the syphon broke and is started again")
+                self._engine = None  # there is nothing to stop
                 self._announce(SyphonStopped(error))
             delay = RESTART_S_FIRST if self._loop.time() - began > RESTART_S_MAX else min(RESTART_S_MAX, delay * 2)
             await asyncio.sleep(delay)
+
+    def _lister(self) -> Lister | None:
+        if self._list_queues is None:
+            return None
+        known = [path for path, _ in self._queues]
+        return Lister(Roster(self._primary_name, self._endpoints["secondary"].label, known), self._find)
+
+    async def _find(self) -> list[Listed]:
+        """On whichever loop the engine has; an engine that is started again begins with what was found."""
+        if asyncio.get_running_loop() is self._loop:
+            names = await self._named()
+        else:
+            names = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._named(), self._loop))
+        found = {name: number for name in names if (number := backlog.index_of(name, self._primary_name)) is not None}
+        known = {path.lower() for path, _ in self._queues}
+        self._queues += [(name, number) for name, number in found.items() if name.lower() not in known]
+        return [Listed(name, number, 0, 0) for name, number in found.items()]
+
+    async def _named(self) -> Sequence[str]:
+        assert self._list_queues is not None
+        return await self._list_queues()
 
     async def _halt(self) -> None:
         runner, self._runner = self._runner, None

@@ -67,6 +67,11 @@ class Sender(ReopeningLink):
             return 0
         return self.window - len(self._confirms) - len(self._queue)
 
+    @property
+    def message_bytes_max(self) -> float:
+        """The largest message that the link takes, as the peer said when it was opened; infinite without a limit."""
+        return self._bytes_max
+
     async def ready(self, timeout: float | None = None) -> None:
         """Until the link is open and there is room."""
         await self._ready(self._deadline(timeout))

@@ -144,6 +144,10 @@ class Sender:
     def entity(self) -> str:
         return self._sender.entity
 
+    @property
+    def message_bytes_max(self) -> float:
+        return self._sender.message_bytes_max
+
     def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
         self._thread.run(self._sender.send(payload, message_format=message_format, timeout=timeout))
 

@@ -25,6 +25,11 @@ RETRY_S = 5.0
 _log = logging.getLogger("pairbus.wire")
 
 
+#: By the wall clock and by the loop's, whichever comes first: else a token would run out when the wall clock is set
+#: back.
+_Due = tuple[float, float]
+
+
 class Tokens:
     def __init__(
         self,
@@ -39,8 +44,8 @@ class Tokens:
         self._timeout = timeout
         self._exchange: Exchange | None = None
         self._flight = SingleFlight()
-        self._renew_at: dict[str, float] = {}
-        self._entra: tuple[Token, float] | None = None
+        self._renew_at: dict[str, _Due] = {}
+        self._entra: tuple[Token, _Due] | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     async def authorize(self, audience: str, deadline: float) -> None:
@@ -66,17 +71,23 @@ class Tokens:
             raise type(problem)(problem.condition, f"$cbs for {audience}: {problem.description}")
         self._renew_at[audience] = renew_at
 
+    def _due(self, at: float) -> _Due:
+        return at, self._transport.loop.time() + at - self._clock()
+
+    def _left_s(self, due: _Due) -> float:
+        return min(due[0] - self._clock(), due[1] - self._transport.loop.time())
+
     async def _open(self) -> None:
         exchange = Exchange(self._transport, requests.CBS_NODE, self._timeout)
         await exchange.opened(self._transport.loop.time() + self._timeout)
         self._exchange = exchange
 
-    async def _token(self, audience: str) -> tuple[Token, float]:
+    async def _token(self, audience: str) -> tuple[Token, _Due]:
         credential, now = self._credential, self._clock()
         if not isinstance(credential, EntraToken):
             token = credential.token(audience, now)
-            return token, math.inf if isinstance(credential, SharedSignature) else token.renew_at(now)
-        if self._entra is not None and now < self._entra[1]:
+            return token, self._due(math.inf if isinstance(credential, SharedSignature) else token.renew_at(now))
+        if self._entra is not None and self._left_s(self._entra[1]) > 0:
             return self._entra
         get_token = credential.source.get_token
         try:
@@ -91,22 +102,22 @@ class Tokens:
         except Exception as error:
             text = f"the credential {type(credential.source).__name__} gave no token: {type(error).__name__}"
             raise Unauthorized("amqp:unauthorized-access", text) from error
-        self._entra = token, token.renew_at(now)
+        self._entra = token, self._due(token.renew_at(now))
         return self._entra
 
     async def _renew(self) -> None:
         while True:
-            due = min(self._renew_at.values(), default=math.inf)
-            delay = due - self._clock()
+            left_s = {audience: self._left_s(due) for audience, due in self._renew_at.items()}
+            delay = min(left_s.values(), default=math.inf)
             if delay > 0:
                 await asyncio.sleep(min(delay, LOOK_S_MAX))
                 continue
-            for audience in [audience for audience, at in self._renew_at.items() if at <= due]:
+            for audience in [audience for audience, seconds in left_s.items() if seconds <= 0]:
                 try:
                     await self._put(audience, self._transport.loop.time() + self._timeout)
                 except WireError as error:
                     _log.warning("%s: renewing the token for %s failed: %s", self._transport.peer, audience, error)
-                    self._renew_at[audience] = self._clock() + RETRY_S
+                    self._renew_at[audience] = self._due(self._clock() + RETRY_S)
 
     def forget(self, audience: str) -> None:
         """The peer thinks otherwise: the next link puts a new token first."""

@@ -13,7 +13,7 @@ import pytest
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.pipelines import archive as archive_module
-from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete, located
+from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete
 from pairbus.spark.pipelines.choosing import TransferFailed
 from pairbus.spark.pipelines.restoring import SENT
 from pairbus.spark.pipelines.transfer import Job
@@ -45,13 +45,6 @@ def test_the_source_is_checked_before_spark_starts(pair: Pair, tmp_path: Path) -
     with pytest.raises(TransferFailed, match="has no queue or subscription 'nowhere'"):
         Archiver(pair.primary_address, "nowhere", tmp_path).run()
     assert repr(Archiver(pair.primary_address, "orders", "x")) == "<Archiver orders to x: 0 archived>"
-
-
-def test_a_path_is_of_this_machine_and_a_url_is_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert located("./a/") == located(Path("a")) == f"file:{tmp_path}/a"
-    assert located("abfss://c@x.example/a/") == "abfss://c@x.example/a"
-    assert located("dbfs:/a") == "dbfs:/a"
 
 
 def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, make_queue: Callable[..., None]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.options import Address, InvalidOption, parse
 from pairbus.spark.pipelines.pipeline import Carrying, carry, locked
+from pairbus.spark.writer import WRITTEN
 
 TEXT = "Endpoint=sb://contoso;SharedAccessKeyName=a;SharedAccessKey=Yg=="
 
@@ -19,7 +22,6 @@ class Recorder:
         self.given: dict[str, str] = {}
         self.sparkSession = self.readStream = self.writeStream = self.dataSource = self.conf = self
         self.isActive = False
-        self.recentProgress = [{"numInputRows": 3}, {"numInputRows": 4}]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self
@@ -52,8 +54,21 @@ def test_the_writer_settles_where_the_rows_came_from() -> None:
         assert found.entity == "copies" and found.address.ca_file == "ca.pem"
         assert found.settle is not None and "other" in str(found.settle.connection_string)
         assert rows.given["checkpointLocation"]
-        assert isinstance(carrying, Carrying) and carrying.sent == 7
+        assert isinstance(carrying, Carrying) and (carrying.sent, carrying.late) == (0, 0)
+        board = Noticeboard(rows.given["board"])
+        board.append(WRITTEN, {"count": 3, "late": 2, "lost": 1, "refused": 0})
+        board.append(WRITTEN, {"count": 4, "late": 0, "lost": 1, "refused": 5})
+        assert (carrying.sent, carrying.late, carrying.lost_locks, carrying.refused) == (7, 2, 2, 5)
         assert repr(carrying) == "<Carrying ended: 7 sent>"
+    assert (carrying.sent, carrying.late) == (7, 2), "known when the folder is gone too"
+    assert not Path(rows.given["board"]).exists()
+
+
+def test_the_sink_s_other_options_are_passed_on() -> None:
+    rows: Any = Recorder()
+    with carry(rows, TEXT, "copies", settle=TEXT, onRefused="deadLetter", maxWaitSeconds=20):
+        found = parse(rows.given, {})
+    assert (found.on_refused, found.patience_s) == ("deadLetter", 20.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,11 +24,11 @@ TIMES: dict[str, Any] = {"sent_at": 10.0, "home_at": 10.0, "named": True}
 
 
 @pytest.fixture(scope="module")
-def database() -> sqlite3.Connection:
-    made = sqlite3.connect(":memory:")
-    made.create_function("greatest", -1, lambda *values: max(values))
-    made.create_function("least", -1, lambda *values: min(values))
-    return made
+def database() -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as made:
+        made.create_function("greatest", -1, lambda *values: max(values))
+        made.create_function("least", -1, lambda *values: min(values))
+        yield made
 
 
 def judge(database: sqlite3.Connection, **given: Any) -> dict[str, Any]:

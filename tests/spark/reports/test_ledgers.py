@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,7 @@ def test_a_folder_a_file_and_a_remote_one_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "the first line, which names its schema and its writer, is missing"),
-        (b'{"schema": 1, "wri', "is missing"),
+        (b"what?", "the first line, which names its schema and its writer, is missing"),
         (b"\xff\xfe\n", "is missing"),
         (b"[1]\n", "is missing"),
         (b'{"schema": "1", "writer": "x"}\n', "is missing"),
@@ -38,6 +38,45 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes, said: str)
     with pytest.raises(BadLedger, match=r"odd\.jsonl") as raised:
         check_ledgers(tmp_path)
     assert said in str(raised.value) and isinstance(raised.value, PairbusError)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema": 1, "wri', b"\n"])
+def test_an_empty_file_beside_a_ledger_is_passed_over_and_told(tmp_path: Path, content: bytes) -> None:
+    with Book(tmp_path, "client") as book:
+        pass
+    (tmp_path / "client-7-000001.jsonl").write_bytes(content)
+    assert check_ledgers(tmp_path) == [
+        f"{tmp_path / 'client-7-000001.jsonl'} is empty and left out: what its writer did is unknown"
+    ]
+    assert check_ledgers(book.path) == []
+
+
+def test_nothing_but_empty_files_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "client-7-000001.jsonl").touch()
+    (tmp_path / "client-8-000001.jsonl").touch()
+    with pytest.raises(BadLedger, match=r"client-7-000001\.jsonl and 1 more are empty: there is nothing to report"):
+        check_ledgers(tmp_path)
+
+
+def test_a_compressed_ledger_is_one(tmp_path: Path) -> None:
+    with Book(tmp_path / "plain", "client") as book:
+        pass
+    packed = tmp_path / "packed" / "client-1-000001.jsonl.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(book.path.read_bytes()))
+    assert check_ledgers(tmp_path / "packed", packed) == []
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(BadLedger, match=r"client-1-000001\.jsonl\.gz can't be unpacked"):
+        check_ledgers(packed)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    with Book(tmp_path / "with space", "client") as book:
+        pass
+    check_ledgers((tmp_path / "with space").as_uri())
+    assert size_of(book.path.as_uri()) == book.path.stat().st_size
+    with pytest.raises(BadLedger, match="does not exist"):
+        check_ledgers((tmp_path / "nowhere").as_uri())
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import re
 import secrets
 import tempfile
 import threading
@@ -32,6 +31,7 @@ from pairbus.wire.errors import LockLost, WireError
 
 from .. import connections
 from ..entities import subscription_of, without_dead_letters
+from ..locations import local_path, located
 from ..noticeboard import STOP, Noticeboard
 from ..options import Address
 from ..starting import address_of_text, started
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 #: Which message it is, whatever was done with it since.
 IDENTITY: Final = ("entity", "sequence_number", "enqueued_time")
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 TOKENS_AT_ONCE: Final = 200
 SETTLE_S: Final = 30.0
 #: Between two attempts to break off a job.
@@ -286,7 +285,7 @@ class Restorer(Transfer):
 
         check_folder(self._shown)
         spark = started(self._spark, self._master, self._on_start)
-        rows = archived(spark, self._folder)
+        rows = archived(spark, self._shown)
         if self._where is not None:
             rows = filtered(rows, self._where)
         sums = (
@@ -369,15 +368,10 @@ def restore(
     return restorer.progress.moved_count
 
 
-def located(folder: str | Path) -> str:
-    """A URL as it is; a path as one of this machine, since Spark's JVM may have begun in another folder."""
-    text = str(folder).rstrip("/")
-    return text if _URL.match(text) else f"file:{Path(text).absolute()}"
-
-
 def check_folder(folder: str) -> None:
     """Before Spark starts, where it can be seen from here."""
-    if not _URL.match(folder) and not any(Path(folder).glob("batch=*/*.parquet")):
+    path = local_path(folder)
+    if path is not None and not any(path.glob("batch=*/*.parquet")):
         raise TransferFailed(f"{folder} holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`")
 
 

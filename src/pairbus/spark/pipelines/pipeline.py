@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..noticeboard import Noticeboard
 from ..options import Address, InvalidOption, as_options, as_settle_options
 from ..source import register
 from ..starting import started
+from ..writer import WRITTEN, Sent
 from .archive import address_of
 
 if TYPE_CHECKING:
@@ -43,35 +46,44 @@ def carry(
     *,
     settle: str | Address | None = None,
     checkpoint: str | Path | None = None,
+    **options: Any,
 ) -> Carrying:
     """Starts a query that sends each row: to `destination`, or where its column `destination` says. After the confirm
     it is completed at `settle`, the namespace that `locked` read from. Both namespaces: a connection string, a host
     name (then DefaultAzureCredential), or an Address, which takes a credential's name and a CA file too.
 
     `checkpoint` may be left out for a lock stream: the queue is the state. For another stream a temporary one would
-    mean that every start begins anew, so there it is wanted.
+    mean that every start begins anew, so there it is wanted. `options`: the connector's, such as onRefused.
+
+    The batches keep to the locks that the entity gives: what a slow function between `locked` and `carry` brings too
+    late is not sent, comes again, and the next batches are smaller. `Carrying` counts it.
     """
     if settle is None and checkpoint is None:
         raise InvalidOption("name a checkpoint, or with settle the namespace whose locks the rows hold")
-    options = as_options(address_of(namespace))
+    found = as_options(address_of(namespace))
     if destination is not None:
-        options["entity"] = destination
+        found["entity"] = destination
     if settle is not None:
-        options |= as_settle_options(address_of(settle))
+        found |= as_settle_options(address_of(settle))
+    found |= {name: str(value) for name, value in options.items()}
     started(rows.sparkSession, None, None)
-    folder = None if checkpoint is not None else tempfile.mkdtemp(prefix="pairbus-carry-")
-    place = str(checkpoint) if folder is None else folder
-    query = rows.writeStream.format("servicebus").options(**options).option("checkpointLocation", place).start()
-    return Carrying(query, folder)
+    folder = Path(tempfile.mkdtemp(prefix="pairbus-carry-"))
+    board = folder / "board"
+    board.mkdir()
+    found |= {"board": str(board), "checkpointLocation": str(checkpoint or folder / "checkpoint")}
+    return Carrying(rows.writeStream.format("servicebus").options(**found).start(), folder)
 
 
 class Carrying:
     """A running query; `with` stops it at the end. What was locked by a batch that a stop breaks off comes again when
     its lock ends."""
 
-    def __init__(self, query: StreamingQuery, folder: str | None) -> None:
+    def __init__(self, query: StreamingQuery, folder: Path) -> None:
         self.query = query
         self._folder = folder
+        self._board = Noticeboard(folder / "board")
+        self._written = Sent()
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Carrying {'running' if self.query.isActive else 'ended'}: {self.sent} sent>"
@@ -84,13 +96,34 @@ class Carrying:
 
     @property
     def sent(self) -> int:
-        """Rows of the batches that are done, as far as Spark still reports them."""
-        return sum(progress["numInputRows"] for progress in self.query.recentProgress)
+        """Rows of the batches that are done and were confirmed."""
+        return self._heard().count
+
+    @property
+    def late(self) -> int:
+        """Rows that were not sent, since their locks had ended; they come again."""
+        return self._heard().late
+
+    @property
+    def lost_locks(self) -> int:
+        """Rows that were sent and whose locks ended before they were settled; they come again, and are duplicated."""
+        return self._heard().lost
+
+    @property
+    def refused(self) -> int:
+        """Rows that were refused for good, and dealt with as the option onRefused says."""
+        return self._heard().refused
+
+    def _heard(self) -> Sent:
+        with self._lock:
+            for notice in self._board.news(WRITTEN):
+                self._written.add(Sent(**notice))
+            return self._written
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         return self.query.awaitTermination(timeout)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.query.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._heard()
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..locations import below
 from . import audit_rules as rules
 from . import places
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
@@ -75,8 +76,8 @@ class Audit:
         rows = [
             (entity, *(counts[name] for name in rules.COUNTS)) for entity, counts in self.summary["entities"].items()
         ]
-        write_rows(spark, rows, f"entity string, {columns}", Path(folder) / "audit")
-        self.messages.write.mode("overwrite").parquet(str(Path(folder).absolute() / "audit_messages"))
+        write_rows(spark, rows, f"entity string, {columns}", below(folder, "audit"))
+        self.messages.write.mode("overwrite").parquet(below(folder, "audit_messages"))
 
     def close(self) -> None:
         self._cached.unpersist()
@@ -459,6 +460,7 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
             why[key, "no-id"] = why.get((key, "no-id"), 0) + untold
     plain = places.shown(names)
     notes = [rules.note(reason, count, plain[key]) for (key, reason), count in sorted(why.items())]
+    notes += ledgers.notes
     notes += filter(None, (rules.file_note(*facts.note) for facts in ledgers.file_facts.values()))
     rank = Window.partitionBy("finding").orderBy("sent_at", "mid")
     first = (

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..locations import below
 from . import places
 from .ledgers import Ledgers, write_rows
 from .outages import Outage, merged_outages, primary_availability, share
@@ -59,9 +60,9 @@ class Availability:
     def to_parquet(self, folder: str | Path) -> None:
         """Two tables, `availability` (a row an entity) and `availability_outages`."""
         entities = [{"entity": name, **each} for name, each in self.summary["entities"].items()]
-        write_rows(self._spark, _rows(entities, _ENTITY), _ENTITY, Path(folder) / "availability")
+        write_rows(self._spark, _rows(entities, _ENTITY), _ENTITY, below(folder, "availability"))
         outages = _rows(self.summary["outages"], _OUTAGE)
-        write_rows(self._spark, outages, _OUTAGE, Path(folder) / "availability_outages")
+        write_rows(self._spark, outages, _OUTAGE, below(folder, "availability_outages"))
 
 
 def _rows(found: list[dict[str, Any]], schema: str) -> list[tuple[Any, ...]]:
@@ -130,7 +131,7 @@ def availability(ledgers: Ledgers) -> Availability:
 
 
 def _notes(ledgers: Ledgers, anything: bool) -> list[str]:
-    notes = []
+    notes = list(ledgers.notes)
     if not anything:
         notes.append(
             "there is no client's ledger, and a broker can't tell who failed to reach it; give the paired clients "

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
 
+from ..locations import below, write_text
 from .cost_text import cost_lines
 from .reconciliation import Reconciliation, reconcile
 
@@ -40,6 +41,9 @@ class LedgersRead(Protocol):
 
     @property
     def files(self) -> DataFrame: ...
+
+    @property
+    def notes(self) -> list[str]: ...
 
 
 def _words(words: tuple[str, ...]) -> str:
@@ -176,9 +180,10 @@ class CostReport:
 
     def to_parquet(self, folder: Path | str) -> None:
         """`lines`, `differences`, and the summary as `summary.json`."""
-        self.lines.write.mode("overwrite").parquet(str(Path(folder) / "lines"))
-        self.differences.write.mode("overwrite").parquet(str(Path(folder) / "differences"))
-        (Path(folder) / "summary.json").write_text(json.dumps(self.summary, ensure_ascii=False) + "\n")
+        self.lines.write.mode("overwrite").parquet(below(folder, "lines"))
+        self.differences.write.mode("overwrite").parquet(below(folder, "differences"))
+        text = json.dumps(self.summary, ensure_ascii=False) + "\n"
+        write_text(self.lines.sparkSession, below(folder, "summary.json"), text)
 
     def table(self) -> str:
         return "\n".join(cost_lines(self.summary, self._shown, LINES_MAX))
@@ -217,7 +222,7 @@ def cost_report(ledgers: LedgersRead, prices: PriceBook | None = None) -> CostRe
         "pings": _count(sums, "pings"),
         "idle_polls": _count(sums, "idle-polls"),
         "differences": reconciliation.to_list(),
-        "notes": [*_notes(sums, books), *reconciliation.notes],
+        "notes": [*_notes(sums, books), *reconciliation.notes, *ledgers.notes],
     }
     attempts.unpersist()
     return CostReport(summary, priced, reconciliation, shown)

@@ -1,14 +1,17 @@
 """Ledgers as tables: the JSON lines of clients, syphons and brokers, or the Parquet made of them, read by Spark.
 
 Owns the reading and the cache; decides only what is no ledger. A file whose last line a kill cut short is read as far
-as it goes, and `files` says so; a file without its first line, or of another schema, is an error that names it. What
-the lines mean is decided in `places` (where), `coverage` (what they can't tell) and the reports.
+as it goes, and `files` says so; an empty one and a copy of another are left out, and `notes` says so; a file without
+its first line, or of another schema, is an error that names it. What the lines mean is decided in `places` (where),
+`coverage` (what they can't tell) and the reports.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +22,9 @@ from urllib.parse import unquote
 from pairbus.errors import PairbusError
 from pairbus.ledger import SCHEMA
 
+from ..locations import below, local_path, located
 from . import places
+from .copies import Contents, copies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +50,8 @@ _BY_URI: Final = (
 TABLES: Final = ("events", "files")
 #: Bytes of JSON lines that are one of Parquet, about.
 _PACKED: Final = 10
-_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]+://")
+_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+_READ_BYTES: Final = 1 << 20
 _FIRST_LINE_MAX: Final = 4096
 _GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
 
@@ -75,9 +81,18 @@ class FileFacts:
 class Ledgers:
     """`events`: a row an event. `files`: a row a file. Both cached; `close` gives the memory back."""
 
-    def __init__(self, spark: SparkSession, events: DataFrame, files: DataFrame, lines: Lines | None = None) -> None:
-        """`lines`: where there is nothing else, they have been counted when they were read."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        events: DataFrame,
+        files: DataFrame,
+        lines: Lines | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """`lines`: where there is nothing else, they have been counted when they were read. `notes`: what was given and
+        is not among the files, and why."""
         self.spark = spark
+        self.notes = list(notes)
         self.events = events
         self.files = files
         self._lines = lines
@@ -98,7 +113,7 @@ class Ledgers:
     def to_parquet(self, folder: str | Path) -> None:
         """Two tables, `events` and `files`, for `read_ledgers(folder)`. Replaces those of an earlier run."""
         for name, table in zip(TABLES, (self.events, self.files), strict=True):
-            table.write.mode("overwrite").parquet(f"{_target(folder)}/{name}")
+            table.write.mode("overwrite").parquet(below(folder, name))
 
     def close(self) -> None:
         for table in self._cached:
@@ -200,90 +215,132 @@ def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str
 
 
 def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
-    """Everything that was written there: folders are searched for *.jsonl, all the way down."""
+    """Everything that was written there, each file once: folders are searched for *.jsonl and *.jsonl.gz, all the way
+    down."""
     if not folders_or_files:
         raise BadLedger("name a ledger: a folder with *.jsonl files, such a file, or a folder of Parquet made of them")
     lines: list[str] = []
-    tables: list[tuple[DataFrame, DataFrame]] = []
-    for given in folders_or_files:
-        if _REMOTE.match(str(given)):
-            parquet = _remote_parquet(spark, str(given))
-            if parquet is not None:
-                tables.append(parquet)
-            else:
-                lines.append(str(given))
-        elif _is_parquet(Path(given)):
-            root = _target(given)
-            tables.append((spark.read.parquet(f"{root}/events").select(*EVENTS), spark.read.parquet(f"{root}/files")))
+    tables: list[Table] = []
+    found, empty = _given(folders_or_files)
+    for given in found:
+        if isinstance(given, Path):
+            lines.append(_escaped(given))
+        elif (parquet := _parquet(spark, given)) is not None:
+            tables.append(parquet)
         else:
-            lines += [_escaped(path) for path in _local(Path(given))]
+            lines.append(given)
+    notes = [_empty(path) for path in empty]
     raw, told = None, None
     if lines:
-        raw, told, first = _read_lines(spark, list(dict.fromkeys(lines)))
+        raw, told, first = _read_lines(spark, list(dict.fromkeys(lines)), notes)
         tables.insert(0, first)
+    if len(tables) > 1:
+        tables, told = _without_copies(tables, notes), None
     events, files = tables[0]
     for more_events, more_files in tables[1:]:
         events, files = events.unionByName(more_events), files.unionByName(more_files)
-    read = Ledgers(spark, events, files, told if len(tables) == 1 else None)
+    read = Ledgers(spark, events, files, told, notes)
     if raw is not None:
         read._keep(raw)
     return read
 
 
-def check_ledgers(*folders_or_files: str | Path) -> None:
-    """Raises for what is no ledger as far as this machine's files show it: before Spark takes its seconds to start."""
-    for given in folders_or_files:
-        if not _REMOTE.match(str(given)) and not _is_parquet(Path(given)):
-            _local(Path(given))
+def check_ledgers(*folders_or_files: str | Path) -> list[str]:
+    """Raises for what is no ledger as far as this machine's files show it, before Spark takes its seconds to start.
+    Returns what is left out, and why."""
+    found, empty = _given(folders_or_files)
+    if not found:
+        more = f" and {len(empty) - 1} more are empty" if len(empty) > 1 else " is empty"
+        raise BadLedger(f"{empty[0]}{more}: there is nothing to report")
+    return [_empty(path) for path in empty]
 
 
 def size_of(*folders_or_files: str | Path) -> int | None:
     """Bytes of what `read_ledgers` would read, as JSON lines; None: somewhere else than on this machine."""
     size = 0
     for given in folders_or_files:
-        path = Path(given)
-        if _REMOTE.match(str(given)):
+        path = local_path(given)
+        if path is None:
             return None
         if _is_parquet(path):
             size += _PACKED * sum(each.stat().st_size for each in (path / "events").rglob("*.parquet"))
         else:
-            size += sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*.jsonl")))
+            size += sum(
+                each.stat().st_size * (_PACKED if each.suffix == ".gz" else 1)
+                for each in ([path] if path.is_file() else _searched(path))
+            )
     return size
+
+
+def _given(folders_or_files: Iterable[str | Path]) -> tuple[list[Path | str], list[Path]]:
+    """What there is to read, files of this machine as paths and everything else as URLs; and the files that are empty.
+    Raises BadLedger."""
+    found: list[Path | str] = []
+    empty: list[Path] = []
+    for given in folders_or_files:
+        path = local_path(given)
+        if path is None or _is_parquet(path):
+            found.append(located(given))
+            continue
+        for file in _local(path):
+            (found if _holds_lines(file) else empty).append(file)
+    return found, list(dict.fromkeys(empty))
 
 
 def _is_parquet(folder: Path) -> bool:
     return all((folder / name).is_dir() for name in TABLES)
 
 
+def _searched(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.name.endswith(_SUFFIXES) and path.is_file())
+
+
 def _local(given: Path) -> list[Path]:
     if given.is_file():
-        found = [given]
-    elif given.is_dir():
-        found = sorted(path for path in given.rglob("*.jsonl") if path.is_file())
-        if not found:
-            raise BadLedger(
-                f"{given} holds no ledger: no *.jsonl file in it or below; a broker writes one with --ledger, to "
-                "DATA/NAMESPACE/ledger, a paired client with ledger=FOLDER"
-            )
-    else:
+        return [given]
+    if not given.is_dir():
         raise BadLedger(f"{given} does not exist; name a folder with *.jsonl files, or such a file")
-    for path in found:
-        _look_at(path)
+    found = _searched(given)
+    if not found:
+        raise BadLedger(
+            f"{given} holds no ledger: no *.jsonl file in it or below; a broker writes one with --ledger, to "
+            "DATA/NAMESPACE/ledger, a paired client with ledger=FOLDER"
+        )
     return found
 
 
-def _look_at(path: Path) -> None:
+def _holds_lines(path: Path) -> bool:
+    """False: it is empty, or a kill cut it within its first line. Raises where it is no ledger."""
     try:
-        with path.open("rb") as file:
-            line = file.readline(_FIRST_LINE_MAX)
+        line = _first_line(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadLedger(f"{path} can't be unpacked: {error}; give the file that it was made of") from None
     except OSError as error:
         raise BadLedger(f"{path} can't be read: {error.strerror}; a ledger is its writer's alone (mode 0600)") from None
+    if not line.strip() or (line.startswith(b'{"schema"') and not line.endswith(b"\n")):
+        return False
     try:
         first = json.loads(line)
     except ValueError:  # that it is no UTF-8 is one, too
         first = None
     is_first = isinstance(first, dict) and isinstance(first.get("schema"), int)
     check_first_line(str(path), first["schema"] if is_first else None, first.get("writer") if is_first else None)
+    return True
+
+
+def _first_line(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            return file.readline(_FIRST_LINE_MAX)
+    with gzip.open(path) as packed:
+        line = packed.readline(_FIRST_LINE_MAX)
+        while packed.read(_READ_BYTES):  # Spark would not say which file is damaged
+            pass
+        return line
+
+
+def _empty(path: Path | str) -> str:
+    return f"{path} is empty and left out: what its writer did is unknown"
 
 
 #: Of a file as a whole: as counted from lines, and as summed up from those.
@@ -292,11 +349,14 @@ _OF_FILES: Final[Mapping[str, tuple[str, str]]] = {
     "ends": ("count_if(kind = 'end')", "sum(ends)"),
     "gap_events": ("sum(if(kind = 'gap', events, 0))", "sum(gap_events)"),
     "bad_lines": ("count(_bad)", "sum(bad_lines)"),
+    "lines": ("count(*)", "sum(lines)"),
 }
+#: The tables `events` and `files`.
+Table = tuple["DataFrame", "DataFrame"]
 
 
-def _read_lines(spark: SparkSession, paths: list[str]) -> tuple[DataFrame, Lines, tuple[DataFrame, DataFrame]]:
-    """What is cached, the lines, and the tables `events` and `files`."""
+def _read_lines(spark: SparkSession, paths: list[str], notes: list[str]) -> tuple[DataFrame, Lines, Table]:
+    """What is cached, the lines, and the tables. Adds to `notes` what is left out."""
     from pyspark.errors import AnalysisException
 
     reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
@@ -316,13 +376,23 @@ def _read_lines(spark: SparkSession, paths: list[str]) -> tuple[DataFrame, Lines
         by_file.setdefault(row["file"], []).append(row)
     if not by_file:
         raise BadLedger(f"{', '.join(paths)}: no ledger there: no *.jsonl file with lines in it")
-    rows = []
+    notes += [_empty(file) for file in sorted({file_name(uri) for uri in read.inputFiles()} - set(by_file))]
+    contents = {}
     for file, told in sorted(by_file.items()):
         schema, writer, pid = (_most(told, name) for name in ("schema", "writer", "pid"))
         check_first_line(file, schema, writer)
+        contents[file] = Contents(writer, pid, _most(told, "started", min), _in_places(told))
+    left_out = copies(contents)
+    notes += [_is_copy(*each) for each in sorted(left_out.items())]
+    found = [row for row in found if row["file"] not in left_out]
+    rows = []
+    for file, told in sorted(by_file.items()):
+        if file in left_out:
+            continue
+        writer, pid = contents[file].writer, contents[file].pid
         ended = any(row["ends"] for row in told)
         rows.append(
-            (file, writer, pid, _most(told, "started", min), _most(told, "last"), ended, not ended,
+            (file, writer, pid, contents[file].started, _most(told, "last"), ended, not ended,
              sum(row["gap_events"] or 0 for row in told), sum(row["bad_lines"] for row in told))
         )  # fmt: skip
     writers = {row[0]: (row[1], row[2]) for row in rows}
@@ -360,7 +430,8 @@ def _no_first_line(file: str) -> str:
     )
 
 
-def _remote_parquet(spark: SparkSession, root: str) -> tuple[DataFrame, DataFrame] | None:
+def _parquet(spark: SparkSession, root: str) -> Table | None:
+    """None: there is no such table."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -369,8 +440,41 @@ def _remote_parquet(spark: SparkSession, root: str) -> tuple[DataFrame, DataFram
         return None
 
 
-def _target(folder: str | Path) -> str:
-    return str(folder) if _REMOTE.match(str(folder)) else str(Path(folder).absolute())
+def _without_copies(tables: Sequence[Table], notes: list[str]) -> list[Table]:
+    """A file may be in several tables: as lines, and in the Parquet that was made of them. Adds to `notes`."""
+    from pyspark.sql import functions as F
+
+    contents: dict[tuple[int, str], Contents] = {}
+    for number, (events, files) in enumerate(tables):
+        placed = events.selectExpr("*", *places.named({**places.BY_ENTITY, **places.BY_FILE}))
+        by_file: dict[str, list[dict[str, Any]]] = {}
+        for row in _counted(placed, ("file",), {"lines": ("count(*)", "sum(lines)")}).collect():
+            by_file.setdefault(row["file"], []).append({**row.asDict(), "is_event": True})
+        for file in files.collect():
+            told = _in_places(by_file.get(file["file"], []))
+            contents[number, file["file"]] = Contents(file["writer"], file["pid"], file["started"], told)
+    left_out = copies(contents)
+    notes += [_is_copy(copy, file) for (_, copy), (_, file) in sorted(left_out.items())]
+    kept = []
+    for number, (events, files) in enumerate(tables):
+        gone = F.col("file").isin([file for at, file in left_out if at == number])
+        kept.append((events.where(~gone), files.where(~gone)))
+    return kept
+
+
+def _in_places(rows: Iterable[Mapping[str, Any]]) -> dict[Any, tuple[float, int]]:
+    """For `copies`, from what was counted by file and place."""
+    found: dict[Any, tuple[float, int]] = {}
+    for row in rows:
+        if row["is_event"]:
+            place = tuple(row[key] for key in places.FACT_KEYS)
+            first, count = found.get(place, (row["first"], 0))
+            found[place] = (min(first, row["first"]), count + row["lines"])
+    return found
+
+
+def _is_copy(copy: str, file: str) -> str:
+    return f"{copy} is {'given twice' if copy == file else f'a copy of {file}'} and counts once"
 
 
 def _escaped(path: Path) -> str:
@@ -378,6 +482,7 @@ def _escaped(path: Path) -> str:
     return _GLOB.sub(r"\\\1", str(path.absolute()))
 
 
-def write_rows(spark: SparkSession, rows: list[Any], schema: str, folder: str | Path) -> None:
-    """A small table of a report, as Parquet: one file, replacing that of an earlier run."""
-    spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(_target(folder))
+def write_rows(spark: SparkSession, rows: list[Any], schema: str, location: str) -> None:
+    """A small table of a report, as Parquet: one file, replacing that of an earlier run. `location`: as Spark is told
+    of it."""
+    spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(location)

@@ -30,7 +30,7 @@ BY_ENTITY: Final[Mapping[str, str]] = {
 #: And what its file tells.
 BY_FILE: Final[Mapping[str, str]] = {
     "by_broker": f"writer = '{BROKER}'",
-    "series": r"regexp_replace(file, '-[0-9]+[.]jsonl$', '')",
+    "series": r"regexp_replace(file, '-[0-9]+[.]jsonl([.]gz)?$', '')",
 }
 #: The primary namespace; a diverted message's is what its file tells otherwise, '' where it tells none.
 HOME: Final = "case when not in_backlog and kind = 'divert' then coalesce(told_home, '') else own_home end"
@@ -75,7 +75,7 @@ FACTS: Final[Mapping[str, str]] = {
 _AS_COUNTED: Final = (
     "file", "by_broker", "in_backlog", "first", "last", "diverts", "receives", "states", "asked", "gap", "no_id",
 )  # fmt: skip
-_SERIES: Final = re.compile(r"-[0-9]+[.]jsonl$")
+_SERIES: Final = re.compile(r"-[0-9]+[.]jsonl([.]gz)?$")
 
 
 @dataclass(frozen=True, slots=True)

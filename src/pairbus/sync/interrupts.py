@@ -1,0 +1,48 @@
+"""Locks and threads in code that a signal handler may interrupt: with Ctrl-C, an alarm, a worker's soft time limit.
+
+A handler runs on the main thread between two bytecodes, and what it raises comes out there. CPython looks for signals
+when a function begins, at the end of a loop's turn, and after a call has returned. So `lock.acquire()` may have taken
+the lock when the next thing that happens is the exception, before any `try` is entered and before the result is stored:
+the lock is then taken for good. `with lock:` is safe, since the interpreter enters the block before it looks; but it
+has no time-out. Hence `take`, which is one call from the interpreter's point of view: the lock is taken and the fact
+is in the list, or neither.
+
+    held: list[bool] = []
+    try:
+        take(held, lock, timeout_s)
+        …
+    finally:
+        if held and held[0]:        # no call, no loop: nothing is looked for before the lock is released
+            lock.release()
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+
+
+def take(held: list[bool], lock: threading.Lock, timeout_s: float = 0.0) -> None:
+    """Appends to `held` whether the lock could be taken within the time."""
+    if timeout_s > 0:
+        held.extend(map(lock.acquire, (True,), (timeout_s,)))
+    else:
+        held.extend(map(lock.acquire, (False,)))
+
+
+def start(thread: threading.Thread) -> None:
+    """Starts a thread. Interrupted in `Thread.start`, threading may raise a KeyError of its own, and forget the thread;
+    so on the main thread it is started by another one, which no signal handler interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        thread.start()
+        return
+    started = threading.Event()
+
+    def run() -> None:
+        try:
+            thread.start()
+        finally:
+            started.set()
+
+    _thread.start_new_thread(run, ())
+    started.wait()
