@@ -140,11 +140,11 @@ class TestFault:
         result = run(
             "fault", "--data", data, "contoso", "throttle", "--entity", "orders", "--rate", "2.5", "--for", "30"
         )
-        assert (result.code, result.out) == (0, "contoso: throttle on orders rate 2.5/s\n")
+        assert (result.code, result.out) == (0, "contoso: throttle on orders rate 2.5/s for 30 s more\n")
         assert faults["contoso"].active(NOW) == [Fault("throttle", entity="orders", rate=2.5, until=NOW + 30)]
         assert run("fault", "--data", data, "contoso", "latency", "--delay", "0.2").code == 0
         result = run("fault", "--data", data, "contoso")
-        assert result.out == "contoso: throttle on orders rate 2.5/s\ncontoso: latency delay 0.2 s\n"
+        assert result.out == "contoso: throttle on orders rate 2.5/s for 30 s more\ncontoso: latency delay 0.2 s\n"
         result = run("fault", "--data", data, "contoso", "throttle", "--clear")
         assert result.out == "contoso: 1 cleared\ncontoso: latency delay 0.2 s\n"
         result = run("fault", "--data", data, "contoso", "--clear")
@@ -196,6 +196,20 @@ class TestFault:
         assert result.err.endswith("see `pairbus fault --help`\n")
         assert not faults["contoso"]
 
+    def test_the_listing_says_how_long_a_fault_still_lasts(
+        self, run: Any, data: str, faults: dict[str, Faults]
+    ) -> None:
+        for kind, seconds in (("no-send", 4.25), ("hang", 59.6), ("no-manage", 600), ("black-hole", 86_400)):
+            faults["contoso"].set(Fault(kind, until=NOW + seconds))
+        faults["contoso"].set(Fault("no-receive"))
+        assert run("fault", "--data", data, "contoso").out.splitlines() == [
+            "contoso: no-send for 4.2 s more",
+            "contoso: hang for 60 s more",
+            "contoso: no-manage for 10 min more",
+            "contoso: black-hole for 24 h more",
+            "contoso: no-receive",
+        ]
+
     def test_no_broker(self, run: Any, tmp_path: Path) -> None:
         result = run("fault", "--data", str(tmp_path), "contoso", "no-send")
         assert result.code == 1
@@ -235,6 +249,43 @@ def test_a_wrong_call_is_one_line(run: Any, arguments: list[str], says: str) -> 
     assert result.err.count("\n") == 1
     assert says in result.err
     assert "--help`" in result.err
+
+
+def test_nothing_raw_of_the_system_reaches_the_user(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/data/keys.json")
+
+    monkeypatch.setattr("pairbus.broker.control.request", fail)
+    result = run("fault", "--data", ".", "contoso")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "pairbus: /data/keys.json: Permission denied; let this user have it, or name another\n"
+
+
+class TestOutput:
+    """Where it goes is not always there to take it."""
+
+    COMMAND = (sys.executable, "-m", "pairbus", "--help")
+
+    def test_a_reader_that_is_gone_is_no_error_to_talk_about(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(self.COMMAND, stdout=writer, stderr=subprocess.PIPE, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk_is_one_line(self) -> None:
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(self.COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            1, "pairbus: the output: No space left on device; free some space\n"
+        )  # fmt: skip
+
+    def test_an_output_that_is_closed_is_no_traceback(self) -> None:
+        done = subprocess.run(
+            ["sh", "-c", '"$0" "$@" >&-', *self.COMMAND], stderr=subprocess.PIPE, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @contextmanager
@@ -361,14 +412,3 @@ class TestBroker:
         assert result.code == 1
         assert result.err.count("\n") == 1
         assert str(tmp_path / "file") in result.err
-
-
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    done = subprocess.run(
-        [sys.executable, "-m", "pairbus", "--help"], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(write_end)
-    assert done.returncode == 1
-    assert done.stderr == ""

@@ -34,6 +34,9 @@ FILES = {
     "ledger-text/a.jsonl": b"hello world\n",
     "ledger-other/a.jsonl": b'{"schema": 99, "writer": "somebody"}\n',
     "nothing/here.txt": b"",
+    "odd-keys/contoso/keys.json/in-place-of-a-file": b"",
+    "odd-ca/ca.pem/in-place-of-a-file": b"",
+    "odd-namespace/contoso": b"in place of a folder",
 }
 NO_FILE = "No such file or directory"
 WANTED = "a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential) is wanted"
@@ -66,6 +69,8 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("--namespace contoso:5671, --data d", 2, "Invalid value for '--namespace': '' in 'contoso:5671,' is not a port: …"),
         ("--namespace a:7001 --namespace b:7002,7001 --data d", 1,
          "port 7001 is given to a and to b; each namespace has its own"),
+        ("--namespace contoso --host nowhere.invalid --data d", 1,
+         "namespace 'contoso' can't be served: can't listen on nowhere.invalid: …; give an address or a name of this machine"),
         ("--emulator --host 0.0.0.0 --data d", 2,
          "the emulator is not served on 0.0.0.0: everybody knows its key, so it is for this machine only; leave out "
          "--host, or leave out --emulator"),
@@ -74,18 +79,28 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("--namespace a --advertise http://bus.example --data d", 2,
          "'http://bus.example' can't be advertised; give the host name or address that clients reach this machine by, "
          "without a scheme and without a port"),
+        ("--namespace contoso --data text/d", 1,
+         "the data folder can't be made: …/text: File exists; move it away, or name another"),
+        ("--namespace contoso --data odd-keys", 1,
+         "namespace 'contoso' can't be served: odd-keys/contoso/keys.json: Is a directory; move the folder away, or name "
+         "a file"),
+        ("--namespace contoso --data odd-ca", 1, "…/odd-ca/ca.pem: Is a directory; move the folder away, or name a file"),
+        ("--namespace contoso --data odd-namespace", 1,
+         "namespace 'contoso' can't be served: …/odd-namespace/contoso: File exists; move it away, or name another"),
         ("--namespace contoso --data data", 1,
          "namespace 'contoso' can't be served: data/contoso/journal is in use by process …; stop it or use another folder"),
     ],
     "fault": [
         ("contoso no-send", 2, "Missing option '--data'"),
-        ("--data data contoso no-snd", 2, "there is no fault 'no-snd'; the kinds are unreachable, …"),
+        ("--data data contoso no-snd", 2, "there is no fault 'no-snd'; did you mean 'no-send'? the kinds are unreachable, …"),
         ("--data data contoso throttle", 2, "throttle needs a rate: operations a second, 0 (none) to 1000000000"),
         ("--data data contoso no-send --for soon", 2, "Invalid value for '--for': 'soon' is not a valid float"),
         ("--data missing contoso no-send", 1, f"the data folder missing can't be opened: {NO_FILE}; name another"),
         ("--data nothing contoso no-send", 1,
          "no broker serves nothing: it has no control.sock; start one with `pairbus broker --data nothing`"),
         ("--data data northwind no-send", 1, "no namespace 'northwind' is served here; there is contoso"),
+        ("--data data Contso no-send", 1,
+         "no namespace 'Contso' is served here; did you mean 'contoso'? there is contoso"),
     ],
     "syphon": [
         ("", 2, "Missing option '--primary' (env var: 'PAIRBUS_PRIMARY')"),
@@ -271,7 +286,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A broker in another process, so that its own log is not taken for the command's."""
     folder = tmp_path_factory.mktemp("wrong")
     for name, content in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(content)
     (folder / "broker.toml").write_text(
         "[[namespaces.contoso.queues]]\nname = 'orders'\n[[namespaces.contoso.queues]]\nname = 'talks'\n"

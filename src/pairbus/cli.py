@@ -1,7 +1,8 @@
 """The command line: what is typed becomes a call, what comes back becomes lines and an exit code.
 
 Results go to stdout, everything else to stderr. An error is one line that says what to do; `--debug` shows the
-traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted.
+traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted, 141 nobody reads the
+output any more (`| head`): as of a program that the signal SIGPIPE ends, and as silent.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -23,9 +26,32 @@ from pairbus.commands.entities import peek, purge, send
 from pairbus.commands.move import archive, move, restore
 from pairbus.commands.reports import audit, availability
 from pairbus.commands.syphon import backlog, provision, syphon
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, file_problem
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+
+
+class _OutputClosed(Exception):
+    """Nobody reads our output. Not an OSError: click would end the process by itself, with the code of a failure."""
+
+
+class _Commands(click.Group):
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        # `--help` prints here
+        with _unread():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _unread():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _OutputClosed from None
 
 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -38,7 +64,7 @@ _debug = click.option(
 )
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pairbus")
 @_debug
 def cli() -> None:
@@ -91,6 +117,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             _end_spark()  # so that this is the last line
         click.echo("pairbus: interrupted", err=True)
         code = INTERRUPTED
+    except _OutputClosed:
+        code = UNREAD
     except Exception as error:
         if state.get("debug"):
             raise
@@ -99,11 +127,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`); Python would say so once more at exit.
+        if sys.stdout is not None:  # it was closed by whoever called us
+            sys.stdout.flush()
+    except OSError as error:
+        # Python would try, and say so, once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = code or FAILED
+        if not isinstance(error, BrokenPipeError) and not code:
+            code = _report(error)
+        code = code or UNREAD
     if arguments is None:  # else the process goes on
         _end_spark()
     raise SystemExit(code)
@@ -133,10 +164,11 @@ def _report(error: Exception) -> int:
         case click.ClickException():
             click.echo(f"pairbus: {error.format_message()}", err=True)
             return FAILED
-        case BrokenPipeError():
-            return FAILED
         case PairbusError():
             click.echo(f"pairbus: {error}", err=True)
+            return FAILED
+        case OSError() if error.strerror:
+            click.echo(f"pairbus: {file_problem(error)}", err=True)
             return FAILED
         case _:
             text = " ".join(str(error).split()) or "no further word"

@@ -18,6 +18,7 @@
     ├── InvalidOption           an option or column that Spark's source refuses   (spark/options.py)
     ├── NotSent                 rows that no broker confirmed                     (spark/writer.py)
     ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/choosing.py)
+    ├── BadLocation             a path or URL that reports cannot go to           (spark/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
     ├── JavaNotFound            Spark has no Java to run on                       (spark/java.py)
     ├── PriceError              a price book that cannot be used                  (cost/prices.py)
@@ -34,6 +35,40 @@ Every message names what was wrong, the value, and what would be right or what t
 """
 
 from __future__ import annotations
+
+import difflib
+import errno
+from collections.abc import Iterable
+from typing import Final
+
+_NEXT_STEPS: Final = {
+    errno.ENOENT: "check the path, or name another",
+    errno.EACCES: "let this user have it, or name another",
+    errno.EPERM: "let this user have it, or name another",
+    errno.ENOTDIR: "a part of that path is a file; name another",
+    errno.EISDIR: "move the folder away, or name a file",
+    errno.EEXIST: "move it away, or name another",
+    errno.EROFS: "its file system can't be written to; name another",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENAMETOOLONG: "name a shorter one",
+}
+
+
+def file_problem(error: OSError) -> str:
+    """What the system said, of which file, and the next step, on one line."""
+    subject = "the output" if error.filename is None and error.errno == errno.ENOSPC else error.filename
+    said = error.strerror or str(error)
+    step = _NEXT_STEPS.get(error.errno or 0, "run it with --debug to see where")
+    return " ".join(f"{'' if subject is None else f'{subject}: '}{said}; {step}".split())
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint with a blank after it, or nothing where no known word is near; letter case makes no difference."""
+    by_key = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), by_key, n=1, cutoff=0.6)
+    return f"did you mean {by_key[near[0]]!r}? " if near else ""
 
 
 class PairbusError(Exception):

@@ -29,7 +29,7 @@ def test_fault_sets_it_on_the_named_namespace_alone(commands: Commands, faults: 
         {"command": "fault", "namespace": "contoso", "kind": "throttle", "entity": "orders", "rate": 2, "for": 30}, NOW
     )
     expected = Fault("throttle", entity="orders", rate=2, until=NOW + 30)
-    assert answer == {"ok": True, "faults": [expected.as_json()]}
+    assert answer == {"ok": True, "faults": [expected.as_json() | {"left_s": 30.0}]}
     assert faults["contoso"].active(NOW) == [expected]
     assert faults["fabrikam"].active(NOW) == []
 
@@ -49,7 +49,7 @@ def test_clear_tells_how_many_and_what_is_left(commands: Commands, faults: dict[
 
 def test_list_and_status(commands: Commands, faults: dict[str, Faults]) -> None:
     faults["contoso"].set(Fault("no-send", until=NOW + 1))
-    listed = {"contoso": [{"kind": "no-send", "until": NOW + 1}], "fabrikam": []}
+    listed = {"contoso": [{"kind": "no-send", "until": NOW + 1, "left_s": 1.0}], "fabrikam": []}
     assert commands.answer({"command": "list"}, NOW) == {"ok": True, "namespaces": listed}
     assert commands.answer({"command": "list", "namespace": "fabrikam"}, NOW) == {
         "ok": True,
@@ -203,3 +203,26 @@ def test_no_message_whatever_raises(message: dict[str, Any]) -> None:
     commands = Commands({"contoso": Faults()}, grant=lambda wanted, now, done: done(RULE))
     for answer in (commands.answer(message, NOW), told(commands, message)):
         assert answer["ok"] or answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("entity", "says"),
+    [
+        (
+            "ordres",
+            "contoso has no 'ordres'; did you mean 'Orders'? the fault is in force for an entity of that name once",
+        ),
+        ("invoices", "contoso has no 'invoices'; the fault is in force for an entity of that name once it is made"),
+        ("orders", None),
+        ("ORDERS/$DeadLetterQueue", None),
+        ("news/Subscriptions/all", None),
+        (None, None),
+    ],
+)
+def test_an_entity_that_is_not_there_is_told(faults: dict[str, Faults], entity: str | None, says: str | None) -> None:
+    commands = Commands(faults, entities=lambda name: ["Orders", "news"] if name == "contoso" else [])
+    message = {"command": "fault", "namespace": "contoso", "kind": "no-send"} | ({"entity": entity} if entity else {})
+    answer = commands.answer(message, NOW)
+    assert answer["ok"] and len(answer["faults"]) == 1
+    assert (says is None) == ("note" not in answer)
+    assert says is None or answer["note"].startswith(says)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -415,3 +417,15 @@ class TestWhatGoesWrong:
             "pairbus: NS holds a secret, which others on this machine can see in the list of processes; "
             "@FILE and - keep it to yourself"
         )
+
+
+def test_a_peek_that_nobody_reads_on_ends_in_silence(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.send(queue, *(ServiceBusMessage("x" * 1000, message_id=f"m{number}") for number in range(200)))
+    command = [sys.executable, "-m", "pairbus", "peek", f"@{bus.file}", queue, "--count", "200", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["message_id"] == "m0"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 141

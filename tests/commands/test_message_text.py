@@ -20,6 +20,7 @@ from pairbus.commands.message_text import (
     row,
     sequence_number,
     shown,
+    table,
 )
 
 NOW = 1_700_000_000.0
@@ -138,3 +139,25 @@ def test_a_life_longer_than_the_header_can_say() -> None:
 def test_a_scheduled_message_s_life_begins_when_it_is_enqueued() -> None:
     payload = encode(b"x", message_id="m", now=NOW, ttl_s=60, scheduled_at=NOW + 100)
     assert read_properties(payload, split(payload)).absolute_expiry_time == (NOW + 160) * 1000
+
+
+LONG_ID = "5bf9318c-5849-4cd4-b4f0-27b9ae34c160"
+
+
+@pytest.mark.parametrize("room", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("session", ["-", "a-session-with-a-long-name"])
+@pytest.mark.parametrize("state", ["active", "scheduled"])
+def test_a_table_fits_its_terminal_and_shows_something_of_each_body(room: int, session: str, state: str) -> None:
+    row = ("1234", "2026-11-16 22:47:59", state, LONG_ID, session, "135", "one book and the rest of the order")
+    lines = table([row, ("9", "2026-11-16 22:48:01", "active", "m-2", "-", "9,135", "two")], room)
+    assert all(len(line) <= room for line in lines)
+    if room >= 80:
+        assert "one book" in lines[1] and lines[2].endswith("two") and "BODY" in lines[0]
+        assert "5bf9318" in lines[1] and ("scheduled" in lines[1]) == (state == "scheduled")
+        assert ("a-sess" in lines[1]) == (session != "-")
+
+
+def test_elsewhere_a_table_is_whole() -> None:
+    (heading, line) = table([("1", "2026-11-16 22:47:59", "active", LONG_ID, "-", "135", "x" * 300)], None)
+    assert heading.split() == list(HEADINGS)
+    assert LONG_ID in line and line.endswith("x" * 300)

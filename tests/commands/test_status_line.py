@@ -22,3 +22,10 @@ def test_elsewhere_it_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
     status_line.clear()
     status_line.end()
     assert capsys.readouterr().err == "10 moved\n"
+
+
+def test_of_a_start_a_log_hears_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        for seconds in range(1, 25):
+            status_line.starting(seconds + 0.3)
+    assert capsys.readouterr().err.splitlines() == [f"starting Spark, {seconds} s" for seconds in (1, 11, 21)] * 2

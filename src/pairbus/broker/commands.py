@@ -5,7 +5,8 @@ false, `error` says in one line what was wrong and what is allowed.
 
     {"command": "fault", "namespace": N, "kind": K, "entity"?, "rate"?, "delay"?, "for"?: seconds}
     {"command": "clear", "namespace": N, "kind"?, "entity"?, "exact"?: true}
-        both -> {"ok": true, "faults": [...]}, clear also "cleared": how many
+        both -> {"ok": true, "faults": [...]}, clear also "cleared": how many, fault also "note": where there is no
+        such entity; of a fault that ends by itself, `left_s` says in how many seconds
     {"command": "list", "namespace"?: N}    -> {"ok": true, "namespaces": {N: [...]}}
     {"command": "status"}                   -> the same, and what the broker adds
     {"command": "rule", "namespace": N, "name": K, "rights": ["Send", …], "entity"?}
@@ -18,15 +19,15 @@ Keys leave this file in that one answer alone: never in an error, never in a log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pairbus.errors import InvalidFault
+from pairbus.errors import InvalidFault, did_you_mean
 
 from .bounds import InvalidDescription
 from .description import AuthorizationRule
-from .faults import Fault, Faults
+from .faults import Fault, Faults, covered_names
 from .refusal import Refusal
 
 FOR_S_MAX = 366 * 86_400
@@ -57,9 +58,9 @@ Listed: TypeAlias = Callable[[int | str], None]
 class Commands:
     """`faults` is looked into at every command, so that namespaces may come and go; `status` adds to its answer;
     `grant` makes a rule and gives it, or what was wrong, to its last argument; `left` writes down what a namespace
-    holds and tells its last argument how much that was."""
+    holds and tells its last argument how much that was; `entities` gives the names of a namespace's entities."""
 
-    __slots__ = ("_faults", "_grant", "_left", "_status")
+    __slots__ = ("_entities", "_faults", "_grant", "_left", "_status")
 
     def __init__(
         self,
@@ -67,7 +68,9 @@ class Commands:
         status: Callable[[], dict[str, Any]] = dict,
         grant: Callable[[RuleWanted, float, Granted], None] | None = None,
         left: Callable[[str, Listed], None] | None = None,
+        entities: Callable[[str], Iterable[str]] | None = None,
     ) -> None:
+        self._entities = entities
         self._faults = faults
         self._status = status
         self._grant = grant
@@ -147,7 +150,18 @@ class Commands:
             until=None if seconds is None else now + seconds,
         )
         faults.set(fault)
-        return {"faults": _listed(faults, now)}
+        note = self._note(message["namespace"], fault.entity)
+        return {"faults": _listed(faults, now)} | ({} if note is None else {"note": note})
+
+    def _note(self, namespace: str, entity: str | None) -> str | None:
+        """A fault may be there before its entity; but most often the name is mistyped."""
+        if entity is None or self._entities is None:
+            return None
+        names = list(self._entities(namespace))
+        if {name.lower() for name in names} & set(covered_names(entity)):
+            return None
+        hint = did_you_mean(entity, names)
+        return f"{namespace} has no {entity!r}; {hint}the fault is in force for an entity of that name once it is made"
 
     def _rule_wanted(self, message: dict[str, Any]) -> RuleWanted:
         _checked(message)
@@ -161,7 +175,9 @@ class Commands:
         name = message.get("namespace", "")
         found = self._faults.get(name)
         if found is None:
-            raise InvalidFault(f"no namespace {name!r} is served here; there is {', '.join(self._faults) or 'none'}")
+            hint = did_you_mean(name, self._faults)
+            there = ", ".join(self._faults) or "none"
+            raise InvalidFault(f"no namespace {name!r} is served here; {hint}there is {there}")
         return found
 
 
@@ -198,4 +214,7 @@ def _granted(result: AuthorizationRule | Refusal | Exception) -> dict[str, Any]:
 
 
 def _listed(faults: Faults, now: float) -> list[dict[str, Any]]:
-    return [fault.as_json() for fault in faults.active(now)]
+    return [
+        fault.as_json() | ({} if fault.until is None else {"left_s": round(fault.until - now, 3)})
+        for fault in faults.active(now)
+    ]

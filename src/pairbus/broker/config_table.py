@@ -6,13 +6,12 @@ Decides what a value of a kind may look like and how a place is written (`Namesp
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from pairbus.errors import BrokerError, PairbusError
+from pairbus.errors import BrokerError, PairbusError, did_you_mean
 
 from .description import RIGHTS
 from .plan import PORTS_MAX, parse_namespace, wrong_ports
@@ -164,11 +163,10 @@ class Table:
         return found
 
     def finish(self) -> None:
-        by_key = {self.form.key(name): name for name in self._known}
+        known = {self.form.key(name) for name in self._known}
         for key in self._content:
-            if self.form.key(key) not in by_key:
-                close = difflib.get_close_matches(self.form.key(key), by_key, n=1, cutoff=0.6)
-                hint = f"did you mean {by_key[close[0]]!r}? " if close else ""
+            if self.form.key(key) not in known:
+                hint = did_you_mean(key, self._known)
                 place = f"{self.place}.{key}" if self.place else key
                 raise ConfigError(place, f"is not known; {hint}allowed here: {', '.join(sorted(self._known))}")
 

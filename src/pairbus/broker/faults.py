@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pairbus.errors import InvalidFault
+from pairbus.errors import InvalidFault, did_you_mean
 
 from .refusal import Refusal
 
@@ -78,6 +78,10 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def unknown_kind(kind: str) -> InvalidFault:
+    return InvalidFault(f"there is no fault {kind!r}; {did_you_mean(str(kind), KINDS)}the kinds are {', '.join(KINDS)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: str
@@ -89,7 +93,7 @@ class Fault:
     def __post_init__(self) -> None:
         kind = KINDS.get(self.kind)
         if kind is None:
-            raise InvalidFault(f"there is no fault {self.kind!r}; the kinds are {', '.join(KINDS)}")
+            raise unknown_kind(self.kind)
         if self.entity is not None and not (isinstance(self.entity, str) and self.entity.strip("/")):
             raise InvalidFault(f"entity {self.entity!r} is not the name of one; leave it out for the whole namespace")
         for name, bounds in (("rate", (0.0, RATE_MAX)), ("delay", (0.0, DELAY_S_MAX)), ("until", (0.0, math.inf))):
@@ -123,7 +127,7 @@ def _key(entity: str) -> str:
     return entity.strip("/").lower()
 
 
-def _ancestors(entity: str) -> tuple[str, ...]:
+def covered_names(entity: str) -> tuple[str, ...]:
     """The names under which a fault covers `entity`: itself, and the entity whose sub-queue or node it is."""
     key = _key(entity)
     names = [key]
@@ -193,7 +197,7 @@ class Faults:
         """Ends the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
         on the namespace itself) and says how many there were."""
         if kind is not None and kind not in KINDS:
-            raise InvalidFault(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
+            raise unknown_kind(kind)
         wanted = None if entity is None else _key(entity)
         anywhere = wanted is None and not exact
         return self._drop([k for k in self._faults if kind in (None, k[0]) and (anywhere or k[1] == wanted)])
@@ -261,7 +265,7 @@ class Faults:
         return None
 
     def _covering(self, kind: str, entity: str | None, now: float) -> list[tuple[str, str | None]]:
-        names: tuple[str | None, ...] = (None,) if entity is None else (None, *_ancestors(entity))
+        names: tuple[str | None, ...] = (None,) if entity is None else (None, *covered_names(entity))
         found = []
         for name in names:
             fault = self._faults.get((kind, name))

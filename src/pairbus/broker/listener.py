@@ -98,7 +98,11 @@ class Listener:
             return
         self._loop = asyncio.get_running_loop()
         self._emptied = asyncio.Event()
-        found = await self._loop.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            found = await self._loop.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            said = f"can't listen on {self.host}: {error.strerror}; give an address or a name of this machine"
+            raise OSError(error.errno, said) from None
         addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
         ports = [0] * len(self.ports)
         try:

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
-from pairbus.errors import BrokerError
+from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
@@ -125,6 +125,11 @@ class NamespaceServer:
     @property
     def ports(self) -> tuple[int, ...]:
         return self._listener.ports
+
+    @property
+    def entity_names(self) -> list[str]:
+        """Its queues and topics."""
+        return [each.name for each in (*self.namespace.queues.values(), *self.namespace.topics.values())]
 
     @property
     def journal_syncs(self) -> int:
@@ -441,7 +446,10 @@ class Broker:
             raise BrokerError("no namespace was named; give at least one, such as 'contoso'")
         if len(set(names)) != len(names):
             raise BrokerError(f"a namespace was named twice: {', '.join(names)}")
-        make_folder(str(self.data))
+        try:
+            make_folder(str(self.data))
+        except OSError as error:
+            raise BrokerError(f"the data folder can't be made: {file_problem(error)}") from None
         # absolute: whoever is told of ca_file may be in another folder
         self.certificates = certificates.ensure(self.data.absolute(), self._host_names(names), self.clock())
         self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)
@@ -457,13 +465,16 @@ class Broker:
                     try:
                         await begin(server)
                     except (JournalError, OSError) as error:
-                        bare = isinstance(error, OSError) and error.filename is None and error.strerror
-                        raise BrokerError(f"namespace {server.name!r} can't be served: {bare or error}") from error
+                        said = str(error)
+                        if isinstance(error, OSError) and error.strerror:
+                            said = error.strerror if error.filename is None else file_problem(error)
+                        raise BrokerError(f"namespace {server.name!r} can't be served: {said}") from error
             commands = Commands(
                 {name: server.faults for name, server in self.namespaces.items()},
                 self._status,
                 lambda wanted, now, done: self.namespaces[wanted.namespace].grant(wanted, now, done),
                 lambda name, done: self.namespaces[name].take_stock(done),
+                lambda name: self.namespaces[name].entity_names,
             )
 
             async def answer(message: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from pairbus.broker.faults import KINDS, Fault
+from pairbus.broker.faults import KINDS, Fault, unknown_kind
 from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def fault(
     from pairbus.broker.commands import FOR_S_MAX
 
     if kind is not None and kind not in KINDS:
-        raise click.UsageError(f"there is no fault {kind!r}; the kinds are {', '.join(KINDS)}")
+        raise click.UsageError(str(unknown_kind(kind)))
     given = {"entity": entity, "rate": rate, "delay": delay, "for": seconds}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if clear:
@@ -257,7 +257,17 @@ def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _span(seconds: float) -> str:
+    """`0.4 s`, `59 s`, `12 min`, `30 h`."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
 def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
+    if "note" in answer:
+        click.echo(f"pairbus: warning: {answer['note']}", err=True)
     if as_json:
         shown = {"namespace": namespace, "faults": answer["faults"]}
         if "cleared" in answer:
@@ -270,6 +280,7 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         details = [f"on {each['entity']}"] if "entity" in each else []
         details += [f"rate {each['rate']:g}/s"] if "rate" in each else []
         details += [f"delay {each['delay']:g} s"] if "delay" in each else []
+        details += [f"for {_span(each['left_s'])} more"] if "left_s" in each else []
         click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))
     if not answer["faults"]:
         click.echo(f"{namespace}: no faults")

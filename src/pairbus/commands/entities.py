@@ -161,7 +161,7 @@ def peek(
       pairbus peek @connection orders --dead-letters --count 100
       pairbus peek @connection news/Subscriptions/all --json | jq .body
     """
-    from pairbus.commands.message_text import HEADINGS, notes, row, shown
+    from pairbus.commands.message_text import cut, notes, row, shown, table
 
     path = _path(entity, dead_letters)
     with _client(namespace, ca_file, path, "Listen") as client:
@@ -174,27 +174,13 @@ def peek(
     if not payloads:
         click.echo(f"{path}: no messages" + (f" from sequence number {from_sequence} on" if from_sequence else ""))
         return
-    rows = [HEADINGS, *map(row, payloads)]
-    widths = [max(len(each[column]) for each in rows) for column in range(len(HEADINGS) - 1)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for number, cells in enumerate(rows):
-        _print_row(cells, widths, room)
-        if number:
-            for note in notes(payloads[number - 1]):
-                click.echo(_cut(f"    {note}", room))
-
-
-def _print_row(cells: tuple[str, ...], widths: list[int], room: int | None) -> None:
-    right = {0, 5}
-    padded = [
-        f"{text:>{width}}" if column in right else f"{text:<{width}}"
-        for column, (text, width) in enumerate(zip(cells[:-1], widths, strict=True))
-    ]
-    click.echo(_cut("  ".join([*padded, cells[-1]]).rstrip(), room))
-
-
-def _cut(line: str, room: int | None) -> str:
-    return line if room is None or len(line) <= room else line[: room - 1] + "…"
+    heading, *lines = table([row(payload) for payload in payloads], room)
+    click.echo(heading)
+    for line, payload in zip(lines, payloads, strict=True):
+        click.echo(line)
+        for note in notes(payload):
+            click.echo(cut(f"    {note}", room))
 
 
 def _peeked(client: WireClient, path: str, number: int, count: int) -> Iterator[bytes]:

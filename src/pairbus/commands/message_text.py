@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
@@ -153,6 +153,46 @@ def iso(now: float) -> str:
 
 
 HEADINGS: Final = ("SEQUENCE", "ENQUEUED", "STATE", "ID", "SESSION", "BYTES", "BODY")
+#: What every message has; a column of nothing else can go where room is short.
+_USUAL: Final = {"STATE": "active", "SESSION": "-"}
+_NUMBERS: Final = ("SEQUENCE", "BYTES")
+#: So much a terminal's line keeps for the body, and of an id that has to be cut.
+_BODY_CHARS: Final = 24
+_ID_CHARS_MIN: Final = 8
+
+
+def table(rows: Sequence[tuple[str, ...]], room: int | None) -> list[str]:
+    """A line for the headings and one for each row, in a terminal `room` columns wide (None: as wide as it gets).
+
+    Where they don't fit, columns that tell nothing go first, then ids are cut, and the body last.
+    """
+    columns = [[heading, *cells] for heading, *cells in zip(HEADINGS, *rows, strict=True)]
+    if room is not None and _missing(columns, room) > 0:
+        columns = [each for each in columns if set(each[1:]) != {_USUAL.get(each[0])}]
+        # the longer of the two gives first
+        for column in sorted((each for each in columns if each[0] in ("ID", "SESSION")), key=_width, reverse=True):
+            width = max(_ID_CHARS_MIN, _width(column) - max(0, _missing(columns, room)))
+            column[:] = [cut(cell, width) for cell in column]
+    *others, body = columns
+    padded = [
+        [f"{cell:>{_width(column)}}" if column[0] in _NUMBERS else f"{cell:<{_width(column)}}" for cell in column]
+        for column in others
+    ]
+    return [cut("  ".join(cells).rstrip(), room) for cells in zip(*padded, body, strict=True)]
+
+
+def cut(line: str, room: int | None) -> str:
+    return line if room is None or len(line) <= room else line[: room - 1] + "…"
+
+
+def _width(column: list[str]) -> int:
+    return max(map(len, column))
+
+
+def _missing(columns: list[list[str]], room: int) -> int:
+    """How many columns of the terminal are too few for the table with some of each body."""
+    *others, body = columns
+    return sum(_width(column) + 2 for column in others) + min(_width(body), _BODY_CHARS) - room
 
 
 def row(payload: bytes) -> tuple[str, ...]:

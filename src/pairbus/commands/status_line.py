@@ -6,10 +6,14 @@ A shell of a few lines, shared by the commands: a process has one stderr, and so
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
+#: How often a log hears of work whose progress nobody watches.
+LOG_EVERY_S: Final = 10.0
 _shown = 0  # how wide what stands there is
+_next_start_line = 0.0  # of Spark's start, in seconds after it began
 
 
 def say(text: str) -> None:
@@ -39,5 +43,11 @@ def clear() -> None:
 
 
 def starting(seconds: float) -> None:
-    """Spark's start is long enough to be told."""
+    """Spark's start is long enough to be told: each second on a terminal, now and then elsewhere."""
+    global _next_start_line
+    if not sys.stderr.isatty():
+        # a later start, of another session, begins at nothing again
+        if _next_start_line - LOG_EVERY_S <= seconds < _next_start_line:
+            return
+        _next_start_line = seconds + LOG_EVERY_S
     say(f"starting Spark, {seconds:.0f} s")

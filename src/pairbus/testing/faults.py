@@ -41,6 +41,11 @@ class fault:
         delay: float | None = None,
     ) -> None:
         self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
+        if not isinstance(self._broker, Path) and not hasattr(self._broker, "namespaces"):
+            raise InvalidFault(
+                f"{type(broker).__name__} is no broker; give what serve() gave, the fixture pairbus_broker, or the "
+                "data folder of a broker"
+            )
         self._fault = Fault(kind, entity=entity, rate=rate, delay=delay)
         self._namespace = namespace
 
@@ -94,7 +99,7 @@ class fault:
         if self._namespace is not None:
             return self._namespace
         if len(names) != 1:
-            raise InvalidFault(f"the broker serves {', '.join(names)}; say which with namespace=")
+            raise InvalidFault(f"the broker serves {', '.join(names)}; say which with namespace={names[0]!r}")
         return names[0]
 
 
