@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusConnectionError,
+    ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
 
@@ -171,6 +172,47 @@ def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: MakeStage,
         ("backlog", 0, 2, recorder.sends[-2][3]),
         ("primary", None, 4, "ok"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "unknown"),
+    [
+        (OperationTimeoutError(), ("2", "3")),
+        (ServiceBusConnectionError(), ("2", "3")),
+        (ServiceBusQuotaExceededError(message="full"), ()),
+        (NotTriedError("others were first"), ()),
+    ],
+)
+def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
+    stage: MakeStage, failure: Exception, unknown: tuple[str, ...]
+) -> None:
+    given = stage(queues=(0,))
+    sender = given.sender()
+    given.heart.coordinator.force_failover("orders", given.now)
+    given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
+    primary(sender).answers.append(ServiceBusQuotaExceededError(message="full"))
+    messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
+    with pytest.raises(BacklogUnavailableError) as caught:
+        sender.send_messages(messages)
+    assert caught.value.confirmed_ids == ("0", "1")
+    assert caught.value.outcome_unknown_ids == unknown
+    assert "2 of 6 messages were confirmed (0, 1)" in str(caught.value)
+    assert ("2 of 6 may have arrived all the same (2, 3)" in str(caught.value)) == bool(unknown)
+    assert given.named(MessageDiverted) == [MessageDiverted("orders", 0, 2, ("0", "1"))], "events tell it too"
+
+
+@pytest.mark.parametrize(("failure", "sent"), [(OperationTimeoutError(), "1 of 1 may have arrived all the same (m)")])
+def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sent(
+    stage: MakeStage, failure: Exception, sent: str
+) -> None:
+    given = stage(queues=(0,))
+    sender = given.sender()
+    primary(sender).answers.extend([failure, ServiceBusConnectionError()])
+    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
+    with pytest.raises(BacklogUnavailableError) as caught:
+        sender.send_messages(ServiceBusMessage("x", message_id="m"))
+    assert sent in str(caught.value)
+    assert caught.value.outcome_unknown_ids == ("m",)
 
 
 def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:

@@ -107,6 +107,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
             try:
                 await inner.send(parcel.argument, left_s)
             except Exception as error:
+                shipment.parcel_failed(error)
                 self._tell_parcel(action.queue, parcel, error, began)
                 raise
             shipment.parcel_confirmed()

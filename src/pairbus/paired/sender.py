@@ -14,6 +14,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from pairbus.paired.heart import HeartHalf, guarded
 from pairbus.pairing import sending
 from pairbus.pairing.dispatch import Dispatch, Step, TryBacklog
+from pairbus.pairing.diversion import message_ids
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.events import MessageDiverted
 from pairbus.pairing.observers import outcome_of
@@ -165,7 +166,8 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
             self._tell_sent("primary", None, shipment.rest, error, began)
         with heart.lock:
             now = heart.clock()
-            dispatch.primary_failed(now, error)
+            shipment.primary_failed(error)
+            dispatch.primary_failed(now, error, shipment.sent_so_far())
             step = dispatch.step(now)
         heart.attend()
         return step
@@ -195,12 +197,12 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
             if failure is None:
                 dispatch.backlog_sent(now)
             else:
-                dispatch.backlog_failed(now, failure)
+                dispatch.backlog_failed(now, failure, shipment.sent_so_far())
             step = dispatch.step(now)
         heart.attend()
-        if failure is None and heart.has_subscribers:
-            ids = shipment.message_ids
-            heart.announce(MessageDiverted(self._entity, action.queue, len(ids), ids))
+        if heart.has_subscribers and (confirmed := shipment.newly_confirmed()):
+            ids = message_ids(confirmed)
+            heart.announce(MessageDiverted(self._entity, action.queue, len(confirmed), ids))
         return step
 
     def _turns(self, timeout: float | None) -> sending.Turns:

@@ -19,11 +19,13 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerB
 
 from pairbus.pairing import budget
 from pairbus.pairing.errors import (
+    NOTHING_SENT,
     BacklogUnavailableError,
     EntityUnreachableError,
     NoTimeLeftError,
     NotTriedError,
     PairingError,
+    SentSoFar,
 )
 from pairbus.pairing.rotation import Pick
 from pairbus.pairing.states import EntityState
@@ -73,8 +75,8 @@ _LEAST_S: Final = budget.LEAST_S
 class Dispatch:
     __slots__ = (
         "_at", "_backlog_error", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_kept_s",
-        "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_timeout_s", "_trial", "_tried",
-        "_was_diverting", "_was_trial", "ends", "queue", "route_word",
+        "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_so_far", "_timeout_s", "_trial",
+        "_tried", "_was_diverting", "_was_trial", "ends", "queue", "route_word",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +108,7 @@ class Dispatch:
         self._was_trial = False
         self._last_error: BaseException | None = None
         self._backlog_error: BaseException | None = None
+        self._so_far = NOTHING_SENT
         self._busy_error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -205,11 +208,12 @@ class Dispatch:
             self._coordinator.primary_sent(failover, now, self._epoch, self._trial)
             self._trial = False
 
-    def primary_failed(self, now: float, error: BaseException) -> None:
+    def primary_failed(self, now: float, error: BaseException, so_far: SentSoFar = NOTHING_SENT) -> None:
         # First of all: a classifier is the user's, and may raise. The attempt is then still to be abandoned.
         verdict = None if isinstance(error, NotTriedError) else self._coordinator.verdict(error)
         self._arrived("primary")
         self._last_error = error
+        self._so_far = so_far
         self._primary_answered(now, error, verdict)
         self._trial = False
 
@@ -277,15 +281,18 @@ class Dispatch:
         assert self._pick is not None
         self._coordinator.commands.extend(self._coordinator.rotation.sent(self._pick))
 
-    def backlog_failed(self, now: float, error: BaseException) -> None:
+    def backlog_failed(self, now: float, error: BaseException, so_far: SentSoFar = NOTHING_SENT) -> None:
         self._arrived("backlog")
         pick = self._pick
         assert pick is not None
         self._last_error = self._backlog_error = error
+        self._so_far = so_far
         self._tried += (pick.queue,)
         rotation = self._coordinator.rotation
         if is_of_message(error):
             rotation.spared(pick, now)
+            if so_far.confirmed:
+                error.add_note(f"{so_far}.")
             self._fail(error)
         elif self._says_nothing(error):
             rotation.spared(pick, now)
@@ -333,10 +340,11 @@ class Dispatch:
 
     def _no_time_left(self) -> PairingError:
         error = NoTimeLeftError(
-            f"{self._failover.entity}: the {self._timeout_s:g} s for this send are over, and no broker has confirmed it"
-            f"{_told(self._last_error)}. It may have arrived all the same; send it again with the same message id, or "
-            "give the call more time (timeout=, or the option send_timeout)."
+            f"{self._failover.entity}: the {self._timeout_s:g} s for this send are over before a broker has confirmed "
+            f"all of it{_told(self._last_error)}. {self._so_far}; send what is not confirmed again, with the same "
+            "message ids, or give the call more time (timeout=, or the option send_timeout)."
         )
+        error.tells(self._so_far)
         error.__cause__ = self._last_error
         return error
 
@@ -352,26 +360,29 @@ class Dispatch:
         if self._once_more:
             text += f"{_told(self._backlog_error)}; the primary, tried once more, failed too"
         error = BacklogUnavailableError(
-            f"{text}{_told(self._last_error)}. Nothing was sent; see to the secondary namespace, and send again.",
+            f"{text}{_told(self._last_error)}. {self._so_far}; see to the secondary namespace, and send what is not "
+            "confirmed again, with the same message ids.",
             error=self._last_error,
         )
+        error.tells(self._so_far)
         error.__cause__ = self._last_error
         return error
 
     def _unreachable(self) -> PairingError:
         refusal = self._coordinator.refusals.get(self._failover.entity)
         error = EntityUnreachableError(
-            f"{self._failover.entity}: the primary answers and refuses{_told(refusal)}. Nothing was sent; see to the "
+            f"{self._failover.entity}: the primary answers and refuses{_told(refusal)}. {self._so_far}; see to the "
             'entity, or let messages wait in the backlog meanwhile (when_unreachable="divert").',
             error=refusal,
         )
+        error.tells(self._so_far)
         error.__cause__ = refusal
         return error
 
     def _throttled(self, now: float, until: float) -> ServiceBusServerBusyError:
         return ServiceBusServerBusyError(
             message=f"{self._failover.entity}: throttled; sends halt for another {until - now:.1f} s, which does not "
-            f"fit into the {max(0.0, self.ends - now):.1f} s left to this one. Nothing was sent; send it again then, "
+            f"fit into the {max(0.0, self.ends - now):.1f} s left to this one. {self._so_far}; send it again then, "
             "or give the call more time (timeout=, or the option send_timeout)."
         )
 

@@ -21,9 +21,46 @@ Those that stand in for an error of the SDK derive from it, so that what an appl
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.errors import PairbusError
+
+
+class SentSoFar(NamedTuple):
+    """What is known of the messages of a send that failed. Messages without an id are counted only."""
+
+    total: int = 1
+    confirmed: int = 0
+    confirmed_ids: tuple[str, ...] = ()
+    #: How many may have arrived: sent, and nobody told what became of them.
+    unknown: int = 0
+    outcome_unknown_ids: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.confirmed and not self.unknown:
+            return "Nothing was sent"
+        parts = []
+        if self.confirmed:
+            parts.append(f"{self.confirmed} of {self.total} messages were confirmed{_listed(self.confirmed_ids)}")
+        if self.unknown:
+            parts.append(
+                f"{self.unknown} of {self.total} may have arrived all the same{_listed(self.outcome_unknown_ids)}"
+            )
+        rest = self.total - self.confirmed - self.unknown
+        if rest:
+            parts.append(f"{rest} were not sent")
+        return ", ".join(parts)
+
+
+NOTHING_SENT: Final = SentSoFar()
+_LISTED_MAX: Final = 10
+
+
+def _listed(ids: tuple[str, ...]) -> str:
+    more = ", …" if len(ids) > _LISTED_MAX else ""
+    return f" ({', '.join(ids[:_LISTED_MAX])}{more})" if ids else ""
 
 
 class PairingError(PairbusError):
@@ -50,11 +87,23 @@ class BodyNotCopyableError(PairingError, TypeError):
     pass
 
 
-class BacklogUnavailableError(PairingError, ServiceBusError):
+class _TellsWhatWasSent:
+    """Tells what became of the messages of the send: each list or batch may have been sent in part."""
+
+    #: Ids of the messages that a broker confirmed: do not send them again.
+    confirmed_ids: tuple[str, ...] = ()
+    #: Ids of the messages that may have arrived: send them again with the same id.
+    outcome_unknown_ids: tuple[str, ...] = ()
+
+    def tells(self, so_far: SentSoFar) -> None:
+        self.confirmed_ids, self.outcome_unknown_ids = so_far.confirmed_ids, so_far.outcome_unknown_ids
+
+
+class BacklogUnavailableError(_TellsWhatWasSent, PairingError, ServiceBusError):
     pass
 
 
-class NoTimeLeftError(PairingError, OperationTimeoutError):
+class NoTimeLeftError(_TellsWhatWasSent, PairingError, OperationTimeoutError):
     def __init__(self, message: str) -> None:
         OperationTimeoutError.__init__(self, message=message)
 
@@ -63,7 +112,7 @@ class NotTriedError(NoTimeLeftError):
     pass
 
 
-class EntityUnreachableError(PairingError, ServiceBusError):
+class EntityUnreachableError(_TellsWhatWasSent, PairingError, ServiceBusError):
     pass
 
 

@@ -134,7 +134,7 @@ def is_interruption(exception: BaseException) -> bool:
     """Whether it can only have come out of a signal handler: neither Python, nor the SDK, nor what it stands on has
     such an error. The SDK would take it for a failure of the connection, and the application never see it again."""
     package = type(exception).__module__.partition(".")[0]
-    return package not in sys.stdlib_module_names and package not in ("azure", "websocket")
+    return package not in sys.stdlib_module_names and package not in ("azure", "pairbus", "websocket")
 
 
 def open_link(sender: Any, timeout_s: float) -> Any:

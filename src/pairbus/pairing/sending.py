@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.exceptions import ServiceBusServerBusyError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError, ServiceBusServerBusyError
 
 from pairbus.pairing import budget, diversion, sizes
 from pairbus.pairing.dispatch import SENT as SENT
-from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError
+from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError, SentSoFar
 from pairbus.pairing.events import SizeWarning
 from pairbus.pairing.options import Settings
-from pairbus.pairing.verdicts import Verdict
+from pairbus.pairing.verdicts import DEFAULT, Verdict
 
 #: How long entering a sender may wait for a primary that may be away (P3).
 OPEN_S: Final = 5.0
@@ -74,13 +74,16 @@ class Shipment:
     Parcels are confirmed in order, so the messages that a backlog queue has confirmed are always the first ones.
     """
 
-    __slots__ = ("_parcels", "argument", "confirmed", "messages")
+    __slots__ = ("_parcels", "_told", "_unknown_end", "argument", "confirmed", "messages")
 
     def __init__(self, argument: Any, messages: list[Any]) -> None:
         self.argument = argument
         self.messages = messages
         #: How many messages backlog queues have confirmed.
         self.confirmed = 0
+        # Messages before this one may have arrived: sent, and nobody told what became of them.
+        self._unknown_end = 0
+        self._told = 0
         self._parcels: deque[sizes.Part] | None = None
 
     def __repr__(self) -> str:
@@ -99,6 +102,29 @@ class Shipment:
 
     def parcel_confirmed(self) -> None:
         self.confirmed += len(self.parcels.popleft().messages)
+
+    def parcel_failed(self, error: BaseException) -> None:
+        if may_have_arrived(error):
+            self._unknown_end = max(self._unknown_end, self.confirmed + len(self.parcels[0].messages))
+
+    def primary_failed(self, error: BaseException) -> None:
+        if may_have_arrived(error):
+            self._unknown_end = len(self.messages)
+
+    def sent_so_far(self) -> SentSoFar:
+        unknown = self.messages[self.confirmed : self._unknown_end]
+        return SentSoFar(
+            len(self.messages),
+            self.confirmed,
+            diversion.message_ids(self.messages[: self.confirmed]),
+            len(unknown),
+            diversion.message_ids(unknown),
+        )
+
+    def newly_confirmed(self) -> list[Any]:
+        """The messages that backlog queues have confirmed since this was last asked."""
+        begin, self._told = self._told, self.confirmed
+        return self.messages[begin : self.confirmed]
 
     @property
     def rest(self) -> list[Any]:
@@ -206,6 +232,15 @@ def no_schedule(entity: str) -> ScheduleDuringFailoverError:
         f"{entity} has failed over, and without the primary there is no sequence number to hand back. Send the message"
         " with scheduled_enqueue_time_utc set instead: it waits in the backlog, and is scheduled when it comes home."
     )
+
+
+def may_have_arrived(error: BaseException) -> bool:
+    """Whether a send that failed so may have been stored all the same. Not where a broker refused it, nor where it was
+    not tried; a lost connection and silence tell nothing."""
+    if isinstance(error, NotTriedError | ServiceBusQuotaExceededError):
+        return False
+    is_answer = isinstance(error, ServiceBusError | TypeError | ValueError)
+    return not is_answer or DEFAULT(error) is Verdict.QUALIFIES
 
 
 def is_away(error: BaseException, settings: Settings) -> bool:

@@ -112,6 +112,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
             try:
                 inner.send(parcel.argument, left_s)
             except Exception as error:
+                shipment.parcel_failed(error)
                 self._tell_parcel(action.queue, parcel, error, began)
                 raise
             shipment.parcel_confirmed()
