@@ -80,7 +80,7 @@ def test_p29_an_alias_is_refused_before_anything_is_sent() -> None:
 
 
 def addressed(shipment: Shipment, limits: Limits | None = None, transport: Any = PyamqpTransport) -> Shipment:
-    shipment.address("orders", limits or Limits(), now_unix=0.0, mark=False, transport=transport)
+    shipment.address("orders", limits or Limits(), primary_batch=2**20, now_unix=0.0, mark=False, transport=transport)
     return shipment
 
 

@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
@@ -151,6 +152,7 @@ def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -
 def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: MakeStage, as_batch: bool) -> None:
     given = stage(queues=(0,), observers=(recorder := Recorder(),))
     sender = given.sender()
+    primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     messages = [ServiceBusMessage(bytes(40_000), message_id=f"{number}") for number in range(6)]
     argument: Any = messages
     if as_batch:
@@ -188,6 +190,7 @@ def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
 ) -> None:
     given = stage(queues=(0,))
     sender = given.sender()
+    primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.heart.coordinator.force_failover("orders", given.now)
     given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
     primary(sender).answers.append(ServiceBusQuotaExceededError(message="full"))
@@ -215,6 +218,29 @@ def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sent(
     assert caught.value.outcome_unknown_ids == ("m",)
 
 
+@pytest.mark.parametrize(
+    ("argument", "kind"),
+    [
+        ([ServiceBusMessage(bytes(1024)) for _ in range(1000)], MessageSizeExceededError),
+        (ServiceBusMessage("x", time_to_live=datetime.timedelta(days=60)), ServiceBusError),
+        ([ServiceBusMessage("x", time_to_live=datetime.timedelta(days=60))], ValueError),
+        (ServiceBusMessage("x", time_to_live=datetime.timedelta(seconds=-5)), ServiceBusError),
+    ],
+    ids=["list", "life", "life in a list", "negative life"],
+)
+def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_nothing_is_sent(
+    stage: MakeStage, argument: Any, kind: type[Exception]
+) -> None:
+    given = stage()
+    sender = given.sender()
+    given.heart.coordinator.force_failover("orders", given.now)
+    with pytest.raises(kind) as caught:
+        sender.send_messages(argument)
+    assert type(caught.value) is kind
+    assert given.backlog(sender, 0).sent == []
+    assert given.named(BacklogQueueEjected) == []
+
+
 def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
     sender = stage(queues=()).sender()
     primary(sender).answers.extend([OperationTimeoutError(), OperationTimeoutError()])
@@ -225,6 +251,7 @@ def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
 def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
+    primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.heart.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
     first.answers.extend([None, None, ServiceBusConnectionError()])  # opened, a batch, and no more

@@ -244,6 +244,7 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         shipment.address(
             self.entity_name,
             surroundings.limits,
+            primary_batch=self._primary.max_batch_size,
             now_unix=time.time(),
             mark=surroundings.settings.mark_diverted,
             transport=self._amqp_transport,

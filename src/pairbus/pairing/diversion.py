@@ -28,6 +28,7 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._pyamqp.message import Message
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import split, with_properties
 from pairbus.pairing import aliases
@@ -201,6 +202,27 @@ def encoded(message: Any) -> bytes:
     outgoing: Any = PyamqpTransport.to_outgoing_amqp_message(_raw(message))
     transport: Any = PyamqpTransport
     return bytes(encode_payload(bytearray(), trace_message(outgoing, transport)))
+
+
+def check_as_sent(argument: Any, max_batch_size: int) -> None:
+    """Raises what the SDK would raise if this were sent to the primary: a diverted send gives the same answer (P14).
+
+    The backlog would take some of it: a time to live beyond 32 bits becomes an alias, and a list that is too large for
+    one batch could be split. `max_batch_size` is the primary's. A batch was checked when it was filled.
+    """
+    if isinstance(argument, ServiceBusMessageBatch):
+        return
+    if isinstance(argument, list):
+        batch = ServiceBusMessageBatch(max_size_in_bytes=max_batch_size)
+        for message in argument:
+            batch.add_message(message)
+        return
+    outgoing: Any = PyamqpTransport.to_outgoing_amqp_message(_raw(argument))
+    transport: Any = PyamqpTransport
+    try:
+        encode_payload(bytearray(), trace_message(outgoing, transport))
+    except Exception as error:  # in the SDK's own words
+        raise ServiceBusError(message=f"Handler failed: {error}.", error=error) from error
 
 
 def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, mark: bool = False) -> list[bytes]:

@@ -56,6 +56,10 @@ class Limits:
     def backlog(self) -> tuple[int, int]:
         return self._backlog if self._backlog[0] else (STANDARD_MESSAGE, STANDARD_BATCH)
 
+    def of_batch(self, entity: str) -> int:
+        """Bytes of a batch that the entity takes, as far as known."""
+        return self._primary.get(entity, self.backlog)[1]
+
     def for_batch(self, entity: str, message: int, batch: int) -> tuple[int, int]:
         """Of a batch for this entity: its link's own limits, or the last known, or the backlog's with room left."""
         if batch:
@@ -148,9 +152,12 @@ class Shipment:
                 return sizes.warning(entity, self.argument, self.messages, limit)
         return None
 
-    def address(self, entity: str, limits: Limits, *, now_unix: float, mark: bool, transport: Any) -> None:
+    def address(
+        self, entity: str, limits: Limits, *, primary_batch: int, now_unix: float, mark: bool, transport: Any
+    ) -> None:
         """Makes the parcels, once: what one backlog queue has confirmed is not sent to another. `transport` is the SDK
-        sender's: it would take a batch of another one apart and build it anew."""
+        sender's: it would take a batch of another one apart and build it anew. `primary_batch`: bytes of a batch that
+        the primary's link takes, 0 where that is not known."""
         if self._parcels is not None:
             return
         message, batch = limits.backlog
@@ -165,6 +172,7 @@ class Shipment:
                 mark=mark,
             )
         )
+        diversion.check_as_sent(self.argument, primary_batch or limits.of_batch(entity))
         for parcel in parcels:
             if isinstance(parcel.argument, ServiceBusMessageBatch):
                 parcel.argument._amqp_transport = transport
