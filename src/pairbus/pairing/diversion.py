@@ -150,7 +150,7 @@ def _divert_session(raw: AmqpAnnotatedMessage, diverted: AmqpAnnotatedMessage, p
     if session_id is None:
         return
     if not isinstance(session_id, str | bytes):
-        raise TypeError(f"a session id is a string, not {type(session_id).__name__}")
+        raise _refused(f"a session id is a string, not {type(session_id).__name__}", "amqp:decode-error")
     properties[aliases.SESSION_ID] = {"TYPE": "STRING", "VALUE": session_id}
     mine.group_id = None
 
@@ -193,8 +193,13 @@ def _milliseconds(at: Any) -> int | None:
     if at is None:
         return None
     if isinstance(at, bool) or not isinstance(at, int):
-        raise TypeError(f"{aliases.SCHEDULED_ANNOTATION} is a time, not {type(at).__name__}")
+        raise _refused(f"{aliases.SCHEDULED_ANNOTATION} is a time, not {type(at).__name__}", "amqp:invalid-field")
     return int(at)
+
+
+def _refused(text: str, condition: str) -> ServiceBusError:
+    """As the primary's broker answers to such a message (P14)."""
+    return ServiceBusError(text, condition=condition)
 
 
 def encoded(message: Any) -> bytes:
