@@ -184,7 +184,9 @@ class Audit:
             self.check(tried, f"P13: {call} is at the primary for the last time, and was nowhere before")
             # The primary is tried once more, whatever its state, and nothing is kept back any longer.
             self.check(not self._has_queue(call, remaining, total), f"P13: {call} passes by a backlog queue")
-            self.check(abs(step.timeout_s - remaining) <= CLOSE, f"P13: {call}: the last attempt gets all: {step!r}")
+            untried = call.client.has_queues and set(call.client.queues) - call.tried
+            share = remaining / 2 if untried else remaining
+            self.check(abs(step.timeout_s - share) <= CLOSE, f"P13: {call}: the last attempt gets all: {step!r}")
             halted = self.schedule.now < watch.halted_until - CLOSE
             self.check(not halted, f"P24: {call} does not halt until {watch.halted_until:.2f}")
             call.primary_tries += 1
@@ -230,6 +232,15 @@ class Audit:
         settings = client.settings
         known = client.has_queues and queue in client.queues
         self.check(known, f"P3: {call} goes to backlog queue {queue}, which is not there")
+        if call.once_more:  # the primary has failed it again: now it goes wherever it was not, in the rotation or out
+            self.check(queue not in call.tried, f"P13: {call} goes to queue {queue} again")
+            call.tried.add(queue)
+            share = remaining / 2 if set(client.queues) - call.tried else remaining
+            self.check(abs(step.timeout_s - share) <= CLOSE, f"P13: {call} has {remaining:.3f} s: {step!r}")
+            if (client.name, queue) in self._out:
+                self._trials.setdefault((client.name, queue), call)
+            call.backlog_tries += 1
+            return
         if call.backlog_tries == 0 and state is HEALTHY:
             self.check(call.primary_tries > 0, f"P14: {call} is diverted while the primary is healthy")
         if call.backlog_tries == 0 and state is SUSPECT:

@@ -299,11 +299,32 @@ def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_a
     send.primary_failed(T + 1.0, DOWN)
     assert type(error_of(send.step(T + 1.0))) is BacklogUnavailableError
     after = begin(made, T + 2.0)
-    assert after.step(T + 2.0) == TryPrimary(60.0)
+    assert after.step(T + 2.0) == TryPrimary(30.0)
     after.primary_failed(T + 2.0, DOWN)
+    assert after.step(T + 2.0) == TryBacklog(0, 60.0), "it was not there itself, and the queue may be well again"
+    after.backlog_failed(T + 2.0, DOWN)
     error = error_of(after.step(T + 2.0))
     assert type(error) is BacklogUnavailableError
-    assert "0 of them in this call" in str(error)
+    assert "1 of them in this call" in str(error)
+
+
+def test_p13_no_send_fails_for_a_queue_that_others_found_failing_and_that_is_well_again() -> None:
+    made = failed_over(0, 1)
+    send = begin(made)
+    refused_by_all(send, T)
+    send.primary_failed(T, DOWN)
+    error_of(send.step(T))
+    made.commands.clear()
+    first, second = begin(made, T + 1.0), begin(made, T + 1.0)
+    for each in (first, second):
+        assert each.step(T + 1.0) == TryPrimary(30.0)
+        each.primary_failed(T + 1.0, DOWN)
+        assert each.step(T + 1.0) == TryBacklog(0, 30.0)
+    second.backlog_sent(T + 1.0)
+    assert made.rotation.queues == (), "the first is the trial"
+    first.backlog_sent(T + 1.0)
+    assert list(made.commands) == [Announce(BacklogQueueReturned(0))]
+    assert first.step(T + 1.0) == second.step(T + 1.0) == Sent()
 
 
 @pytest.mark.parametrize("state", [EntityState.FAILED_OVER, EntityState.UNREACHABLE])

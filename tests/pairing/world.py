@@ -80,6 +80,7 @@ class Message:
     tried: set[int] = field(default_factory=set)
     was_trial: bool = False
     goes_once_more: bool = False
+    was_once_more: bool = False
     #: What its backlog queues leave for the primary.
     kept_s: float | None = None
 
@@ -533,7 +534,11 @@ class World:
             return
         if error in (DOWN, LATE):
             truth.failed(self.now, attempt.returns)
-        message.due_error = LARGE if error is LARGE else UNAVAILABLE
+        message.was_once_more = message.leaving = True
+        if error is LARGE:
+            message.due_error = LARGE
+        elif not set(self.queues) - message.tried:
+            message.due_error = UNAVAILABLE
 
     def account_backlog(self, message: Message, attempt: Attempt, error: Exception | None) -> None:
         queue = attempt.place
@@ -562,6 +567,11 @@ class World:
 
     def picked(self, message: Message, truth: Truth, queue: int) -> bool:
         """Takes note of the pick; True if it is the one trial of an ejected queue (P13)."""
+        if message.was_once_more:
+            is_trial = queue in self.out and queue not in self.trying
+            if is_trial:
+                self.trying.add(queue)
+            return is_trial
         usable, due = self.usable(message)
         if due and (not message.was_trial or not usable):
             assert queue in due, "who sends next tries the ejected queue first"
@@ -608,6 +618,9 @@ class World:
                 assert isinstance(step, Failed)
                 assert type(step.error) is EntityUnreachableError
                 return
+        if message.was_once_more:
+            self.compare_last_queue(message, remaining, step)
+            return
         if message.kept_s is None:
             message.kept_s = min((message.ends - message.began) / 8, remaining / 2)
         left = remaining - message.kept_s
@@ -619,10 +632,21 @@ class World:
         others = (usable | due) - {step.queue}
         assert step.timeout_s == (left / 2 if others else left)
 
+    def compare_last_queue(self, message: Message, remaining: float, step: Step) -> None:
+        """After that, the queues that it was not at, out of the rotation or not."""
+        left = set(self.queues) - message.tried
+        if not left:
+            assert isinstance(step, Failed)
+            assert type(step.error) is BacklogUnavailableError
+            return
+        assert isinstance(step, TryBacklog)
+        assert step.queue in left
+        assert step.timeout_s == (remaining / 2 if len(left) > 1 else remaining)
+
     def compare_once_more(self, message: Message, truth: Truth, remaining: float, step: Step, halted: bool) -> None:
         """The primary, whatever its state (P13), but for a halt."""
         if not halted:
-            assert step == TryPrimary(remaining)
+            assert step == TryPrimary(remaining / 2 if set(self.queues) - message.tried else remaining)
             message.goes_once_more = True
         elif truth.halted_until < message.ends:
             assert step == Wait(truth.halted_until)

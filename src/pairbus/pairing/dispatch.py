@@ -5,8 +5,9 @@ answered once, by `…_sent`, `…_failed` or, when nobody will know, `abandon`.
 the rotation and the caller's time make one path (P13, P16, P17, P19, P22, P24, P31, P34). Never is a message reported
 as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
 
-A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), so that
-no send fails while either namespace takes messages. Every attempt at a backlog queue leaves time for that.
+A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), and then
+to the queues that others found failing and that it was not at itself: so no send fails while either namespace takes
+messages. Every attempt leaves time for the next.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Dispatch:
     __slots__ = (
         "_at", "_backlog_error", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_kept_s",
         "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_so_far", "_timeout_s", "_trial",
-        "_tried", "_was_diverting", "_was_trial", "ends", "queue", "route_word",
+        "_tried", "_was_diverting", "_was_once_more", "_was_trial", "ends", "queue", "route_word",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +100,7 @@ class Dispatch:
         self._leaving = False
         # The attempt under way is the one at the primary that follows the last backlog queue.
         self._once_more = False
+        self._was_once_more = False
         self._was_diverting = False
         self._pick: Pick | None = None
         self._granted_s = 0.0
@@ -161,6 +163,8 @@ class Dispatch:
 
     def _to_backlog(self, now: float, remaining: float) -> Step:
         rotation = self._coordinator.rotation
+        if self._was_once_more:
+            return self._to_last_queue(now, remaining)
         if self._kept_s is None:
             self._kept_s = budget.kept_for_primary(remaining, self._timeout_s)
         if budget.is_over(remaining - self._kept_s):
@@ -187,7 +191,19 @@ class Dispatch:
         self._at = self.route_word = "primary"
         self.queue = None
         self._epoch = failover.epoch
-        return TryPrimary(remaining)
+        return TryPrimary(budget.share(remaining, self._coordinator.rotation.untried(self._tried) > 0))
+
+    def _to_last_queue(self, now: float, remaining: float) -> Step:
+        """A queue that this message was not at: it may be out by what another message met, and be well again."""
+        rotation = self._coordinator.rotation
+        pick = rotation.last_pick(self._tried, self)
+        if pick is None:
+            return self._fail(self._backlog_unavailable(now))
+        self._at = self.route_word = "backlog"
+        self.queue = pick.queue
+        self._pick = pick
+        self._granted_s = timeout_s = budget.share(remaining, rotation.untried((*self._tried, pick.queue)) > 0)
+        return TryBacklog(pick.queue, timeout_s)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
         """A throttle halt (P24): for the message's own refusal, or for that of anyone else at this entity."""
@@ -272,8 +288,12 @@ class Dispatch:
             return
         if verdict is Verdict.QUALIFIES:
             coordinator.primary_failed(failover, now, self._epoch, False, error)
-        own = verdict is not None and is_of_message(error)
-        self._fail(error if own else self._backlog_unavailable(now))
+        self._once_more = False
+        self._was_once_more = self._leaving = True
+        if verdict is not None and is_of_message(error):
+            self._fail(error)
+        elif not coordinator.rotation.untried(self._tried):
+            self._fail(self._backlog_unavailable(now))
 
     def backlog_sent(self, now: float) -> None:
         self._arrived("backlog")
@@ -357,7 +377,7 @@ class Dispatch:
             text = f"{entity}: all {len(rotation)} backlog queues failed, {len(self._tried)} of them in this call"
             if waiting := rotation.ejected:
                 text += f"; the next is tried again in {max(0.0, min(waiting.values()) - now):.1f} s"
-        if self._once_more:
+        if self._was_once_more:
             text += f"{_told(self._backlog_error)}; the primary, tried once more, failed too"
         error = BacklogUnavailableError(
             f"{text}{_told(self._last_error)}. {self._so_far}; see to the secondary namespace, and send what is not "

@@ -97,6 +97,22 @@ class Rotation:
             self._kept[sender] = (failover, queue)
         return Pick(queue, False, self._terms.get(queue, 0))
 
+    def last_pick(self, tried: Collection[int], by: object) -> Pick | None:
+        """For a message that has nowhere else to go: any queue that it was not at, out of the rotation or not. Of an
+        ejected one it is the trial, unless another message is."""
+        for queue in (*self._in, *self._out):
+            if queue not in tried:
+                out = self._out.get(queue)
+                is_trial = out is not None and not out.trying
+                if out is not None and is_trial:
+                    out.trying = by
+                return Pick(queue, is_trial, self._terms.get(queue, 0))
+        return None
+
+    def untried(self, tried: Collection[int]) -> int:
+        """How many queues are left for a message that was at `tried`, in the rotation or out of it."""
+        return sum(queue not in tried for queue in (*self._in, *self._out))
+
     def has_another(self, pick: Pick, now: float, tried: Collection[int]) -> bool:
         """Whether the message could go on to another queue if this pick fails."""
         if any(queue != pick.queue and queue not in tried for queue in self._in):
