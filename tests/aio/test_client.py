@@ -39,7 +39,7 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.states import EntityState
 from pairbus.testing import fault
 
-from ..pairing.managers import AsyncFakeManager, http, path
+from ..pairing.managers import AsyncFakeManager, FakeManager, http, path
 from .stage import wait_until
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -157,7 +157,7 @@ async def test_p6_what_is_refused(clients: Clients) -> None:
         await clients(SECONDARY).pair_namespace(options(client))
     with pytest.raises(InvalidOptions, match="the same namespace"):
         await clients().pair_namespace(options(clients()))
-    with pytest.raises(InvalidOptions, match="of the other API"):
+    with pytest.raises(InvalidOptions, match="asynchronous"):
         await clients().pair_namespace(options(SyncClient.from_connection_string(SECONDARY)))
     with pytest.raises(InvalidOptions, match="only"):
         await clients().pair_namespace(options(clients(SECONDARY + ";EntityPath=orders")))
@@ -167,6 +167,42 @@ async def test_p6_what_is_refused(clients: Clients) -> None:
         await clients().pair_namespace(options(clients(SECONDARY), manager))
     with pytest.raises(InvalidOptions, match="allowed: SendAvailabilityPairedNamespaceOptions"):
         await clients().pair_namespace(7)  # type: ignore[arg-type]
+
+
+async def test_p6_a_secondary_client_serves_one_pair(clients: Clients) -> None:
+    first, other, secondary, manager = clients(), clients(), clients(SECONDARY), AsyncFakeManager()
+    manager.listing_error = http(401)
+    with pytest.raises(PairingFailed):
+        await first.pair_namespace(options(secondary, manager))
+    await other.pair_namespace(options(secondary))
+    with pytest.raises(AlreadyPaired, match=r"serves the pair of contoso\S+, or did .* of its own for each pair"):
+        await first.pair_namespace(options(secondary))
+    with pytest.raises(AlreadyPaired, match=r"serves the pair of contoso\S+ as its secondary"):
+        await secondary.pair_namespace(options(clients(SECONDARY.replace("backup", "third"))))
+    assert not first.is_paired
+    await other.close()
+    given = options(secondary)
+    with pytest.raises(AlreadyPaired, match="or did until that was closed"):
+        await first.pair_namespace(given)
+    assert not given.claimed
+    await first.pair_namespace(options(clients(SECONDARY)))
+
+
+async def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clients: Clients) -> None:
+    closed = clients(SECONDARY)
+    await closed.close()
+    with pytest.raises(InvalidOptions, match=r"the secondary backup\S+ has been closed; make a new one"):
+        await clients().pair_namespace(options(closed))
+    with pytest.raises(InvalidOptions, match=r"azure\.servicebus\.aio\.management$"):
+        await clients().pair_namespace(options(clients(SECONDARY), FakeManager()))
+    with pytest.raises(InvalidOptions, match=r"options may not be None; allowed: SendAvail"):
+        await clients().pair_namespace(None)  # type: ignore[arg-type]
+
+    class Stranger:
+        def get_queue_sender(self, name: str) -> None: ...
+
+    with pytest.raises(InvalidOptions, match=r"messaging_factory is no ServiceBusClient of azure"):
+        await clients().pair_namespace(options(Stranger()))
 
 
 async def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:

@@ -51,8 +51,30 @@ def test_p6_two_namespaces_may_be_paired() -> None:
         ({"is_paired": True}, {}, AlreadyPaired, "this client of contoso.* is paired already"),
         ({}, {"is_paired": True}, AlreadyPaired, "the secondary backup.* is itself paired"),
         ({}, {"namespace": PRIMARY.namespace}, InvalidOptions, "the same namespace, contoso"),
-        ({}, {"is_async": True}, InvalidOptions, r"give one of azure\.servicebus$"),
-        ({"is_async": True}, {}, InvalidOptions, r"give one of azure\.servicebus\.aio"),
+        (
+            {},
+            {"is_async": True},
+            InvalidOptions,
+            r"the secondary backup\S+ is asynchronous, and this client is not; give a ServiceBusClient of"
+            r" azure\.servicebus, or pair a pairbus\.aio\.ServiceBusClient$",
+        ),
+        (
+            {"is_async": True},
+            {},
+            InvalidOptions,
+            r"is not asynchronous, and this client is; give a ServiceBusClient of azure\.servicebus\.aio, or pair a"
+            r" pairbus\.ServiceBusClient$",
+        ),
+        ({}, {"is_async": None}, InvalidOptions, r"messaging_factory is no ServiceBusClient of azure\.servicebus$"),
+        ({}, {"is_closed": True}, InvalidOptions, r"the secondary backup\S+ has been closed; make a new one"),
+        (
+            {},
+            {"serves": "fabrikam"},
+            AlreadyPaired,
+            r"the client of the secondary backup\S+ serves the pair of fabrikam, or did until that was closed; make a"
+            " secondary client of its own for each pair",
+        ),
+        ({"serves": "fabrikam"}, {}, AlreadyPaired, r"this client of contoso\S+ serves the pair of fabrikam as its"),
         ({}, {"entity": "orders"}, InvalidOptions, "may use 'orders' only"),
     ],
 )
@@ -67,6 +89,14 @@ def test_p6_a_manager_of_the_primary_is_refused() -> None:
     with pytest.raises(InvalidOptions, match=r"manages the primary, contoso"):
         check(PRIMARY, SECONDARY, OPTIONS, PRIMARY.namespace)
     check(PRIMARY, SECONDARY, OPTIONS, SECONDARY.namespace)
+
+
+def test_p6_a_manager_of_the_other_api_is_refused() -> None:
+    with pytest.raises(InvalidOptions, match=r"ServiceBusAdministrationClient of azure\.servicebus\.management$"):
+        check(PRIMARY, SECONDARY, OPTIONS, manager_is_async=True)
+    with pytest.raises(InvalidOptions, match=r"is not asynchronous.* of azure\.servicebus\.aio\.management$"):
+        check(PRIMARY._replace(is_async=True), SECONDARY._replace(is_async=True), OPTIONS, manager_is_async=False)
+    check(PRIMARY, SECONDARY, OPTIONS, manager_is_async=False)
 
 
 def test_p6_same_host_other_port_is_another_namespace() -> None:

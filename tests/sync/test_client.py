@@ -37,7 +37,7 @@ from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.sender import PairedSender
 from pairbus.testing import fault
 
-from ..pairing.managers import FakeManager, http, path
+from ..pairing.managers import AsyncFakeManager, FakeManager, http, path
 from .stage import wait_until
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -155,7 +155,7 @@ def test_p6_what_is_refused(clients: Clients) -> None:
         clients(SECONDARY).pair_namespace(options(client))
     with pytest.raises(InvalidOptions, match="the same namespace"):
         clients().pair_namespace(options(clients()))
-    with pytest.raises(InvalidOptions, match="of the other API"):
+    with pytest.raises(InvalidOptions, match="asynchronous"):
         clients().pair_namespace(options(AsyncClient.from_connection_string(SECONDARY)))
     with pytest.raises(InvalidOptions, match="only"):
         clients().pair_namespace(options(clients(SECONDARY + ";EntityPath=orders")))
@@ -165,6 +165,42 @@ def test_p6_what_is_refused(clients: Clients) -> None:
         clients().pair_namespace(options(clients(SECONDARY), manager))
     with pytest.raises(InvalidOptions, match="allowed: SendAvailabilityPairedNamespaceOptions"):
         clients().pair_namespace(7)  # type: ignore[arg-type]
+
+
+def test_p6_a_secondary_client_serves_one_pair(clients: Clients) -> None:
+    first, other, secondary, manager = clients(), clients(), clients(SECONDARY), FakeManager()
+    manager.listing_error = http(401)
+    with pytest.raises(PairingFailed):
+        first.pair_namespace(options(secondary, manager))
+    other.pair_namespace(options(secondary))
+    with pytest.raises(AlreadyPaired, match=r"serves the pair of contoso\S+, or did .* of its own for each pair"):
+        first.pair_namespace(options(secondary))
+    with pytest.raises(AlreadyPaired, match=r"serves the pair of contoso\S+ as its secondary"):
+        secondary.pair_namespace(options(clients(SECONDARY.replace("backup", "third"))))
+    assert not first.is_paired
+    other.close()
+    given = options(secondary)
+    with pytest.raises(AlreadyPaired, match="or did until that was closed"):
+        first.pair_namespace(given)
+    assert not given.claimed
+    first.pair_namespace(options(clients(SECONDARY)))
+
+
+def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clients: Clients) -> None:
+    closed = clients(SECONDARY)
+    closed.close()
+    with pytest.raises(InvalidOptions, match=r"the secondary backup\S+ has been closed; make a new one"):
+        clients().pair_namespace(options(closed))
+    with pytest.raises(InvalidOptions, match=r"azure\.servicebus\.management$"):
+        clients().pair_namespace(options(clients(SECONDARY), AsyncFakeManager()))
+    with pytest.raises(InvalidOptions, match=r"options may not be None; allowed: SendAvail"):
+        clients().pair_namespace(None)  # type: ignore[arg-type]
+
+    class Stranger:
+        def get_queue_sender(self, name: str) -> None: ...
+
+    with pytest.raises(InvalidOptions, match=r"messaging_factory is no ServiceBusClient of azure"):
+        clients().pair_namespace(options(Stranger()))
 
 
 def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:

@@ -19,7 +19,7 @@ from pairbus.aio.heart import Heart, guarded_await
 from pairbus.aio.inner import InnerSender
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender, close_links
-from pairbus.paired.client import ClientHalf, PairingHalf, made, managed, party
+from pairbus.paired.client import ClientHalf, PairingHalf, agreed, claimed, made
 from pairbus.pairing import backlog, terms
 from pairbus.pairing.errors import AlreadyPaired, PairingFailed
 from pairbus.pairing.events import Event, PairingDegraded
@@ -94,18 +94,15 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         """
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
-        me = _party(self)
-        options = terms.check(me, _party(partner), options, managed(options, me))
+        options = agreed(self, options)
         if self._is_pairing:
-            raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another task")
+            raise AlreadyPaired(
+                f"this client of {self.fully_qualified_namespace} is being paired just now, by another task"
+            )
         self._is_pairing = True
         try:
-            options.claim()
-            try:
+            with claimed(options, self):
                 self._pairing = await self._paired_by(options, observers)
-            except BaseException:
-                options.release()
-                raise
         finally:
             self._is_pairing = False
         self._is_in_pair = True
@@ -232,10 +229,6 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
     def _open_pinger(self, entity: str) -> InnerSender:
         client = self.client
         return InnerSender(lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity)
-
-
-def _party(client: Any) -> terms.Party:
-    return party(client, SdkClient, is_async=True)
 
 
 def _manager() -> Any:

@@ -3,10 +3,14 @@ made, and what a pairing consists of (P1–P8, P24)."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from pairbus.paired.heart import HeartHalf, Subscribers
@@ -22,6 +26,9 @@ from pairbus.pairing.sending import Limits
 from pairbus.pairing.states import EntityState
 
 _log: Final = logging.getLogger("pairbus.pairing")
+#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, for good (P6).
+_SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
+_CLAIMING: Final = threading.Lock()
 HeartT = TypeVar("HeartT", bound=HeartHalf[Any])
 SenderT = TypeVar("SenderT")
 ReceiverT = TypeVar("ReceiverT")
@@ -246,18 +253,46 @@ def namespace_of(client: Any) -> terms.Namespace:
     return terms.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
 
 
-def party(client: Any, kind: type, *, is_async: bool) -> terms.Party:
-    """`kind`: the SDK's client that it should be."""
-    if not isinstance(client, kind):
-        return terms.Party(terms.Namespace("?", 0), None, False, is_async=not is_async)
-    sdk_client: Any = client
+def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
+    """The options, if the two clients and the administration client may be paired with each other (P6)."""
+    me, manager = party(client), getattr(options, "secondary_namespace_manager", None)
+    # As the SDK's differ: one's `create_queue` is a coroutine function.
+    manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
+    other = party(getattr(options, "messaging_factory", None))
+    return terms.check(me, other, options, managed(options, me), manager_is_async)
+
+
+def party(client: Any) -> terms.Party:
+    if not hasattr(client, "_custom_endpoint_address"):
+        return terms.Party(terms.Namespace("?", 0), None, False, is_async=None)
     return terms.Party(
-        namespace_of(sdk_client),
-        sdk_client._entity_name,
-        getattr(sdk_client, "_pairing", None) is not None,
-        is_async=is_async,
-        endpoint=sdk_client._custom_endpoint_address,
+        namespace_of(client),
+        client._entity_name,
+        getattr(client, "_pairing", None) is not None,
+        is_async=hasattr(client, "__aenter__"),
+        endpoint=client._custom_endpoint_address,
+        is_closed=getattr(client, "_is_closed", False),
+        serves=_SERVING.get(client),
     )
+
+
+@contextmanager
+def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> Iterator[None]:
+    """Takes the options and the secondary client for one pairing; where that fails they can be used again (P3, P6)."""
+    secondary = options.messaging_factory
+    options.claim()
+    try:
+        with _CLAIMING:
+            terms.check_secondary(party(secondary))  # again: another thread may have been faster
+            _SERVING[secondary] = str(namespace_of(primary))
+        try:
+            yield
+        except BaseException:
+            _SERVING.pop(secondary, None)
+            raise
+    except BaseException:
+        options.release()
+        raise
 
 
 def managed(options: Any, primary: terms.Party) -> terms.Namespace | None:

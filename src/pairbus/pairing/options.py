@@ -339,14 +339,16 @@ class PairedNamespaceOptions:
             )
         self._settings = settings_from({**_values(self._settings), name: value})
 
+    def check_free(self) -> None:
+        if self.claimed:
+            raise _in_use()
+
     def claim(self) -> None:
         """By the client that is about to pair (P6)."""
         try:
             self._unclaimed.pop()
         except IndexError:
-            raise AlreadyPaired(
-                "these options are in use by another pairing (P6); make new ones, with a secondary client of their own"
-            ) from None
+            raise _in_use() from None
         self._asked = self._settings
 
     def found(self, count: int) -> None:
@@ -464,6 +466,12 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
                 "ledger": ledger,
             }
         )
+
+
+def _in_use() -> AlreadyPaired:
+    return AlreadyPaired(
+        "these options are in use by another pairing (P6); make new ones, with a secondary client of their own"
+    )
 
 
 def _values(settings: Settings) -> dict[str, Any]:

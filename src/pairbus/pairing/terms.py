@@ -48,22 +48,56 @@ class Party(NamedTuple):
     namespace: Namespace
     entity: str | None
     is_paired: bool
-    is_async: bool
+    #: None: it is no client of the SDK's at all.
+    is_async: bool | None
     #: Where it is really reached, if not at its name: behind a gateway or a private link.
     endpoint: str | None = None
+    is_closed: bool = False
+    #: The primary whose secondary it is, or was until that pair was closed.
+    serves: str | None = None
 
 
 def check(
-    primary: Party, secondary: Party, options: object, managed: Namespace | None = None
+    primary: Party,
+    secondary: Party,
+    options: object,
+    managed: Namespace | None = None,
+    manager_is_async: bool | None = None,
 ) -> SendAvailabilityPairedNamespaceOptions:
     """Raises what P6 refuses, each with what to do instead. `managed`: what the administration client manages."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
+        kind = "None" if options is None else kind
         raise InvalidOptions(f"options may not be {kind}; allowed: SendAvailabilityPairedNamespaceOptions")
     if primary.is_paired:
         raise AlreadyPaired(
             f"this client of {primary.namespace} is paired already; make another client for another pair"
         )
+    options.check_free()
+    if primary.serves is not None:
+        raise AlreadyPaired(
+            f"this client of {primary.namespace} serves the pair of {primary.serves} as its secondary; make another"
+            " client for another pair"
+        )
+    package = "azure.servicebus.aio" if primary.is_async else "azure.servicebus"
+    if secondary.is_async is None:
+        raise InvalidOptions(f"messaging_factory is no ServiceBusClient of {package}")
+    if primary.is_async is not secondary.is_async:
+        one, other = ("is not", "is") if primary.is_async else ("is", "is not")
+        ours = "pairbus.ServiceBusClient" if primary.is_async else "pairbus.aio.ServiceBusClient"
+        raise InvalidOptions(
+            f"the client of the secondary {secondary.namespace} {one} asynchronous, and this client {other}; give a"
+            f" ServiceBusClient of {package}, or pair a {ours}"
+        )
+    if manager_is_async is not None and primary.is_async is not manager_is_async:
+        one, other = ("is not", "is") if primary.is_async else ("is", "is not")
+        raise InvalidOptions(
+            f"secondary_namespace_manager {one} asynchronous, and this client {other}; give a"
+            f" ServiceBusAdministrationClient of {package}.management"
+        )
+    check_secondary(secondary)
+    if secondary.is_closed:
+        raise InvalidOptions(f"the client of the secondary {secondary.namespace} has been closed; make a new one")
     if secondary.is_paired:
         raise AlreadyPaired(f"the client of the secondary {secondary.namespace} is itself paired; give one that is not")
     if (primary.namespace, primary.endpoint) == (secondary.namespace, secondary.endpoint):
@@ -76,17 +110,20 @@ def check(
             f"secondary_namespace_manager manages the primary, {primary.namespace}, and the backlog queues belong into"
             f" the secondary; give the administration client of {secondary.namespace}"
         )
-    if primary.is_async is not secondary.is_async:
-        needed = "azure.servicebus.aio" if primary.is_async else "azure.servicebus"
-        raise InvalidOptions(
-            f"the client of the secondary {secondary.namespace} is of the other API; give one of {needed}"
-        )
     if secondary.entity:
         raise InvalidOptions(
             f"the client of the secondary {secondary.namespace} may use {secondary.entity!r} only (EntityPath in its"
             " connection string), and the backlog queues are others; give a connection string of the namespace"
         )
     return options
+
+
+def check_secondary(secondary: Party) -> None:
+    if secondary.serves is not None:
+        raise AlreadyPaired(
+            f"the client of the secondary {secondary.namespace} serves the pair of {secondary.serves}, or did until"
+            " that was closed; make a secondary client of its own for each pair"
+        )
 
 
 def is_connection_string(text: str) -> bool:

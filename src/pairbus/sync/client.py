@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusClient as SdkClient
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.paired.client import ClientHalf, PairingHalf, made, managed, party
+from pairbus.paired.client import ClientHalf, PairingHalf, agreed, claimed, made
 from pairbus.paired.heart import guarded
 from pairbus.pairing import backlog, terms
 from pairbus.pairing.errors import AlreadyPaired, PairingFailed
@@ -98,20 +98,17 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         """
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
-        me = _party(self)
-        options = terms.check(me, _party(partner), options, managed(options, me))
+        options = agreed(self, options)
         is_mine = False
         try:
             with _PAIRING:
                 if self._is_pairing:
-                    raise AlreadyPaired(f"this client of {me.namespace} is being paired just now, by another thread")
+                    raise AlreadyPaired(
+                        f"this client of {self.fully_qualified_namespace} is being paired just now, by another thread"
+                    )
                 self._is_pairing = is_mine = True
-            options.claim()
-            try:
+            with claimed(options, self):
                 self._pairing = self._paired_by(options, observers)
-            except BaseException:
-                options.release()
-                raise
         finally:
             if is_mine:
                 self._is_pairing = False
@@ -256,10 +253,6 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
     def _open_pinger(self, entity: str) -> InnerSender:
         client = self.client
         return InnerSender(lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity)
-
-
-def _party(client: Any) -> terms.Party:
-    return party(client, SdkClient, is_async=False)
 
 
 def _manager() -> Any:
