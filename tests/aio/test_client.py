@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,12 @@ async def test_paired_refuses_unknown_options_by_near_names() -> None:
         await ServiceBusClient.paired(PRIMARY, SECONDARY, failover_interval=-1)
     with pytest.raises(InvalidOptions, match="credential="):
         await ServiceBusClient.paired("contoso.servicebus.windows.net", SECONDARY)
+
+
+async def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.servicebus.aio.management", None)
+    with pytest.raises(ImportError, match=r"install pairbus\[aio\], or pass manage=False"):
+        await ServiceBusClient.paired(PRIMARY, SECONDARY)
 
 
 class Pair:

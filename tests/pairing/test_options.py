@@ -6,10 +6,12 @@ import dataclasses
 import inspect
 import math
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
 from pairbus.pairing.options import (
     OPTIONS,
     PairedNamespaceOptions,
+    PairingOptions,
     SendAvailabilityPairedNamespaceOptions,
     Settings,
     refuse_unknown,
@@ -326,3 +329,37 @@ def test_the_page_says_what_the_table_says() -> None:
     page = (REFERENCE / "options.md").read_text()
     for option in OPTIONS:
         assert re.search(rf"^\| `{option.name}` \|", page, re.MULTILINE)
+
+
+def test_paired_is_typed_with_every_option_and_no_other() -> None:
+    """So that mypy and editors see a wrong name: PEP 692."""
+    hints = get_type_hints(PairingOptions)
+    assert list(hints) == [option.name for option in OPTIONS]
+    assert PairingOptions.__required_keys__ == frozenset()
+    constructor = get_type_hints(SendAvailabilityPairedNamespaceOptions.__init__)
+    assert hints == {name: constructor[name] for name in hints}
+
+
+@pytest.mark.parametrize("module", ["pairbus", "pairbus.aio"])
+def test_a_type_checker_sees_a_wrong_name(module: str, tmp_path: Path) -> None:
+    wait = "" if module == "pairbus" else "await "
+    lines = [
+        f"from {module} import SendAvailabilityPairedNamespaceOptions, ServiceBusClient",
+        "",
+        "async def pair(options: SendAvailabilityPairedNamespaceOptions) -> None:",
+        f'    {wait}ServiceBusClient.paired("a", "b", failover_interval=3, probe="trial", manage=False)',
+        f'    {wait}ServiceBusClient.paired("a", "b", failover_intervall=3)',
+        f'    {wait}ServiceBusClient.paired("a", "b", probe="guess")',
+        "    options.ping_primary_interval = datetime.timedelta(seconds=3)",
+        "    interval: float = options.ping_primary_interval",
+        '    options.send_timeout = "long"',
+        "    options.ping_interval = 3",
+    ]
+    program = tmp_path / "program.py"
+    program.write_text("import datetime\n" + "\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(program)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    wrong = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line})
+    assert wrong == [6, 7, 10, 11], done.stdout + done.stderr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from azure.servicebus.aio import ServiceBusClient as SdkClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
@@ -24,7 +24,7 @@ from pairbus.pairing import backlog, terms
 from pairbus.pairing.errors import AlreadyPaired, PairingFailed
 from pairbus.pairing.events import Event, PairingDegraded
 from pairbus.pairing.observers import Observer
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, refuse_unknown
+from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
 from pairbus.pairing.provision import is_unavailable
 
 
@@ -56,7 +56,7 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         manage: bool = True,
         client_options: Mapping[str, Any] | None = None,
         observers: tuple[Observer, ...] = (),
-        **options: Any,
+        **options: Unpack[PairingOptions],
     ) -> Self:
         """Both clients and their pairing in one call; closing the client closes everything that this made.
 
@@ -236,7 +236,7 @@ def _manager() -> Any:
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
     except ImportError as error:
         raise ImportError(
-            "the SDK's async administration client needs aiohttp: install it, or pass manage=False where the backlog"
-            " queues are ready-made"
+            "the SDK's async administration client needs aiohttp: install pairbus[aio], or pass manage=False where the"
+            " backlog queues are ready-made"
         ) from error
     return ServiceBusAdministrationClient

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypedDict, TypeVar, overload
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
 from pairbus.pairing.verdicts import DEFAULT, Classifier
@@ -280,6 +280,33 @@ class _Attribute(Generic[ReadT, GivenT]):
         options._set(self._name, value)
 
 
+class PairingOptions(TypedDict, total=False):
+    """The options as keywords of `ServiceBusClient.paired`, for type checkers and editors."""
+
+    backlog_queue_count: int
+    failover_interval: Seconds
+    enable_syphon: bool
+    ping_primary_interval: Seconds
+    send_timeout: Seconds
+    backlog_retry_interval: Seconds
+    primary_name: str | None
+    on_secondary_unavailable: Literal["raise", "degrade"]
+    while_suspect: Literal["raise", "divert"]
+    when_unreachable: Literal["divert", "raise"]
+    probe: Literal["ping", "trial"]
+    pings_to_return: int
+    classifier: Classifier
+    busy_failover_after: Seconds | None
+    assign_message_id: bool
+    check_aliases: bool
+    check_size: bool
+    count_backlog_time: bool
+    mark_diverted: bool
+    syphon_engine: Literal["spark", "in-process"]
+    fault_partner: bool
+    ledger: str | Path | None
+
+
 class PairedNamespaceOptions:
     """What every kind of pairing needs: the secondary namespace, and how long the primary may fail (P2).
 
@@ -432,7 +459,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         syphon_master: str | None = None,
         syphon_checkpoint: str | Path | None = None,
         fault_partner: bool = True,
-        ledger: Any = None,
+        ledger: str | Path | None = None,
         **unknown: Never,
     ) -> None:
         refuse_unknown(unknown, ("secondary_namespace_manager", "messaging_factory"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from azure.servicebus import ServiceBusClient as SdkClient
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
@@ -21,7 +21,7 @@ from pairbus.pairing import backlog, terms
 from pairbus.pairing.errors import AlreadyPaired, PairingFailed
 from pairbus.pairing.events import Event, PairingDegraded
 from pairbus.pairing.observers import Observer
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, refuse_unknown
+from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
 from pairbus.pairing.provision import is_unavailable
 from pairbus.sync import fork, provisioning
 from pairbus.sync.heart import Heart
@@ -60,7 +60,7 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         manage: bool = True,
         client_options: Mapping[str, Any] | None = None,
         observers: tuple[Observer, ...] = (),
-        **options: Any,
+        **options: Unpack[PairingOptions],
     ) -> Self:
         """Both clients and their pairing in one call; closing the client closes everything that this made.
 
