@@ -7,6 +7,7 @@ import datetime
 import gc
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ServiceRequestError, ServiceResponseError
@@ -17,6 +18,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from azure.servicebus.management import SqlRuleFilter, TrueRuleFilter
 
 from pairbus.broker import Broker
 from pairbus.broker.control import request
@@ -79,21 +81,56 @@ async def test_p46_cannot_receive(sdk: Sdk, broker: Broker, scope: str) -> None:
 
 
 async def test_p46_cannot_manage(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
-    with fault(broker, "no-manage"):
-        async with sdk.admin() as admin:
-            for call, args in (
-                ("create_queue", (f"{queue}-2",)),
-                ("get_queue", (queue,)),
-                ("delete_queue", (queue,)),
-            ):
+    """Create, retrieve, update, delete, each of every kind of entity, is refused and changes nothing; messages flow."""
+    queue, topic = await sdk.queue(), await sdk.topic("all")
+    async with sdk.admin() as admin:
+        descriptions = [
+            await admin.get_queue(queue),
+            await admin.get_topic(topic),
+            await admin.get_subscription(topic, "all"),
+            await admin.get_rule(topic, "all", "$Default"),
+        ]
+        descriptions[0].max_delivery_count = descriptions[2].max_delivery_count = 3
+        descriptions[1].default_message_time_to_live = datetime.timedelta(hours=1)
+        descriptions[3].filter = SqlRuleFilter("1=0")
+        calls: list[tuple[str, tuple[Any, ...]]] = [
+            ("create_queue", ("new",)),
+            ("create_topic", ("new",)),
+            ("create_subscription", (topic, "new")),
+            ("create_rule", (topic, "all", "new")),
+            ("get_queue", (queue,)),
+            ("get_topic", (topic,)),
+            ("get_subscription", (topic, "all")),
+            ("get_rule", (topic, "all", "$Default")),
+            ("get_queue_runtime_properties", (queue,)),
+            ("update_queue", (descriptions[0],)),
+            ("update_topic", (descriptions[1],)),
+            ("update_subscription", (topic, descriptions[2])),
+            ("update_rule", (topic, "all", descriptions[3])),
+            ("delete_rule", (topic, "all", "$Default")),
+            ("delete_subscription", (topic, "all")),
+            ("delete_topic", (topic,)),
+            ("delete_queue", (queue,)),
+        ]
+        with fault(broker, "no-manage"):
+            for call, args in calls:
                 with pytest.raises(HttpResponseError) as caught:
                     await getattr(admin, call)(*args)
-                assert caught.value.status_code == 500
-        await sdk.send(queue, ServiceBusMessage("x"))
-        assert len(await sdk.receive(queue, 1)) == 1
-    async with sdk.admin() as admin:
-        assert (await admin.get_queue(queue)).name == queue
+                assert caught.value.status_code == 500, call
+            for listing in ("list_queues", "list_topics"):
+                with pytest.raises(HttpResponseError):
+                    await admin.collect(listing)
+            await sdk.send(queue, ServiceBusMessage("x"))
+            assert len(await sdk.receive(queue, 1)) == 1
+        assert "new" not in [each.name for each in await admin.collect("list_queues")]
+        assert [each.name for each in await admin.collect("list_subscriptions", topic)] == ["all"]
+        assert (await admin.get_queue(queue)).max_delivery_count == 10
+        assert (await admin.get_topic(topic)).default_message_time_to_live != datetime.timedelta(hours=1)
+        assert (await admin.get_subscription(topic, "all")).max_delivery_count == 10
+        assert [each.name for each in await admin.collect("list_rules", topic, "all")] == ["$Default"]
+        assert isinstance((await admin.get_rule(topic, "all", "$Default")).filter, TrueRuleFilter)
+        await admin.update_queue(descriptions[0])
+        assert (await admin.get_queue(queue)).max_delivery_count == 3
 
 
 async def test_p46_cannot_contact_the_service(sdk: Sdk, broker: Broker) -> None:

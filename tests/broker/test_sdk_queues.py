@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import uuid
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -323,9 +324,23 @@ async def test_names_are_matched_in_any_case(sdk: Sdk) -> None:
 
 async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_load(sdk: Sdk) -> None:
     queue = await sdk.queue()
-    await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(200)])
-    halves = await asyncio.gather(*(sdk.receive(queue, 200, wait=2) for _ in range(3)))
-    assert sorted(int(str(m)) for half in halves for m in half) == list(range(200))
+    await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(120)])
+    got: list[list[int]] = [[], [], []]
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(sdk.client())
+        receivers = [await stack.enter_async_context(client.get_queue_receiver(queue)) for _ in got]
+        # In turns, so that none can be quicker than another: each asks for ten while there is enough for all.
+        for _ in range(4):
+            rounds = await asyncio.gather(
+                *(each.receive_messages(max_message_count=10, max_wait_time=5) for each in receivers)
+            )
+            for receiver, mine, messages in zip(receivers, got, rounds, strict=True):
+                assert messages, f"one of the receivers got nothing: {[len(each) for each in got]}"
+                mine += [int(str(message)) for message in messages]
+                for message in messages:
+                    await receiver.complete_message(message)
+    rest = [int(str(message)) for message in await sdk.receive(queue, 120, wait=1)]
+    assert sorted([*rest, *(each for mine in got for each in mine)]) == list(range(120)), "each goes to one of them"
 
 
 async def test_many_senders_at_once(sdk: Sdk) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from ..broker.broker_process import BrokerProcess
+from ..pairing.silent_proxy import SilentProxy
 from .scenarios import in_both_apis
-from .world import SHORT, Pair, World
+from .world import AT_ONCE, SHORT, Pair, World
 
 
 @in_both_apis()
@@ -15,6 +16,35 @@ async def test_p50_kill_9_of_the_primary_under_load(world: World) -> None:
         await asyncio.to_thread(process.start)
         world.primary = process
         await drill(world, process)
+
+
+@in_both_apis()
+async def test_p50_the_network_between_one_client_and_the_primary_is_gone(world: World) -> None:
+    """The primary serves everyone else, so the syphon of another application brings home what the one client diverts
+    while that one is still failed over."""
+    queue = await world.queue()
+    with SilentProxy(world.primary.port) as network:
+        behind = world.primary.connection_string.replace(f":{world.primary.port}", f":{network.port}")
+        async with (
+            world.pair(enable_syphon=True, syphon_engine="in-process") as other,
+            world.pair(primary=behind, sdk=AT_ONCE, **SHORT) as cut_off,
+        ):
+            await cut_off.deliver(queue, world.message())
+            network.fall_silent()
+            network.cut()
+            for count in (2, 3, 4):
+                await cut_off.deliver(queue, world.message())
+                assert cut_off.state(queue) == "FAILED_OVER"
+                await world.until_home(queue, count)
+                assert cut_off.state(queue) == "FAILED_OVER", "it is home already"
+            await other.deliver(queue, world.message())
+            assert other.state(queue) == "HEALTHY"
+            assert other.named("StateChanged") == []
+            network.speak_again()
+            await cut_off.until_state(queue, "HEALTHY", within=30)
+            await cut_off.deliver(queue, world.message())
+            await world.until_drained()
+    assert len((await world.nothing_lost(home=True)).home) == 6
 
 
 async def drill(world: World, process: BrokerProcess) -> None:

@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import TryBacklog, TryPrimary, Wait
+from pairbus.pairing.dispatch import Sent, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.events import Announce, EntityThrottled, PingFailed, PingSucceeded, SendPing, StateChanged
 from pairbus.pairing.options import Settings
 from pairbus.pairing.states import EntityState, Route
@@ -339,3 +339,37 @@ def test_p24_busy_for_too_long_carries_the_refusal() -> None:
         if isinstance(command, Announce) and isinstance(command.event, StateChanged)
     ]
     assert (change.cause, change.error) == ("busy for too long", BUSY)
+
+
+def test_p50_the_whole_namespace_is_gone_for_hours() -> None:
+    """A message every ten seconds, to two entities, for eight hours: each is confirmed by the backlog, the primary is
+    asked by one ping a minute and entity, and when it answers both are back."""
+    made = coordinator(failover_interval=60.0, while_suspect="divert")
+    hours, entities, sent, pings = 8 * 3600, ("orders", "news"), 0, 0
+    for second in range(0, hours, 10):
+        now = T + second
+        made.tick(now)
+        for command in drained(made):
+            if isinstance(command, SendPing):
+                pings += 1
+                made.ping_failed(command.entity, now + 5.0, DOWN, False)
+        for entity in entities:
+            send = made.begin(entity, "s", now, 8.0)
+            action = send.step(now)
+            if isinstance(action, TryPrimary):
+                send.primary_failed(now, DOWN)
+                action = send.step(now)
+            assert isinstance(action, TryBacklog), (second, entity)
+            send.backlog_sent(now)
+            assert isinstance(send.step(now), Sent)
+            sent += 1
+    assert sent == 2 * hours / 10
+    assert pings == pytest.approx(2 * hours / 60, abs=8)
+    assert set(made.states().values()) == {F}
+    assert made._errors.keys() == set(entities), "what is kept does not grow with time"
+    made.tick(T + hours + 60.0)
+    for command in drained(made):
+        if isinstance(command, SendPing):
+            made.ping_succeeded(command.entity, T + hours + 60.0)
+    assert set(made.states().values()) == {H}
+    assert made.deadline is None

@@ -607,3 +607,14 @@ class TestLedger:
                 await until(lambda: engine.underway.left == 2)
         assert told == [orders]
         assert await pair.ids(news) == []
+
+
+async def test_p50_after_hours_in_the_backlog_all_comes_home(pair: Pair) -> None:
+    """By a clock that is moved: neither locks nor times to live have taken anything meanwhile."""
+    orders = await pair.destination("orders")
+    queues = await pair.backlog(0)
+    await pair.divert(0, [diverted(orders, f"m{i}", **{"x-ms-timetolive": 60_000}) for i in range(20)])
+    pair.clock.ahead += 8 * 3600.0
+    async with pair.running(queues) as engine:
+        await until(lambda: engine.progress.moved_count == 20 and not engine.underway.in_hand)
+    assert len(await pair.ids(orders)) == 20
