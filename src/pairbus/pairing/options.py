@@ -195,10 +195,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("busy_failover_after", _TIME + "0 to 3600 (60 minutes), or None", _or_none(_seconds(0, 3600)),
            "Server busy for longer than this counts as a failure. None: never.", "P24"),
     Option("assign_message_id", "True or False", _flag,
-           "Give every message without an id one before the first try, so that duplicate detection can remove the"
-           " second copy of a message whose outcome was unknown.", "P20"),
+           "Give every message without an id one before the first try, so that duplicate detection can remove"
+           " further copies of a message whose outcome was unknown.", "P20"),
     Option("check_aliases", "True or False", _flag,
-           "Refuse a message that carries a property of ours already, before it is sent anywhere.", "P29"),
+           "Refuse a message that carries an alias of ours (`x-ms-path` …) already, before it is sent anywhere. False:"
+           " it goes to the primary as it is, and loses its own aliases on the detour.", "P29"),
     Option("check_size", "True or False", _flag,
            "Warn, at the healthy send already, of a message that would be too large for the backlog.", "P30"),
     Option("count_backlog_time", "True or False", _flag,
