@@ -32,7 +32,6 @@ from . import connections
 from .arrow_rows import StreamWriter, batches, by_bytes
 from .noticeboard import Noticeboard
 from .options import DEAD_LETTER, FAIL, PATIENCE_S, Address, InvalidOption
-from .refused_rows import RefusedRows
 from .row_ids import RowIds
 from .schema import Lock, Outgoing, Unsendable, outgoing
 
@@ -44,6 +43,8 @@ CHUNK_BYTES: Final = 16 * 1024 * 1024
 MESSAGE_BYTES: Final = 400
 #: A row with less time than this left on its lock is left to it: its confirm would come too late.
 SPARE_S: Final = 1.0
+#: Messages that go by themselves to find out whether a destination takes any without a session.
+TRIALS: Final = 3
 REASON: Final = "refused by the destination"
 #: The sheet of the noticeboard on which a stream says what became of its rows.
 WRITTEN: Final = "written"
@@ -275,6 +276,8 @@ class _Sending:
         self.sent = Sent()
         self._file = None
         if writer.refused_path is not None:
+            from .refused_rows import RefusedRows  # which imports much, in every process of Spark's
+
             name = "-".join(filter(None, ("refused", task.query, task.batch, f"{task.partition:05}")))
             self._file = RefusedRows(writer.refused_path, name)
 
@@ -347,9 +350,11 @@ class _Sending:
 
     def _first_without_session(self, target: str, messages: list[Outgoing], refused: list[Refusal]) -> list[Outgoing]:
         """What is left to be sent when it is known whether the destination takes messages without a session. Only a
-        send tells, so the first such message goes by itself."""
-        rest = messages
-        while target not in self._without_session:
+        send tells, so the first such message goes by itself; the next one, where that is refused for another reason."""
+        rest = list(self._in_time(target, messages))
+        for _ in range(TRIALS):
+            if target in self._without_session:
+                break
             plain = [message for message in rest if message.company[0] is None]
             if not plain:
                 break
