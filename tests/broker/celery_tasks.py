@@ -1,4 +1,4 @@
-"""A Celery application on Kombu's `azureservicebus` transport, for test_celery_proof.py. Runs where Celery is installed.
+"""A Celery application on Kombu's `azureservicebus` transport for test_celery_proof.py, run where Celery is installed.
 
 That transport takes no port and no CA: a namespace is a name under `.net`, on 5671 and 443. Its channel is led to the
 broker by the connection string alone (PAIRBUS_NAMESPACE); all else is Kombu's and Celery's.
