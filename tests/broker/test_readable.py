@@ -52,7 +52,8 @@ SIMPLE: dict[str, Any] = {
     "map": {"a": {"b": 1}}, "described": Described(ULong(1), "x"), "array": Array.of(0x71, [Int(1), Int(2)]),
     "least time": Timestamp(-(2**63)), "last time": Timestamp(2**63 - 1),
 }  # fmt: skip
-UNKNOWN = {"char": b"\x73\x00\x00\x00a", "decimal32": b"\x74\x22\x50\x00\x01", "decimal64": b"\x84" + bytes(8)}
+#: What azure-servicebus can't decode.
+UNDECODED = {"char": b"\x73\x00\x00\x00a", "decimal32": b"\x74\x22\x50\x00\x01", "decimal64": b"\x84" + bytes(8)}
 
 
 def message(**properties: Any) -> bytes:
@@ -136,11 +137,6 @@ def refused() -> dict[str, bytes]:
         "a symbolic descriptor of the body": message() + b"\x00\xa3\x10amqp:data:binary\xa0\x01x",
         "text that is none": message(subject=None) + in_map(0x74, b"\xa1\x01a", b"\xa1\x02\xff\xfe") + DATA,
     }
-    for name, raw in UNKNOWN.items():
-        table |= dict(everywhere(name, raw))
-        table |= dict(everywhere(f"{name} in a list", b"\xc0" + bytes((len(raw) + 1, 1)) + raw))
-        array = b"\xe0" + bytes((len(raw) + 1, 1)) + raw
-        table |= dict(everywhere(f"{name} in an array", array))
     for ms in set(TIMES) - set(IN_TIME):
         table[f"creation-time {ms}"] = message(creation_time=ms) + DATA
         table[f"absolute-expiry-time {ms}"] = message(absolute_expiry_time=ms) + DATA
@@ -163,12 +159,11 @@ def test_what_some_receiver_could_not_read_is_refused_with_a_reason(payload: byt
     assert len(error.value.description) > 20
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_who_settles_can_add_nothing_unreadable_either(name: str) -> None:
-    value = decode(UNKNOWN[name])[0]
-    for properties in ({"a": value}, {"a": [value]}, {"a": {"b": Described(ULong(1), value)}}):
-        with pytest.raises(AmqpError, match=name):
-            pack_changes(None, properties)
+@pytest.mark.parametrize("raw", UNDECODED.values(), ids=UNDECODED)
+def test_every_type_of_amqp_is_taken_though_the_sdk_cannot_decode_it(raw: bytes) -> None:
+    for payload in dict(everywhere("it", raw)).values():
+        assert take_in(payload, lambda: "id") is not None
+    assert pack_changes(None, {"a": decode(raw)[0]}) is not None
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +253,7 @@ async def test_refusals_reach_the_sender_and_leave_its_link_alone(served: Namesp
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on the broker takes what earlier versions took."""
-    for name in ("check_time", "check_sections", "check_decoded", "check_value"):
+    for name in ("check_time", "check_sections", "check_value"):
         monkeypatch.setattr(content, name, lambda *_: None)
 
 

@@ -30,7 +30,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Symbol, Timestamp
 
-from .readable import TIME_MS_MAX, TIME_MS_MIN, check_decoded, check_sections, check_time, check_value
+from .readable import TIME_MS_MAX, TIME_MS_MIN, check_sections, check_time, check_value
 from .records import PAIRS_MAX
 
 #: What a paired client probes with (P31, P32).
@@ -106,7 +106,7 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
             check_time("absolute-expiry-time", properties.absolute_expiry_time)
             has_id = properties.message_id is not None
     if s.application_properties is not None:
-        check_decoded(read_application_properties(payload, s))
+        read_application_properties(payload, s)  # raises where it is not sound
     check_sections(payload, s)
     header, ttl_ms = _NO_FIELDS if s.header is None else _header_fields(payload[s.header[0] : s.header[1]])
     # A slice of all of it is the very same object.
@@ -423,7 +423,6 @@ def pack_changes(old: bytes | None, properties: Mapping[Any, Any]) -> bytes | No
     for key, value in properties.items():
         if not isinstance(key, str):
             raise AmqpError(f"A property's name is a string, not {type(key).__name__}.", INVALID_FIELD)
-        check_decoded(value)
         changes[str(key)] = value
     packed = encode(changes)
     if len(packed) > CHANGES_BYTES_MAX:
