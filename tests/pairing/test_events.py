@@ -33,7 +33,8 @@ def test_p23_every_event_is_one_and_carries_no_time() -> None:
 
 
 def test_a_state_change_reads_well() -> None:
-    event = StateChanged("orders", EntityState.HEALTHY, EntityState.SUSPECT, "send failed")
+    event = StateChanged("orders", EntityState.HEALTHY, EntityState.SUSPECT, "send failed", TimeoutError("no answer"))
     assert repr(event) == (
-        "StateChanged(entity='orders', previous=EntityState.HEALTHY, state=EntityState.SUSPECT, cause='send failed')"
+        "StateChanged(entity='orders', previous=EntityState.HEALTHY, state=EntityState.SUSPECT, cause='send failed', "
+        "error=TimeoutError('no answer'))"
     )
