@@ -10,6 +10,7 @@ import pytest
 
 from pairbus.broker import certificates
 from pairbus.broker.http_server import HttpLimits, HttpProtocol, Request, Response, Switch
+from pairbus.broker.strangers import TOTAL_BYTES_MAX, Strangers
 
 QUICK = HttpLimits(header_bytes_max=2000, body_bytes_max=1000, idle_s=0.2, request_s=0.2, linger_s=0.2)
 
@@ -19,11 +20,11 @@ async def echo(request: Request) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def server(handler=echo, limits=HttpLimits(), **options):  # noqa: B008
+async def server(handler=echo, limits=HttpLimits(), strangers=None, **options):  # noqa: B008
     made = []
 
     def factory():
-        made.append(HttpProtocol(handler, limits, lambda: 1_700_000_000.0))
+        made.append(HttpProtocol(handler, limits, lambda: 1_700_000_000.0, strangers))
         return made[-1]
 
     listening = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0, **options)
@@ -412,3 +413,30 @@ async def test_over_tls(tmp_path):
             writer.write(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000)
             assert (await answer(reader))[2] == b"x" * 300_000
     assert seen == [True]
+
+
+async def test_all_requests_that_are_not_answered_yet_share_one_budget():
+    """Whose they are is known when they are whole: thousands of half bodies would take gigabytes."""
+    strangers = Strangers()
+    half = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 999_999
+    async with server(strangers=strangers) as (port, made), contextlib.AsyncExitStack() as stack:
+        refused = []
+        while not refused:
+            reader, writer = await stack.enter_async_context(client(port))
+            writer.write(half)
+            await writer.drain()
+            before = strangers.held_bytes
+            while strangers.held_bytes < before + 999_999 and not refused:  # until it has come, or was refused
+                await asyncio.sleep(0)
+                refused = [protocol for protocol in made if protocol._draining]
+            assert strangers.held_bytes <= TOTAL_BYTES_MAX
+        assert 40 <= len(made) <= 51
+        status, _, body = await answer(reader)
+        assert (status, b"together" in body) == (503, True)
+        await stack.aclose()
+        async with client(port) as (reader, writer):
+            while strangers.held_bytes >= 999_999:
+                await asyncio.sleep(0)
+            writer.write(half + b"x")
+            assert (await answer(reader))[0] == 200
+            assert strangers.held_bytes == 0, "an answered request holds nothing"

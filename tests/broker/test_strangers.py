@@ -226,7 +226,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         assert "No token was put" in await stranger.until_closed()
         await until(lambda: len(host.connections) == 2)
         assert broker.strangers.held_bytes == 0
-        assert "pairbus_tokenless_bytes 0" in broker.metrics.exposition()
+        assert "pairbus_tokenless_bytes 0" in broker.metrics.exposition("contoso")
 
 
 @pytest.mark.slow

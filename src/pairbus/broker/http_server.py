@@ -19,10 +19,14 @@ from typing import cast
 
 import h11
 
+from .strangers import Strangers
+
 log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 1024 * 1024
+#: What may come at once, of the next request too: a read of asyncio's.
+_READ_BYTES_MAX = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,17 @@ DEFAULT_LIMITS = HttpLimits()
 
 class HttpProtocol(asyncio.Protocol):
     def __init__(
-        self, handler: Handler, limits: HttpLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.time
+        self,
+        handler: Handler,
+        limits: HttpLimits = DEFAULT_LIMITS,
+        clock: Callable[[], float] = time.time,
+        strangers: Strangers | None = None,
     ) -> None:
+        """`strangers` hears what is held for each request until it is answered."""
         self._handler = handler
         self._limits = limits
         self._clock = clock
+        self._strangers = Strangers() if strangers is None else strangers
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes_max)
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
@@ -94,8 +104,10 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._set_timer(self._limits.idle_s)
+        self._account()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._strangers.release(self)
         self._closed = True
         self._set_timer(None)
         if self._task is not None:
@@ -109,6 +121,17 @@ class HttpProtocol(asyncio.Protocol):
             self._set_timer(self._limits.request_s)
         self._h11.receive_data(data)
         self._advance()
+        self._account()
+
+    def _account(self) -> None:
+        """Tells what is held for a request that is not answered; where all hold too much together, it is refused."""
+        if self._closed or self._draining:
+            return
+        size = len(self._body) + len(self._h11.trailing_data[0])
+        size_max = self._limits.header_bytes_max + self._limits.body_bytes_max + _READ_BYTES_MAX
+        refusal = self._strangers.hold(self, self._secure(), size, size_max)
+        if refusal is not None:
+            self._refuse(503, refusal.description)
 
     def eof_received(self) -> bool:
         if self._closed or self._draining:
@@ -215,6 +238,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.abort()
             return
         self._started = False
+        self._strangers.release(self)
         self._set_timer(self._limits.idle_s)
         self._respond(response, head=request.method == "HEAD")
         self._next_cycle()
@@ -224,6 +248,7 @@ class HttpProtocol(asyncio.Protocol):
         reason = HTTPStatus.SWITCHING_PROTOCOLS.phrase
         self._write(h11.InformationalResponse(status_code=101, headers=list(switch.headers.items()), reason=reason))
         self._closed = True
+        self._strangers.release(self)
         self._set_timer(None)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -251,6 +276,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.resume_reading()
         if waiting:
             self._advance()
+            self._account()
 
     def _refuse(self, status: int, text: str) -> None:
         """Answer what can't be read as a request, and end: what follows it on the wire has no meaning any more."""
@@ -261,6 +287,8 @@ class HttpProtocol(asyncio.Protocol):
             self._respond(Response(status, headers, text.encode() + b"\n"), head=head)
         # Closing over unread bytes would reset the connection, and the peer might never see the answer.
         self._draining = True
+        self._body.clear()
+        self._strangers.release(self)
         self._set_timer(self._limits.linger_s)
 
     def _respond(self, response: Response, *, head: bool) -> None:

@@ -97,7 +97,7 @@ class NamespaceServer:
             broker.host,
             plan.ports or (0,),
             lambda: AmqpConnection(self),
-            lambda: HttpProtocol(self._answer_http),
+            lambda: HttpProtocol(self._answer_http, strangers=self.strangers),
             broker.certificates.server_context(),
         )
         self._admin: AdminApi

@@ -1,7 +1,8 @@
 """What connections that have shown no token may take: how many bytes each, and all of them together.
 
 Pure. A connection reports what it holds whenever that changes; the answer is None, or why it has to go. One budget is
-shared by all namespaces of a broker: it protects the process.
+shared by all namespaces of a broker: it protects the process. A request over HTTP brings its token along, and is a
+stranger's until it has been answered.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Strangers:
     def __repr__(self) -> str:
         return f"<Strangers: {len(self._held)} hold {self.held_bytes} of {TOTAL_BYTES_MAX} bytes>"
 
-    def hold(self, who: object, is_secure: bool, size: int) -> Refusal | None:
+    def hold(self, who: object, is_secure: bool, size: int, each_bytes_max: int = EACH_BYTES_MAX) -> Refusal | None:
         """`size`: what it holds now besides its objects."""
-        if size > EACH_BYTES_MAX:
-            text = f"A connection that has put no token may hold {EACH_BYTES_MAX} bytes; this one holds {size}."
+        if size > each_bytes_max:
+            text = f"A connection that has put no token may hold {each_bytes_max} bytes; this one holds {size}."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         size += TLS_BYTES if is_secure else CONNECTION_BYTES
         held = self.held_bytes - self._held.get(who, 0) + size
