@@ -295,6 +295,26 @@ def test_a_warm_up_is_one_batch_and_its_end(syphon: SparkSyphon, monkeypatch: py
     syphon._folder.mkdir()  # the fixture removes it
 
 
+@pytest.mark.parametrize("is_starting", [False, True])
+def test_p44_a_stop_before_spark_has_started_starts_no_query(
+    monkeypatch: pytest.MonkeyPatch, is_starting: bool
+) -> None:
+    stopped = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], on_running=lambda: pytest.fail("it runs"))
+    begun: list[str] = []
+
+    def session() -> None:
+        begun.append("session")
+        stopped.stop()
+
+    monkeypatch.setattr(stopped, "_session", session)
+    monkeypatch.setattr(stopped, "_query", lambda spark: begun.append("query"))
+    if not is_starting:
+        stopped.stop()
+    assert stopped.run() == []
+    assert begun == (["session"] if is_starting else []), "nor a JVM for who has no use for it any more"
+    assert not stopped._folder.exists()
+
+
 def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
     """An executor that dies takes with it what it knew; the next attempt at its task tells that there was one."""
     ledger = LedgerWriter(tmp_path, "syphon")

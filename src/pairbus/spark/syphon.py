@@ -189,7 +189,7 @@ class SparkSyphon:
                     return []
             if self._drain and self._is_empty(looking):  # then no JVM either
                 return []
-            while True:
+            while not self._stop.is_set():
                 try:
                     return self._keep_running(self._session(), looking)
                 except Exception as error:
@@ -204,9 +204,9 @@ class SparkSyphon:
                     self._board.lower_flag(STOP)
                     self._source_stopped = False
                     _log.warning("Spark's driver died (%s); started again in %.0f s", _first_line(error), delay)
-                    if self._stop.wait(delay):
-                        return []
+                    self._stop.wait(delay)
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
+            return []
         finally:
             looking.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
