@@ -1,5 +1,5 @@
 """Runs where the driver is: `python -m tests.spark.cluster_driver HOST MASTER DATA`. Two namespaces on HOST, a backlog,
-and `pairbus syphon --drain` on the cluster; prints what came home, and where tasks with a Python file of ours ran."""
+and `pairbus syphon --drain` on the cluster, with a Python file for its executors; prints what came home."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from pairbus.broker import serve_sync
-from pairbus.spark import session
 
 from .conftest import wire
 from .fault_scene import Scene
@@ -35,22 +34,8 @@ def main(host: str, master: str, data: Path) -> None:
         with wire(secondary) as client:
             left = sum(len(client.peek(each)) for each in scene.backlog)
         home = scene.home()
-    conf = {**dict(each.split("=") for each in given), "spark.submit.pyFiles": str(module)}
-    spark = session(master, conf=conf)
-
-    def where(_: int) -> tuple[str, str]:
-        import socket
-
-        import brought_along  # type: ignore[import-not-found]
-
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return probe.getsockname()[0], brought_along.WORD
-
-    ran = spark.sparkContext.parallelize(range(2), 2).map(where).collect()
-    spark.stop()
     found = {"code": ended.returncode, "err": ended.stderr[-2000:], "out": ended.stdout.splitlines()[-1:]}
-    print(json.dumps({**found, "left": left, "home": home, "ran": ran}))
+    print(json.dumps({**found, "left": left, "home": home}))
 
 
 if __name__ == "__main__":
