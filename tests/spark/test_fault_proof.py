@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from pairbus import ServiceBusClient
 from pairbus.broker import Broker, serve_sync
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from tests.broker.broker_process import BrokerProcess
+from tests.e2e.world import GRACE_S
 
 from .fault_scene import (
     MOMENTS,
@@ -126,6 +128,24 @@ def test_p40_p41_one_destination_of_three_is_dead_and_the_checkpoint_is_lost(
     with running(spark, scene, checkpoint=str(checkpoint)):
         scene.until_drained()
     scene.settle_accounts()
+
+
+def test_p44_closing_takes_at_most_five_seconds_while_spark_is_in_a_batch(spark: Any, scene: Scene) -> None:
+    """That batch can't end: what it holds is left to its locks, and the query is gone."""
+    ends = scene.primary.connection_string, scene.secondary.connection_string
+    options = {"primary_name": scene.name, "backlog_queue_count": len(scene.backlog), "manage": False}
+    client = ServiceBusClient.paired(*ends, **options, enable_syphon=True, syphon_spark=spark)
+    try:
+        with scene.held("before send", 24) as in_flight:
+            begun = time.monotonic()
+            client.close()
+            assert time.monotonic() - begun < 5.0 + GRACE_S
+            until(lambda: not spark.streams.active, 30, lambda: spark.streams.active)
+    finally:
+        client.close()
+    scene.expire_locks()
+    assert running(spark, scene, drain=True).wait(120) == []
+    scene.settle_accounts(in_flight)
 
 
 def test_p39_two_syphons_at_once_one_of_each_engine(spark: Any, scene: Scene) -> None:
