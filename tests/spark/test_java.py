@@ -60,3 +60,14 @@ def test_without_java_on_the_machine_the_packaged_one_runs_and_the_option_is_dro
     assert parse_version(ran.stderr) == 21
     assert "incubator" not in ran.stderr
     assert os.stat(home).st_mode & 0o077 == 0
+
+
+def test_a_process_that_inherits_our_wrapper_as_its_java_home_wraps_what_is_in_it(tmp_path: Path) -> None:
+    """A `setsid` within a `setsid` would go on in the background: Spark's launcher would find no answer."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'version \"17.0\"' >&2\nexit 3\n")
+    java.chmod(0o700)
+    outer = java_home({**os.environ, "JAVA_HOME": str(tmp_path)})
+    inner = java_home({**os.environ, "JAVA_HOME": str(outer)})
+    assert subprocess.run([str(inner / "bin" / "java")], capture_output=True).returncode == 3

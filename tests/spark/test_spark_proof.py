@@ -223,12 +223,14 @@ def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
         brings_home(0, 10)
         admin.create_queue(BACKLOG[1])
         brings_home(1, 20)
-        begun = spark.streams.active[0].runId
+        (query,) = running._inner._spark.streams.active  # in a session beside ours
+        begun = query.runId
         admin.delete_queue(BACKLOG[1])
         make_queue(pair.secondary, BACKLOG[2])
         brings_home(2, 30)
         brings_home(0, 5)
-        assert spark.streams.active[0].runId == begun, "the query was not disturbed"
+        (query,) = running._inner._spark.streams.active
+        assert query.runId == begun, "the query was not disturbed"
         assert running.report().waiting_for is None
     assert all(peeked(pair.secondary, BACKLOG[index]) == [] for index in (0, 2))
 

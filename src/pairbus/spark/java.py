@@ -23,6 +23,8 @@ from pairbus.errors import PairbusError
 VERSIONS: Final = (17, 21)
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
+#: In a wrapper: a link to the home that it wraps.
+_INNER: Final = "wrapped"
 
 
 class JavaNotFound(PairbusError):
@@ -89,9 +91,12 @@ def _packaged() -> Path | None:
 
 
 def _wrapped(home: Path) -> Path:
-    """A home of its own for this process, whose `java` starts the given one without the option."""
+    """A home of its own for this process, whose `java` starts the given one without the option. Processes that we start
+    inherit it as JAVA_HOME: of a wrapper they wrap what is in it, as only one `setsid` stays in the foreground."""
+    home = (home / _INNER).resolve() if (home / _INNER).is_symlink() else home
     folder = Path(tempfile.mkdtemp(prefix="pairbus-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / _INNER).symlink_to(home)
     (folder / "bin").mkdir()
     wrapper = folder / "bin" / "java"
     start = f"'{home / 'bin' / 'java'}' \"$@\"\n"
