@@ -163,7 +163,7 @@ async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as
     queue = await world.queue()
     async with world.pair(backlog_queue_count=3, sdk=AT_ONCE) as pair:
         await pair.client.force_failover(queue, hold=True)
-        async with world.fault("no-send", namespace=world.secondary.name):
+        async with world.fault("no-send", entity=queue), world.fault("no-send", namespace=world.secondary.name):
             error = await pair.refuse(queue, world.message(), error=BacklogUnavailableError, match="3")
             assert isinstance(error.__cause__ or error.__context__, ServiceBusError), "the last error is inside"
             await pair.refuse(queue, *world.messages(3), error=ServiceBusError)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -227,20 +227,26 @@ async def test_p44_between_restarts_there_is_nothing_to_wait_for(pair: Pair, mon
 async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """As while Spark starts, which nothing interrupts. Half of a second is left for the rest of the client."""
-    made = HostedSyphon if kind == "in-process" else pytest.importorskip("pairbus.spark.hosting").HostedSyphon
+    """As in a batch that nothing interrupts. Half of a second is left for the rest of the client."""
+    spark_hosting = pytest.importorskip("pairbus.spark.hosting") if kind == "spark" else None
+    made = HostedSyphon if spark_hosting is None else spark_hosting.HostedSyphon
 
     class Stuck:
-        def __init__(self, *_: Any, **__: Any) -> None:
+        def __init__(self, *_: Any, on_running: Callable[[], None] = lambda: None, **__: Any) -> None:
             self.is_stopped = False
+            self._on_running = on_running
 
         def stop(self) -> None:
             self.is_stopped = True
 
         async def run(self) -> None:
+            self._on_running()
             await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(made, "make_engine", Stuck)
+    if spark_hosting is None:
+        monkeypatch.setattr(made, "make_engine", Stuck)
+    else:
+        monkeypatch.setattr(spark_hosting, "SparkEngine", Stuck)
     waits = list[float]()
     wait = asyncio.wait
 

@@ -304,6 +304,9 @@ class PairingOptions(TypedDict, total=False):
     count_backlog_time: bool
     mark_diverted: bool
     syphon_engine: Literal["spark", "in-process"]
+    syphon_spark: Any
+    syphon_master: str | None
+    syphon_checkpoint: str | Path | None
     fault_partner: bool
     ledger: str | Path | None
 
