@@ -25,7 +25,7 @@ class FakeInner(FakeHalf):
                 await done
         self._succeeded()
 
-    async def open(self, timeout_s: float) -> None:
+    async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         await self._answer("open", None, timeout_s)
 
     async def send(self, message: Any, timeout_s: float) -> None:

@@ -28,11 +28,13 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.aio import inner as inner_module
 from pairbus.aio.inner import InnerSender
 from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing import budget
 from pairbus.pairing.errors import ForkedClientError, NotTriedError
 from pairbus.testing import fault
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, sdk_client, takes, unused_port
 from ..pairing.silent_proxy import SilentProxy
+from .stage import wait_until
 
 FAR = datetime.datetime(2100, 1, 1)
 
@@ -171,6 +173,79 @@ async def test_p19_a_silent_tls_peer_costs_the_time_granted(rig: Rig, transport:
     sender = rig.sender(transport, rig.proxy("bytes", size).port)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         await sender.send(hello(), 0.3)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_p13_an_opening_goes_on_for_the_next_call(rig: Rig, transport: str) -> None:
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(transport, network.port)
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError, match=r"is not open after 0\.\d s, and the next send"):
+        await sender.open(0.2, 30)
+    assert not sender.is_open
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError):
+        await sender.send(hello(), 0.2)
+    await sender.send(hello(), 10)
+    assert sender.is_open
+    assert sender.max_message_size == 262_144
+    assert network.accepted == 1
+    assert await rig.drain() == ["hello"]
+
+
+async def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_queue(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "OPENING_S", 0.6)
+    network = rig.proxy("accept")
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.2, budget.opening_goes_on(0.2))
+    with takes(0, 1), pytest.raises(OperationTimeoutError) as told:
+        await sender.open(1, 0)
+    assert not isinstance(told.value, NotTriedError)
+    with pytest.raises(OperationTimeoutError) as told:
+        await sender.open(0.2, 5)  # another opening, but there should have been a link long ago
+    assert not isinstance(told.value, NotTriedError)
+    network.speak_again()
+    network.cut()
+    with contextlib.suppress(ServiceBusError):  # that it was cut off may be news
+        await sender.open(5, 5)
+    await sender.send(hello(), 5)
+    assert await rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("point", ["accept", "delay"])
+async def test_p13_closing_ends_an_opening_under_way(rig: Rig, point: str) -> None:
+    network = rig.proxy(point, 0.2)
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.1, 60)
+    with takes(0, 2):
+        await sender.close()
+    assert await wait_until(lambda: network.closed_by_client == 1)
+    with pytest.raises(ValueError, match="closed"):
+        await sender.send(hello(), 1)
+
+
+async def test_p13_closing_ends_a_call_that_waits_for_an_opening(rig: Rig) -> None:
+    sender = rig.sender(port=rig.proxy("accept").port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.1, 60)
+    waiting = asyncio.ensure_future(sender.send(hello(), 60))
+    assert await wait_until(sender._lock.locked)
+    await sender.close(0.1)
+    with pytest.raises(ValueError, match="closed"):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_p13_an_opening_goes_on_after_its_caller_was_cancelled(rig: Rig) -> None:
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(port=network.port)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sender.open(5, 5), 0.2)
+    await sender.send(hello(), 10)
+    assert network.accepted == 1
+    assert await rig.drain() == ["hello"]
 
 
 async def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:

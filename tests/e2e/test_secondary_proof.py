@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.errors import AlreadyPaired, BacklogUnavailableError, PairingError, PairingFailed
 
+from ..pairing.silent_proxy import SilentProxy
 from .account import ids
 from .scenarios import in_both_apis
 from .world import AT_ONCE, OTHER, SHORT, Pair, World
@@ -262,3 +263,24 @@ async def test_p6_what_cannot_be_paired_is_refused_with_a_clear_error(world: Wor
 async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) -> object:
     """A client that no pairing closes."""
     return (await stack.enter_async_context(world.face(client))).target
+
+
+@in_both_apis()
+async def test_p13_a_link_that_takes_longer_to_open_than_an_attempt_has_is_open_for_the_next(world: World) -> None:
+    """0.3 s away each way: opening a link takes longer than any queue's share of 4 s."""
+    queue = await world.queue()
+    with SilentProxy(world.secondary.port) as network:
+        behind = world.secondary.connection_string.replace(f":{world.secondary.port}", f":{network.port}")
+        async with (
+            world.fault("no-send", entity=queue),
+            world.pair(secondary=behind, backlog_queue_count=3, send_timeout=4, sdk=AT_ONCE) as pair,
+        ):
+            network.cut()
+            network.point, network.count = "delay", 0.3
+            early = [await pair.send(queue, world.message()) for _ in range(3)]
+            assert early[0].error is not None, "the secondary is not far away at all"
+            assert early[2].error is None
+            for _ in range(5):
+                await pair.deliver(queue, world.message())
+            assert pair.named("BacklogQueueEjected") == []
+    assert {each.message_id for each in await world.in_backlog()} == world.account.confirmed

@@ -43,6 +43,10 @@ class FakeHalf:
         self.max_message_size = self.max_batch_size = 262144
 
     @property
+    def is_open(self) -> bool:
+        return self.max_message_size > 0
+
+    @property
     def sent(self) -> list[Any]:
         return [argument for call, argument, _ in self.calls if call == "send"]
 

@@ -6,14 +6,17 @@ The connection stays up and the client's bytes are taken; what the broker answer
     SilentProxy(port, "bytes", 200)              after so many bytes (a TLS handshake in the middle of it)
     SilentProxy(port, "attach", 3)               before the third attach frame of a connection (not under TLS)
     SilentProxy(port, "drip", 0.02)              a byte every so often: alive, and never done
+    SilentProxy(port, "delay", 0.3)              far away: everything takes so long, each way
     SilentProxy(port)                            an honest proxy, until `fall_silent()` or `cut()`
 """
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 
 CODES = {
@@ -76,7 +79,7 @@ class SilentProxy:
 
     def _requests(self, client: socket.socket, server: socket.socket | None) -> None:
         try:
-            while data := client.recv(65536):
+            for data in self._arriving(client):
                 if server is not None:
                     server.sendall(data)
         except OSError:
@@ -86,13 +89,38 @@ class SilentProxy:
             if sock is not None:
                 drop(sock)
 
+    def _arriving(self, sock: socket.socket) -> Iterator[bytes]:
+        """What the socket has received; late, where that is wanted."""
+        if self.point != "delay":
+            while data := sock.recv(65536):
+                yield data
+            return
+        on_the_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+
+        def take() -> None:
+            data = b"-"
+            while data:
+                try:
+                    data = sock.recv(65536)
+                except OSError:
+                    data = b""
+                on_the_way.put((time.monotonic() + self.count, data))
+
+        threading.Thread(target=take, daemon=True).start()
+        while True:
+            due, data = on_the_way.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            if not data:
+                return
+            yield data
+
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         point, count = self.point, self.count
         passed = 0
         silent = False
         pending = b""
         try:
-            while data := server.recv(65536):
+            for data in self._arriving(server):
                 if silent or self._silent.is_set():
                     continue
                 if point == "drip":
@@ -103,7 +131,7 @@ class SilentProxy:
                     client.sendall(data[: max(0, int(count) - passed)])
                     passed += len(data)
                     silent = passed >= count
-                elif point:
+                elif point and point != "delay":
                     pending += data
                     while (size := frame_size(pending)) and not silent:
                         frame, pending = pending[:size], pending[size:]

@@ -29,6 +29,13 @@ def test_p19_no_chain_of_attempts_passes_the_end_and_the_last_has_a_share(
     assert now <= total
 
 
+def test_p13_an_opening_goes_on_until_it_would_tell_of_the_queue() -> None:
+    assert budget.opening_goes_on(1.5) == 8.5
+    assert budget.opening_goes_on(26.0) == 0.0
+    assert not budget.opening_tells(9.9)
+    assert budget.opening_tells(10.0)
+
+
 def test_p13_the_queues_leave_an_eighth_for_the_primary_or_half_of_what_is_left() -> None:
     assert budget.kept_for_primary(80.0, total=80.0) == 10.0
     assert budget.kept_for_primary(12.0, total=80.0) == 6.0

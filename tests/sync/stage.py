@@ -22,7 +22,7 @@ class FakeInner(FakeHalf):
             answer()
         self._succeeded()
 
-    def open(self, timeout_s: float) -> None:
+    def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         self._answer("open", None, timeout_s)
 
     def send(self, message: Any, timeout_s: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing.errors import NotTriedError
 from pairbus.sync import fork
 from pairbus.sync.inner import InnerSender
 from pairbus.sync.receiver import PairedReceiver
@@ -267,3 +268,17 @@ def test_a_client_that_was_never_opened_works_in_the_child(pairbus_broker: Broke
         in_child(lambda: sender.send(ServiceBusMessage("child"), 5))
         sender.send(ServiceBusMessage("parent"), 5)
     assert drain(server, queue) == ["child", "parent"]
+
+
+def test_a_fork_while_a_link_is_being_opened_leaves_the_opening_to_the_parent(
+    pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str
+) -> None:
+    proxy.point, proxy.count = "delay", 0.1
+    client = sdk_client(ServiceBusClient, "plain", pairbus_namespace, proxy.port)
+    with client, inner(client, queue) as sender:
+        with pytest.raises(NotTriedError):
+            sender.open(0.2, 30)
+        in_child(lambda: sender.send(ServiceBusMessage("child"), 10))
+        sender.send(ServiceBusMessage("parent"), 10)
+        assert proxy.accepted == 2
+    assert drain(pairbus_namespace, queue) == ["child", "parent"]

@@ -2,7 +2,8 @@
 
 Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs in
 the caller's task under a time-out. Opening runs in a task of its own, since a cancelled opening first clears up, on a
-connection that may be hung; the caller leaves it behind at the deadline.
+connection that may be hung; the caller leaves it behind at the deadline. An opening that was asked for as such (`open`)
+may go on past it: the next call waits for it, rather than begin anew (P13).
 
 After a time-out, a cancelled call or a lost connection the SDK sender is thrown away and closed in the background,
 never in the caller's time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries
@@ -59,15 +60,23 @@ class InnerSender:
         self._entity = entity
         self._lock = asyncio.Lock()
         self._guarded: _Guarded | None = None
+        # What may open a link, under way: of the call that has the lock, or an opening that has outlived its call.
         self._opening: asyncio.Task[Any] | None = None
+        # Since when there should be a link and is none.
+        self._wanted_since: float | None = None
         self._closed = False
         self.max_message_size = 0
         self.max_batch_size = 0
         self._process = os.getpid()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self._guarded and self._guarded.is_open() else "not open"
+        state = "closed" if self._closed else "open" if self.is_open else "not open"
         return f"<InnerSender {self._entity or '?'}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and guarded.is_open()
 
     async def send(self, message: Any, timeout_s: float) -> None:
         await self._do(_send, message, timeout_s)
@@ -81,9 +90,10 @@ class InnerSender:
     async def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
         return await self._do(_create_batch, max_size_in_bytes, timeout_s)
 
-    async def open(self, timeout_s: float) -> None:
-        """Opens the link if it is not open, for whoever wants to know before the first send."""
-        await self._do(_open, None, timeout_s)
+    async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+        """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
+        goes on being opened for so long; meanwhile every call waits for it."""
+        await self._do(_open, goes_on_s, timeout_s, goes_on_s)
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -91,6 +101,7 @@ class InnerSender:
         try:
             async with asyncio.timeout(timeout_s), self._lock:
                 guarded, self._guarded = self._guarded, None
+                opening, self._opening = self._opening, None
         except TimeoutError:  # a call hangs: it is ended, and throws the sender away itself
             if self._opening is not None:
                 self._opening.cancel()
@@ -98,9 +109,10 @@ class InnerSender:
                 self._guarded.abort()
             return
         if guarded is not None:
-            await asyncio.wait({guarded.throw_away()}, timeout=timeout_s)
+            closing = guarded.throw_away() if opening is None or opening.done() else guarded.abandon(opening)
+            await asyncio.wait({closing}, timeout=timeout_s)
 
-    async def _do(self, operation: _Operation[T], argument: Any, timeout_s: float) -> T:
+    async def _do(self, operation: _Operation[T], argument: Any, timeout_s: float, goes_on_s: float = 0.0) -> T:
         if os.getpid() != self._process:
             raise sdk.forked(self._entity)
         timeout_s = min(timeout_s, LONGEST_S)
@@ -121,6 +133,8 @@ class InnerSender:
         try:
             if self._closed:
                 raise ValueError(_CLOSED)
+            if self._opening is not None and self._guarded is not None:
+                await self._await_opening(self._opening, self._guarded, deadline)
             lost: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_open():
@@ -133,12 +147,48 @@ class InnerSender:
                     if sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return await self._by_errand(operation, argument, deadline, lost, timeout_s)
+            return await self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
         finally:
             lock.release()
 
+    async def _await_opening(self, opening: asyncio.Task[Any], guarded: _Guarded, deadline: float) -> None:
+        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        is_news = not opening.done()
+        await asyncio.wait({opening}, timeout=max(0.0, deadline + GRACE_S - asyncio.get_running_loop().time()))
+        if not opening.done() or opening.cancelled():
+            if self._closed or opening.cancelled():
+                self._end_opening(opening, guarded)
+            if self._closed:
+                raise ValueError(_CLOSED)
+            raise guarded.refusal or self._not_open_yet()
+        self._opening = None
+        error = opening.exception()
+        if error is None:
+            self._opened(guarded)
+            return
+        if sdk.spoils(error):
+            self._discard(guarded)
+        if is_news:
+            raise error
+
+    def _end_opening(self, opening: asyncio.Task[Any], guarded: _Guarded) -> None:
+        """Its time is over, or it was cancelled."""
+        if self._opening is opening:
+            self._opening = self._guarded = None
+            guarded.abandon(opening)
+
+    def _not_open_yet(self) -> OperationTimeoutError:
+        now = asyncio.get_running_loop().time()
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
+
     async def _by_errand(
-        self, operation: _Operation[T], argument: Any, deadline: float, lost: ServiceBusError | None, timeout_s: float
+        self,
+        operation: _Operation[T],
+        argument: Any,
+        deadline: float,
+        lost: ServiceBusError | None,
+        timeout_s: float,
+        goes_on_s: float,
     ) -> T:
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
@@ -151,14 +201,26 @@ class InnerSender:
         guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         task = loop.create_task(guarded.call(operation, argument, deadline, lost))
         self._opening = task
+        if goes_on_s:
+            self._wanted_since = self._wanted_since or loop.time()
+            ending = loop.call_at(deadline + goes_on_s + GRACE_S, self._end_opening, task, guarded)
+            task.add_done_callback(lambda _done: ending.cancel())
+            task.add_done_callback(_seen)
+        goes_on = False
         try:
             await asyncio.wait({task}, timeout=max(0.0, deadline + GRACE_S - loop.time()))
+            goes_on = goes_on_s > 0 and not task.done() and guarded.refusal is None and not self._closed
         except BaseException:  # cancelled: nobody will look at the answer
-            self._guarded = None
-            guarded.abandon(task)
+            goes_on = goes_on_s > 0
+            if not goes_on:
+                self._guarded = None
+                guarded.abandon(task)
             raise
         finally:
-            self._opening = None
+            if not goes_on:
+                self._opening = None
+        if goes_on:
+            raise self._not_open_yet()
         if task.cancelled():  # by close(): the caller's own cancelling comes out above
             self._discard(guarded)
             raise ValueError(_CLOSED)
@@ -178,8 +240,12 @@ class InnerSender:
             raise
         finally:
             guarded.refusal = None  # it holds the frames, and those hold it
-        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+        self._opened(guarded)
         return answer
+
+    def _opened(self, guarded: _Guarded) -> None:
+        self._wanted_since = None
+        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 
     def _discard(self, guarded: _Guarded) -> None:
         self._guarded = None
@@ -300,11 +366,11 @@ class _Guarded:
         with sdk.one_retry_less(sender):
             return await operation(sender, _left(deadline), argument)
 
-    def abandon(self, task: asyncio.Task[Any]) -> None:
+    def abandon(self, task: asyncio.Task[Any]) -> asyncio.Task[None]:
         """Ends a call that nobody waits for any more, and clears up after it."""
         self.abort()
         task.cancel()
-        _in_background(self._clear_up(task))
+        return _in_background(self._clear_up(task))
 
     def throw_away(self) -> asyncio.Task[None]:
         return _in_background(self._clear_up(None))
@@ -313,8 +379,8 @@ class _Guarded:
         self._alarm.end()
         if task is not None:
             await asyncio.wait({task}, timeout=CLOSE_S)
-            if task.done() and not task.cancelled():
-                task.exception()  # seen, so that asyncio does not report it
+            if task.done():
+                _seen(task)
         self._in_place = False
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -376,6 +442,12 @@ def _connection_of(transport: Any) -> Any:
     return getattr(getattr(getattr(transport, "sock", None), "_conn", None), "transport", None)
 
 
+def _seen(done: asyncio.Task[Any]) -> None:
+    """So that asyncio does not report an error that nobody waits for."""
+    if not done.cancelled():
+        done.exception()
+
+
 def _left(deadline: float) -> float:
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
@@ -409,5 +481,5 @@ async def _create_batch(
     return await sender.create_message_batch(max_size_in_bytes)
 
 
-async def _open(sender: Any, timeout_s: float, _argument: Any) -> None:
-    await sdk.open_link(sender, timeout_s)
+async def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
+    await sdk.open_link(sender, timeout_s, goes_on_s)

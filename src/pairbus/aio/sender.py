@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from pairbus.aio.heart import Heart
 from pairbus.aio.inner import InnerSender
 from pairbus.paired.sender import SenderHalf
+from pairbus.pairing import budget
 from pairbus.pairing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.sending import Shipment
 
@@ -97,8 +98,8 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         # Opening the link is part of the first attempt: the ledger shows no pause between two attempts of one call.
         began = clock()
         inner = self._backlog_sender(action.queue)
-        if not inner.max_message_size:
-            await inner.open(action.timeout_s)
+        if not inner.is_open:
+            await inner.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
             self._learn_backlog(inner)
         self._address(shipment)
         while shipment.parcels:

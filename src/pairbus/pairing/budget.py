@@ -16,6 +16,9 @@ LEAST_S: Final = 0.001
 # A time-out after less than this tells of an impatient caller, not of a backlog queue (P13). Where all times are short,
 # by `send_timeout`, it shrinks with them.
 PATIENCE_S: Final = 1.0
+# So long may the opening of a link to a backlog queue take, over any number of attempts (P13): enough for a namespace
+# half a second away. After that the next attempt opens another one, and that there is none tells of the queue.
+OPENING_S: Final = 10.0
 
 
 def share(remaining: float, another: bool) -> float:
@@ -26,6 +29,16 @@ def share(remaining: float, another: bool) -> float:
 def kept_for_primary(remaining: float, total: float) -> float:
     """What all backlog queues together leave for the last attempt of a call that was granted `total`."""
     return min(total / 8, remaining / 2)
+
+
+def opening_goes_on(granted: float) -> float:
+    """How long an opening that an attempt has begun goes on after it, for the next one (P13)."""
+    return max(0.0, OPENING_S - granted)
+
+
+def opening_tells(waited: float) -> bool:
+    """Whether a link that was wanted so long ago and is still not open tells of the backlog queue."""
+    return waited >= OPENING_S
 
 
 def is_over(remaining: float) -> bool:

@@ -46,6 +46,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from pairbus.pairing import budget
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
 from pairbus.wire.credentials import SharedKey, SharedSignature
 
@@ -137,11 +138,24 @@ def is_interruption(exception: BaseException) -> bool:
     return package not in sys.stdlib_module_names and package not in ("azure", "pairbus", "websocket")
 
 
-def open_link(sender: Any, timeout_s: float) -> Any:
-    """As entering the sender does, with the user's retries, but within a time; to be awaited for an async sender."""
+def open_link(sender: Any, timeout_s: float, goes_on_s: float = 0.0) -> Any:
+    """As entering the sender does, with the user's retries, but within a time; to be awaited for an async sender.
+    `goes_on_s`: so much longer may an attempt take that was begun in time."""
+
+    def attempt(timeout: float) -> Any:
+        return sender._open(timeout=timeout + goes_on_s)
+
     return sender._do_retryable_operation(
-        sender._open, timeout=timeout_s, operation_requires_timeout=True, apply_try_timeout=True
+        attempt, timeout=timeout_s, operation_requires_timeout=True, apply_try_timeout=True
     )
+
+
+def not_open_yet(entity: str, waited_s: float) -> OperationTimeoutError:
+    """For a caller whose time is over while its link is still being opened: nothing was sent."""
+    what = f"the link to {entity or 'the entity'} is not open after {waited_s:.1f} s"
+    if budget.opening_tells(waited_s):
+        return OperationTimeoutError(message=f"Nothing was sent: {what}.")
+    return NotTriedError(f"The message was not tried: {what}, and the next send goes on with it.")
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:

@@ -3,7 +3,8 @@
 Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs on
 the caller's thread with the watchdog beside it. Everything that may block where no socket can be shut (DNS, a TCP
 connect, a token's issuer) belongs to opening, and that runs on a thread of its own, which the caller leaves behind at
-the deadline; it ends by itself a little later and clears up.
+the deadline; it ends by itself a little later and clears up. An opening that was asked for as such (`open`) may go on
+past the caller's deadline: the next call waits for it, rather than begin anew (P13).
 
 After a time-out or a lost connection the SDK sender is thrown away and closed in the background, never in the caller's
 time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries are left as the user
@@ -46,14 +47,22 @@ class InnerSender:
         self._entity = entity
         self._lock = threading.Lock()
         self._guarded: _Guarded | None = None
+        # An opening that has outlived the call which began it, and since when there should be a link and is none.
+        self._opening: _Errand | None = None
+        self._wanted_since: float | None = None
         self._closed = False
         self.max_message_size = 0
         self.max_batch_size = 0
         fork.register(self)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self._guarded and self._guarded.is_open() else "not open"
+        state = "closed" if self._closed else "open" if self.is_open else "not open"
         return f"<InnerSender {self._entity or '?'}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and guarded.is_open()
 
     def send(self, message: Any, timeout_s: float) -> None:
         self._do(_send, message, timeout_s)
@@ -67,9 +76,10 @@ class InnerSender:
     def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
         return self._do(_create_batch, max_size_in_bytes, timeout_s)
 
-    def open(self, timeout_s: float) -> None:
-        """Opens the link if it is not open, for whoever wants to know before the first send."""
-        self._do(_open, None, timeout_s)
+    def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+        """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
+        goes on being opened for so long; meanwhile every call waits for it."""
+        self._do(_open, goes_on_s, timeout_s, goes_on_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -78,26 +88,31 @@ class InnerSender:
         held: list[bool] = []
         try:
             take(held, lock, timeout_s)
-            guarded = self._guarded
+            guarded, opening = self._guarded, self._opening
             if held[0]:
-                self._guarded = None
+                self._guarded = self._opening = None
             elif guarded is not None:  # a call hangs: it is ended, and throws the sender away itself
                 guarded.guard.abort()
                 return
         finally:
             if held and held[0]:
                 lock.release()
-        if guarded is not None:
+        if opening is not None and (not opening.abandon() or opening.spoilt):
+            opening.wait(timeout_s)  # it clears up itself
+        elif guarded is not None:
             guarded.throw_away().join(timeout_s)
 
     def forked(self) -> None:
         """In a forked child: nothing of the parent's is used, nor written to; the next call opens anew."""
         self._lock = threading.Lock()
         guarded, self._guarded = self._guarded, None
+        self._opening = self._wanted_since = None
         if guarded is not None:
             guarded.guard.forget()
 
-    def _do(self, operation: Callable[[Any, float, Any], T], argument: Any, timeout_s: float) -> T:
+    def _do(
+        self, operation: Callable[[Any, float, Any], T], argument: Any, timeout_s: float, goes_on_s: float = 0.0
+    ) -> T:
         timeout_s = min(timeout_s, LONGEST_S)
         deadline = time.monotonic() + timeout_s
         lock = self._lock
@@ -111,6 +126,8 @@ class InnerSender:
                 )
             if self._closed:
                 raise ValueError(_CLOSED)
+            if self._opening is not None:
+                self._await_opening(self._opening, deadline)
             lost: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
@@ -126,10 +143,33 @@ class InnerSender:
                     if guarded.guard.fired or sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return self._by_errand(operation, argument, deadline, lost, timeout_s)
+            return self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
         finally:
             if held and held[0]:
                 lock.release()
+
+    def _await_opening(self, opening: _Errand, deadline: float) -> None:
+        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        is_news = not opening.wait(0.0)
+        if not opening.wait(max(0.0, deadline + GRACE_S - time.monotonic())):
+            if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
+                self._guarded = self._opening = None
+            raise opening.guarded.guard.refusal or self._not_open_yet()
+        if opening.spoilt:
+            self._guarded = None
+        self._opening = None
+        error, opening.error = opening.error, None
+        if error is None and not opening.spoilt:
+            self._opened(opening.guarded)
+        elif error is not None and is_news:
+            try:
+                raise error
+            finally:
+                del error, opening  # they hold the frames, and those hold them
+
+    def _not_open_yet(self) -> OperationTimeoutError:
+        now = time.monotonic()
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
 
     def _by_errand(
         self,
@@ -138,6 +178,7 @@ class InnerSender:
         deadline: float,
         lost: ServiceBusError | None,
         timeout_s: float,
+        goes_on_s: float,
     ) -> T:
         if deadline <= time.monotonic():
             raise lost or NotTriedError("The message was not tried: the time was over before it could be.")
@@ -148,11 +189,18 @@ class InnerSender:
             guarded = self._guarded = _Guarded(self._make())
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
-        errand = _Errand(guarded, operation, argument, deadline, lost)
+        errand = _Errand(guarded, operation, argument, deadline, lost, goes_on_s)
+        if goes_on_s and self._wanted_since is None:
+            self._wanted_since = time.monotonic()
         done = is_good = False
         try:
             errand.start()
-            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic())) or errand.abandon()
+            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
+            if not done and goes_on_s and guard.refusal is None:
+                self._opening = errand
+                is_good = True
+                raise self._not_open_yet()
+            done = done or errand.abandon()
             is_good = done and not errand.spoilt
         finally:
             if not is_good:  # it came to nothing, or the wait was interrupted and nobody will look at the answer
@@ -170,8 +218,12 @@ class InnerSender:
                 raise errand.error
             finally:
                 errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
-        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+        self._opened(guarded)
         return errand.answer  # type: ignore[no-any-return]
+
+    def _opened(self, guarded: _Guarded) -> None:
+        self._wanted_since = None
+        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 
     def _discard(self, guarded: _Guarded) -> None:
         self._guarded = None
@@ -239,6 +291,7 @@ class _Errand:
         argument: Any,
         deadline: float,
         lost: ServiceBusError | None,
+        goes_on_s: float,
     ) -> None:
         self._done = threading.Event()
         self.answer: Any = None
@@ -246,10 +299,12 @@ class _Errand:
         self.spoilt = False
         self._abandoned = False
         self._lock = threading.Lock()
-        self._guarded = guarded
+        self.guarded = guarded
         self._operation = operation
         self._argument = argument
         self._deadline = deadline
+        #: When it is ended, if the caller has not done so.
+        self.ends = deadline + goes_on_s + GRACE_S
         self._lost = lost
 
     def start(self) -> None:
@@ -266,12 +321,12 @@ class _Errand:
             if self._done.is_set():
                 return True
             self._abandoned = True
-        self._guarded.guard.abort()
+        self.guarded.guard.abort()
         return False
 
     def _run(self) -> None:
-        guard = self._guarded.guard
-        guard.arm(self._deadline + GRACE_S)
+        guard = self.guarded.guard
+        guard.arm(self.ends)
         try:
             self.answer = self._call()
         except BaseException as error:
@@ -284,10 +339,10 @@ class _Errand:
         if self._abandoned:
             self.error = None
         if self.spoilt:
-            self._guarded.close()
+            self.guarded.close()
 
     def _call(self) -> Any:
-        sender = self._guarded.sender
+        sender = self.guarded.sender
         lost = self._lost
         if lost is None or isinstance(lost, ServiceBusConnectionError):
             return self._operation(sender, self._left(), self._argument)
@@ -322,5 +377,5 @@ def _create_batch(sender: ServiceBusSender, _timeout_s: float, max_size_in_bytes
     return sender.create_message_batch(max_size_in_bytes)
 
 
-def _open(sender: Any, timeout_s: float, _argument: Any) -> None:
-    sdk.open_link(sender, timeout_s)
+def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
+    sdk.open_link(sender, timeout_s, goes_on_s)
