@@ -135,6 +135,26 @@ async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> 
     assert given.named(MessageDiverted) == []
 
 
+async def test_p13_a_link_that_is_open_too_late_for_a_send_is_left_to_the_next(stage: MakeStage) -> None:
+    given = stage(queues=(0,))
+    sender = given.sender()
+    given.heart.coordinator.force_failover("orders", given.now)
+    backlog = given.backlog(sender, 0)
+    backlog.opening_s = 30.0
+
+    def late() -> None:
+        given.now += 6.0  # of the 7 s that it has
+
+    backlog.answers.append(late)
+    await sender.send_messages(ServiceBusMessage("first"))
+    assert [call for call, *_ in backlog.calls] == ["open"]
+    assert len(primary(sender).sent) == 1
+    given.heart.coordinator.force_failover("orders", given.now)
+    await sender.send_messages(ServiceBusMessage("second"))
+    assert [call for call, *_ in backlog.calls] == ["open", "send"]
+    assert given.named(BacklogQueueEjected) == []
+
+
 async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
     given = stage(observers=(recorder := Recorder(),))
     sender = given.sender()

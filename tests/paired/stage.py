@@ -30,6 +30,7 @@ class FakeHalf:
         self.calls: list[tuple[str, Any, float]] = []
         self.max_message_size = 0
         self.max_batch_size = 0
+        self.opening_s = 0.0
         self.is_closed = False
 
     def _called(self, call: str, argument: Any, timeout_s: float) -> Callable[[], object] | None:

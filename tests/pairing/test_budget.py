@@ -36,6 +36,13 @@ def test_p13_an_opening_goes_on_until_it_would_tell_of_the_queue() -> None:
     assert budget.opening_tells(10.0)
 
 
+def test_p13_a_send_fits_behind_an_opening_or_is_left_to_the_next_attempt() -> None:
+    assert budget.send_fits(0.8, opening_took=3.2)
+    assert not budget.send_fits(0.7, opening_took=3.2)
+    assert budget.send_fits(2.5, opening_took=600.0)
+    assert budget.send_fits(0.01, opening_took=0.0)
+
+
 def test_p13_the_queues_leave_an_eighth_for_the_primary_or_half_of_what_is_left() -> None:
     assert budget.kept_for_primary(80.0, total=80.0) == 10.0
     assert budget.kept_for_primary(12.0, total=80.0) == 6.0

@@ -65,6 +65,8 @@ class InnerSender:
         # Since when there should be a link and is none.
         self._wanted_since: float | None = None
         self._closed = False
+        #: How long the caller that first found the link open, or others before it, waited for that.
+        self.opening_s = 0.0
         self.max_message_size = 0
         self.max_batch_size = 0
         self._process = os.getpid()
@@ -164,7 +166,7 @@ class InnerSender:
         self._opening = None
         error = opening.exception()
         if error is None:
-            self._opened(guarded)
+            self._opened(guarded, is_news)
             return
         if sdk.spoils(error):
             self._discard(guarded)
@@ -243,7 +245,9 @@ class InnerSender:
         self._opened(guarded)
         return answer
 
-    def _opened(self, guarded: _Guarded) -> None:
+    def _opened(self, guarded: _Guarded, waited: bool = True) -> None:
+        now = asyncio.get_running_loop().time()
+        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
         self._wanted_since = None
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 

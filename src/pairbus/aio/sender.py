@@ -101,6 +101,7 @@ class PairedSender(ServiceBusSender, SenderHalf[Heart, ServiceBusSender, InnerSe
         if not inner.is_open:
             await inner.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
             self._learn_backlog(inner)
+            self._check_send_fits(inner, deadline)
         self._address(shipment)
         while shipment.parcels:
             parcel = shipment.parcels[0]

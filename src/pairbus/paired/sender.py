@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, 
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.paired.heart import HeartHalf, guarded
-from pairbus.pairing import sending
+from pairbus.pairing import budget, sending
 from pairbus.pairing.dispatch import Dispatch, Step, TryBacklog
 from pairbus.pairing.diversion import message_ids
 from pairbus.pairing.errors import NotTriedError
@@ -29,6 +29,7 @@ class Limited(Protocol):
 
     max_message_size: int
     max_batch_size: int
+    opening_s: float
 
 
 HeartT = TypeVar("HeartT", bound=HeartHalf[Any])
@@ -249,6 +250,14 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
             mark=surroundings.settings.mark_diverted,
             transport=self._amqp_transport,
         )
+
+    def _check_send_fits(self, inner: InnerT, deadline: float) -> None:
+        """Now that its link is open."""
+        if not budget.send_fits(deadline - self._surroundings.heart.clock(), inner.opening_s):
+            raise NotTriedError(
+                f"{self.entity_name}: the message was not tried: opening its link took {inner.opening_s:.1f} s, and what "
+                "is left is too short for a send; the next one finds the link open"
+            )
 
     def _left_s(self, shipment: Shipment, deadline: float) -> float:
         """For the next parcel."""

@@ -41,6 +41,12 @@ def opening_tells(waited: float) -> bool:
     return waited >= OPENING_S
 
 
+def send_fits(remaining: float, opening_took: float) -> bool:
+    """Whether what is left after the opening of a link is enough for a send, which takes one of the many exchanges that
+    an opening takes. A send that times out would cost the link, and every attempt could go the same way (P13)."""
+    return remaining >= min(opening_took, OPENING_S) / 4
+
+
 def is_over(remaining: float) -> bool:
     return remaining < LEAST_S
 

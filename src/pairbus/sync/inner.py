@@ -51,6 +51,8 @@ class InnerSender:
         self._opening: _Errand | None = None
         self._wanted_since: float | None = None
         self._closed = False
+        #: How long the caller that first found the link open, or others before it, waited for that.
+        self.opening_s = 0.0
         self.max_message_size = 0
         self.max_batch_size = 0
         fork.register(self)
@@ -160,7 +162,7 @@ class InnerSender:
         self._opening = None
         error, opening.error = opening.error, None
         if error is None and not opening.spoilt:
-            self._opened(opening.guarded)
+            self._opened(opening.guarded, is_news)
         elif error is not None and is_news:
             try:
                 raise error
@@ -221,7 +223,9 @@ class InnerSender:
         self._opened(guarded)
         return errand.answer  # type: ignore[no-any-return]
 
-    def _opened(self, guarded: _Guarded) -> None:
+    def _opened(self, guarded: _Guarded, waited: bool = True) -> None:
+        now = time.monotonic()
+        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
         self._wanted_since = None
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 
