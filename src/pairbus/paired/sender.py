@@ -255,8 +255,8 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
         """Now that its link is open."""
         if not budget.send_fits(deadline - self._surroundings.heart.clock(), inner.opening_s):
             raise NotTriedError(
-                f"{self.entity_name}: the message was not tried: opening its link took {inner.opening_s:.1f} s, and what "
-                "is left is too short for a send; the next one finds the link open"
+                f"{self.entity_name}: the message was not tried: opening its link took {inner.opening_s:.1f} s, and "
+                "what is left is too short for a send; the next one finds the link open"
             )
 
     def _left_s(self, shipment: Shipment, deadline: float) -> float:
