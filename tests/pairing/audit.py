@@ -210,9 +210,16 @@ class Audit:
         call.primary_at = self.schedule.now
 
     def _kept_back(self, call: Call, remaining: float, total: float) -> float:
-        """What the backlog leaves for the primary: an eighth of all, or half of what there was."""
+        """What the backlog leaves for the primary: an eighth of all, or half of what there was; nothing where only one
+        attempt is left."""
         if call.kept_s is None:
-            call.kept_s = min(total / 8, remaining / 2)
+            kept = min(total / 8, remaining / 2)
+            assert call.dispatch is not None
+            if abs(remaining - kept - 0.001) <= CLOSE:  # the two clocks differ by less than a rounding
+                kept = call.dispatch._kept_s or 0.0
+            elif remaining - kept < 0.001:
+                kept = 0.0
+            call.kept_s = kept
         return call.kept_s
 
     def _has_queue(self, call: Call, remaining: float, total: float) -> bool:

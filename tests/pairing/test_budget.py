@@ -46,6 +46,7 @@ def test_p13_a_send_fits_behind_an_opening_or_is_left_to_the_next_attempt() -> N
 def test_p13_the_queues_leave_an_eighth_for_the_primary_or_half_of_what_is_left() -> None:
     assert budget.kept_for_primary(80.0, total=80.0) == 10.0
     assert budget.kept_for_primary(12.0, total=80.0) == 6.0
+    assert budget.kept_for_primary(0.0019, total=80.0) == 0.0, "one attempt is left, and it is a queue's"
 
 
 @pytest.mark.parametrize(

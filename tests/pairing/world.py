@@ -622,7 +622,8 @@ class World:
             self.compare_last_queue(message, remaining, step)
             return
         if message.kept_s is None:
-            message.kept_s = min((message.ends - message.began) / 8, remaining / 2)
+            kept_s = min((message.ends - message.began) / 8, remaining / 2)
+            message.kept_s = kept_s if remaining - kept_s >= 0.001 else 0.0
         left = remaining - message.kept_s
         usable, due = self.usable(message)
         if left < 0.001 or (not usable and not due):

@@ -27,8 +27,10 @@ def share(remaining: float, another: bool) -> float:
 
 
 def kept_for_primary(remaining: float, total: float) -> float:
-    """What all backlog queues together leave for the last attempt of a call that was granted `total`."""
-    return min(total / 8, remaining / 2)
+    """What all backlog queues together leave for the last attempt of a call that was granted `total`: nothing where
+    only one attempt is left, which is then a queue's."""
+    kept = min(total / 8, remaining / 2)
+    return 0.0 if is_over(remaining - kept) else kept
 
 
 def opening_goes_on(granted: float) -> float:
