@@ -239,7 +239,10 @@ class Audit:
         settings = client.settings
         known = client.has_queues and queue in client.queues
         self.check(known, f"P3: {call} goes to backlog queue {queue}, which is not there")
-        if call.once_more:  # the primary has failed it again: now it goes wherever it was not, in the rotation or out
+        assert call.dispatch is not None
+        # The primary has failed it again: now it goes wherever it was not, in the rotation or out. A busy primary only
+        # leads to a halt, and then to the queues that are in the rotation.
+        if call.dispatch._was_once_more:
             self.check(queue not in call.tried, f"P13: {call} goes to queue {queue} again")
             call.tried.add(queue)
             share = remaining / 2 if set(client.queues) - call.tried else remaining

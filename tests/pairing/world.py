@@ -621,15 +621,17 @@ class World:
         if message.was_once_more:
             self.compare_last_queue(message, remaining, step)
             return
-        if message.kept_s is None:
+        kept_s = message.kept_s
+        if kept_s is None:
             kept_s = min((message.ends - message.began) / 8, remaining / 2)
-            message.kept_s = kept_s if remaining - kept_s >= 0.001 else 0.0
-        left = remaining - message.kept_s
+            kept_s = kept_s if remaining - kept_s >= 0.001 else 0.0
+        left = remaining - kept_s
         usable, due = self.usable(message)
         if left < 0.001 or (not usable and not due):
             self.compare_once_more(message, truth, remaining, step, halted)
             return
         assert isinstance(step, TryBacklog)
+        message.kept_s = kept_s
         others = (usable | due) - {step.queue}
         assert step.timeout_s == (left / 2 if others else left)
 

@@ -254,10 +254,12 @@ class SenderHalf(Generic[HeartT, SenderT, InnerT]):
     def _check_send_fits(self, inner: InnerT, deadline: float) -> None:
         """Now that its link is open."""
         if not budget.send_fits(deadline - self._surroundings.heart.clock(), inner.opening_s):
-            raise NotTriedError(
+            error = NotTriedError(
                 f"{self.entity_name}: the message was not tried: opening its link took {inner.opening_s:.1f} s, and "
                 "what is left is too short for a send; the next one finds the link open"
             )
+            error.link_is_open = True
+            raise error
 
     def _left_s(self, shipment: Shipment, deadline: float) -> float:
         """For the next parcel."""

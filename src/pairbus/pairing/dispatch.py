@@ -165,9 +165,8 @@ class Dispatch:
         rotation = self._coordinator.rotation
         if self._was_once_more:
             return self._to_last_queue(now, remaining)
-        if self._kept_s is None:
-            self._kept_s = budget.kept_for_primary(remaining, self._timeout_s)
-        if budget.is_over(remaining - self._kept_s):
+        kept_s = budget.kept_for_primary(remaining, self._timeout_s) if self._kept_s is None else self._kept_s
+        if budget.is_over(remaining - kept_s):
             return self._to_primary_once_more(now, remaining)
         pick = rotation.pick(self._sender, self._failover.epoch, now, self._tried, may_try=not self._was_trial, by=self)
         if pick is None:
@@ -175,9 +174,10 @@ class Dispatch:
         self._at = self.route_word = "backlog"
         self.queue = pick.queue
         self._pick = pick
+        self._kept_s = kept_s
         self._was_trial = self._was_trial or pick.trial
         another = rotation.has_another(pick, now, self._tried)
-        self._granted_s = timeout_s = budget.share(remaining - self._kept_s, another)
+        self._granted_s = timeout_s = budget.share(remaining - kept_s, another)
         return TryBacklog(pick.queue, timeout_s)
 
     def _to_primary_once_more(self, now: float, remaining: float) -> Step:
@@ -307,7 +307,8 @@ class Dispatch:
         assert pick is not None
         self._last_error = self._backlog_error = error
         self._so_far = so_far
-        self._tried += (pick.queue,)
+        if not (isinstance(error, NotTriedError) and error.link_is_open):  # else it is the best place for the next try
+            self._tried += (pick.queue,)
         rotation = self._coordinator.rotation
         if is_of_message(error):
             rotation.spared(pick, now)

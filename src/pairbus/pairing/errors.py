@@ -109,7 +109,8 @@ class NoTimeLeftError(_TellsWhatWasSent, PairingError, OperationTimeoutError):
 
 
 class NotTriedError(NoTimeLeftError):
-    pass
+    #: The link was opened, too late for a send in this attempt's time: another attempt there needs not wait for it.
+    link_is_open = False
 
 
 class EntityUnreachableError(_TellsWhatWasSent, PairingError, ServiceBusError):
