@@ -215,7 +215,9 @@ class Simulation:
             self.schedule.run_until(self.schedule.now + 2 * CALM_S)
         self.audit.all_healthy(self.clients)
         self._finale()
-        self.schedule.run_until(self.schedule.now + settings.send_timeout + 6 * LOCK_S + HALT_S)
+        waiting = sum(len(copies) for copies in self.secondary.stored.values())
+        # A syphon with little room takes up to half a second for a message.
+        self.schedule.run_until(self.schedule.now + settings.send_timeout + 6 * LOCK_S + HALT_S + 0.5 * waiting)
         self.audit.finish(self.clients, self.world.entities)
 
     # -- the application
