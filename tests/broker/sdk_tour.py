@@ -58,8 +58,6 @@ def options(way: str, connection_string: str, ca: str) -> dict[str, Any]:
     without_flag = connection_string.replace("UseDevelopmentEmulator=true;", "")
     if way == "plain":  # from 7.14 on
         return {"conn_str": connection_string}
-    if way == "tls":  # 7.12 alone takes a port from the endpoint
-        return {"conn_str": without_flag, "connection_verify": ca}
     if way == "websocket":
         return {
             "conn_str": without_flag,
@@ -67,7 +65,7 @@ def options(way: str, connection_string: str, ca: str) -> dict[str, Any]:
             "custom_endpoint_address": endpoint,
             "transport_type": TransportType.AmqpOverWebsocket,
         }
-    raise SystemExit(f"{way!r} is no way to the broker; there are plain, tls and websocket")
+    raise SystemExit(f"{way!r} is no way to the broker; there are plain and websocket")
 
 
 async def received(receiver: Bridge, count: int, wait: float = WAIT_S) -> list[Any]:
