@@ -195,6 +195,7 @@ class Durability(Machine):
                     fate.place, fate.home = "dead", READY
             elif isinstance(outcome, Defer):
                 fate.home = DEFERRED
+                fate.count += 1
             elif isinstance(outcome, DeadLetter):
                 if fate.place == "dead":
                     fate.count += 1

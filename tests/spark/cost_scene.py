@@ -88,7 +88,7 @@ def play(folder: Path) -> Scene:
         _until(lambda: not any(each.connections for each in (primary, secondary)))
         for name in ("contoso", "backup"):
             assert request(data, {"command": "left", "namespace": name})["ok"]
-        metrics = _metrics(primary)
+        metrics = _metrics(primary, secondary)
     return Scene([data / "contoso" / "ledger", data / "backup" / "ledger", ledger], metrics, outage_s)
 
 
@@ -128,14 +128,14 @@ _SAMPLE = re.compile(
 )
 
 
-def _metrics(namespace: NamespaceServer) -> dict[str, Counters]:
-    """Of both namespaces: one process serves them, so one page has both."""
+def _metrics(*namespaces: NamespaceServer) -> dict[str, Counters]:
     found: dict[str, Counters] = {"operations": {}, "units": {}, "bytes_in": {}, "bytes_out": {}}
-    context = ssl.create_default_context(cafile=namespace.ca_file)
-    url = f"https://{namespace.host}:{namespace.port}/metrics"
-    with urllib.request.urlopen(url, context=context, timeout=10) as answer:
-        page = answer.read().decode()
-    for what, ns, entity, operation, cause, direction, value in _SAMPLE.findall(page):
-        name = {"s": "operations", "_units": "units"}.get(what) or f"bytes_{direction}"
-        found[name][ns, entity, cause, operation] = int(float(value))
+    for namespace in namespaces:
+        context = ssl.create_default_context(cafile=namespace.ca_file)
+        url = f"https://{namespace.host}:{namespace.port}/metrics"
+        with urllib.request.urlopen(url, context=context, timeout=10) as answer:
+            page = answer.read().decode()
+        for what, ns, entity, operation, cause, direction, value in _SAMPLE.findall(page):
+            name = {"s": "operations", "_units": "units"}.get(what) or f"bytes_{direction}"
+            found[name][ns, entity, cause, operation] = int(float(value))
     return found
