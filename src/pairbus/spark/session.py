@@ -122,10 +122,12 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
 
 
 def existing() -> SparkSession | None:
-    """The process's session, whoever made it. Spark knows the active one by thread, and an application's is seldom
-    that of our threads: to ask Spark for a session there would rewrite the settings of the application's."""
+    """The process's session, whoever made it; None where its JVM has died. Spark knows the active one by thread, and an
+    application's is seldom that of our threads: to ask Spark for a session there would rewrite its settings."""
     from pyspark.sql import SparkSession
 
+    if is_gone():  # to ask it would raise
+        return None
     active = SparkSession.getActiveSession()
     if active is not None:
         return active

@@ -246,7 +246,7 @@ class SparkSyphon:
     def _session(self) -> SparkSession:
         if self._spark is None:
             found = existing()
-            is_theirs = found is not None and not is_gone() and not is_started_here(found)
+            is_theirs = found is not None and not is_started_here(found)
             if found is not None and is_theirs and self._master in (None, found.sparkContext.master):
                 self._spark = beside(found)
             else:
