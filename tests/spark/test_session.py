@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pairbus.spark import session
-from pairbus.spark.session import settings_for
+from pairbus.spark.session import existing, settings_for
 from pairbus.spark.source import register
 
 
@@ -78,3 +78,10 @@ def test_a_name_that_spark_4_0_found_by_itself_is_ours(text: str, passes: bool) 
     else:
         with pytest.raises(AnalysisException):
             register(spark)
+
+
+def test_a_session_whose_jvm_has_died_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would answer with an error, and no other would be started in its place."""
+    monkeypatch.setattr(sys.modules[existing.__module__], "is_gone", lambda: True)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: pytest.fail("the dead JVM was asked"))
+    assert existing() is None
