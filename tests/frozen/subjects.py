@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import json
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from tests.cli_page import every_command, help_of
 
@@ -170,8 +173,9 @@ def commands() -> Any:
 def packaging() -> Any:
     """The distribution's scripts, plugins and extras, and the fixtures that any project's pytest has from it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    run = [sys.executable, "-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider", "--rootdir", str(HERE), "-c"]
-    listed = subprocess.run([*run, "/dev/null", str(HERE / "data")], capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory() as empty:
+        run = [sys.executable, "-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider", "--rootdir", empty]
+        listed = subprocess.run(run, cwd=empty, capture_output=True, text=True).stdout
     return {
         "name": project["name"],
         "packages": sorted(each.name for each in ROOT.glob("src/*")),
@@ -216,6 +220,49 @@ def connector() -> Any:
     }
 
 
+# -- what a broker, a pair and the commands say while they work
+
+
+@functools.cache
+def _story() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the commands and the broker told, and the fields of the ledgers' lines by writer and kind."""
+    from tests.frozen.scenario import play
+
+    ledger: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        told = play(Path(folder))
+        for file in Path(folder).rglob("*.jsonl"):
+            kinds = ledger.setdefault(file.name.partition("-")[0], {})
+            for line in map(json.loads, file.read_text().splitlines()):
+                kinds.setdefault(line.get("kind", "first line"), set()).update(line)
+    return told, {writer: {kind: sorted(each) for kind, each in kinds.items()} for writer, kinds in ledger.items()}
+
+
+def json_keys() -> Any:
+    return shape(_story()[0]["commands"])
+
+
+def ledger() -> Any:
+    return _story()[1]
+
+
+def metrics() -> Any:
+    from pairbus.telemetry import TelemetryObserver
+
+    found: dict[str, Any] = {}
+    for line in _story()[0]["metrics"].splitlines():
+        if match := re.match(r"# (HELP|TYPE) (\S+) (.*)", line):
+            found.setdefault(match[2], {"labels": []})[match[1].lower()] = match[3]
+        else:
+            name, labels = re.match(r"(\w+)(.*) ", line).groups()  # type: ignore[union-attr]
+            found[name]["labels"] = sorted({*found[name]["labels"], *re.findall(r'(\w+)="', labels)})
+    provider = Mock()
+    TelemetryObserver("contoso", meter_provider=provider)
+    made = provider.get_meter.return_value.method_calls
+    telemetry = {args[0]: [kind, *(each for each in args[1:] if isinstance(each, str))] for kind, args, _ in made}
+    return {"prometheus": found, "opentelemetry": telemetry}
+
+
 SUBJECTS: dict[str, Callable[[], Any]] = {
-    each.__name__: each for each in (python, commands, packaging, loggers, connector)
+    each.__name__: each for each in (python, commands, packaging, loggers, connector, json_keys, ledger, metrics)
 }
