@@ -8,7 +8,7 @@ SUITE_ARGS ?=
 DRILL_ARGS ?=
 SITE ?= site
 
-.PHONY: help setup demo test lint format test-slow soak bench sdk-suite spark-matrix docs requirements clean
+.PHONY: help setup demo test lint format test-slow soak bench count sdk-suite spark-matrix docs requirements clean
 
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
@@ -55,6 +55,9 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+count: setup
+	@$(BIN)/python -m benchmarks.count
 
 sdk-suite: setup
 	@$(BIN)/python -m tests.sdk_suite $(SUITE_ARGS)
