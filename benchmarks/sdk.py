@@ -15,7 +15,6 @@ from azure.servicebus.aio import ServiceBusReceiver as AsyncReceiver
 from azure.servicebus.aio import ServiceBusSender as AsyncSender
 
 from benchmarks.amqp_driver import create_queues
-from benchmarks.brokers import OTHER
 from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.meter import Meter
 from benchmarks.rounds import Key, Metrics, Progress, Step, run_rounds
@@ -27,10 +26,8 @@ SINGLE, LISTED, RECEIVE = "single sends", "lists of 100", "receive + complete"
 SHARE_GOALS = {SINGLE: 1 / 2, LISTED: 1 / 3, RECEIVE: 1 / 3}
 COLUMNS = (
     Column("rate", "messages", "rate"),
-    Column("ratio", "pairbus ÷ it", "ratio"),
     Column("client_us", "client CPU", "us"),
     Column("server_us", "server CPU", "us"),
-    Column("cpu_ratio", "server CPU, pairbus ÷ it", "ratio"),
     Column("share", "server's share", "share"),
     Column("others", "others' CPU", "share"),
 )
@@ -103,8 +100,8 @@ class AsyncSide:
             count -= len(messages)
 
 
-def _steps(side: SyncSide | AsyncSide, who: str, pid: int, settings: Settings) -> list[Step]:
-    payload = body()
+def _steps(side: SyncSide | AsyncSide, pid: int, settings: Settings) -> list[Step]:
+    payload, who = body(), side.who
 
     def step(case: str, send: Callable[[bytes, int], Awaitable[None]], count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
@@ -126,32 +123,15 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     table = Table(NAME, "Through the official SDK", COLUMNS)
     progress = Progress(NAME)
     progress.show("starting the broker", always=True)
-    servers = [("", PairbusServer(settings.data / "sdk"))]
-    if settings.against:
-        servers.append((f" · {OTHER}", PairbusServer(settings.data / "sdk-other", checkout=settings.against)))
-    with ExitStack() as stack:
+    with PairbusServer(settings.data / "sdk") as server, ExitStack() as stack:
         async with AsyncExitStack() as async_stack:
-            sides: list[list[Step]] = []
-            for suffix, server in servers:
-                stack.enter_context(server)
-                await create_queues(server, ["sync", "async"])
-                sync_side = SyncSide(stack, server, "sync")
-                async_side = await AsyncSide.open(async_stack, server, "async")
-                sides.append(_steps(sync_side, sync_side.who + suffix, server.pid, settings))
-                sides.append(_steps(async_side, async_side.who + suffix, server.pid, settings))
-            steps = [step for one_case in zip(*sides, strict=True) for step in one_case]
+            await create_queues(server, ["sync", "async"])
+            sides = (SyncSide(stack, server, "sync"), await AsyncSide.open(async_stack, server, "async"))
+            steps = [step for side in sides for step in _steps(side, server.pid, settings)]
             outcome = await run_rounds(steps, settings.rounds, progress)
     for case in (SINGLE, LISTED, RECEIVE):
-        for who in (SyncSide.who, AsyncSide.who):
-            ours = outcome.series.get((case, who), {})
-            if ours:
-                table.rows.append(Row(case, who, dict(ours), Goal("share", below=SHARE_GOALS[case])))
-            for suffix, _ in servers[1:]:
-                theirs = dict(outcome.series.get((case, who + suffix), {}))
-                if theirs and ours:
-                    theirs["ratio"] = ours["rate"].over(theirs["rate"])
-                    theirs["cpu_ratio"] = ours["server_us"].over(theirs["server_us"])
-                if theirs:
-                    table.rows.append(Row(case, who + suffix, theirs))
+        for side in sides:
+            if metrics := outcome.series.get((case, side.who)):
+                table.rows.append(Row(case, side.who, dict(metrics), Goal("share", below=SHARE_GOALS[case])))
     table.notes.append("The server's share is its part of the CPU that client and server spend on a message.")
     return table, outcome.failures

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+COMMAND = Path(sys.executable).with_name("pairbus")
 START_S = 120.0
 STOP_S = 30.0
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in sbin changes user and hides its output
@@ -36,7 +37,7 @@ class ServerFailed(Exception):
     """A server died or didn't get ready; the text has the end of what it said."""
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -72,7 +73,7 @@ class Server:
                 stdout=said if stdout is None else stdout,
                 stderr=said,
                 start_new_session=True,  # Ctrl-C reaches the harness alone, which then stops its servers
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def start(self) -> None:
@@ -137,31 +138,27 @@ class Server:
 
 
 class PairbusServer(Server):
-    """The broker of this checkout, or of another one (same interpreter, same dependencies, its `src` first)."""
+    """The broker that is installed beside this interpreter."""
 
     name = "pairbus"
 
-    def __init__(self, folder: Path, *options: str, checkout: Path | None = None) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder)
         self._options = options
-        self._checkout = checkout
         self.connection_string = ""
         self.ca_file = ""
         self.ready_s = 0.0
 
     def start(self) -> None:
-        command = Path(sys.executable).with_name("pairbus")
-        if not command.exists():
-            raise ServerMissing(f"{command} is missing: run `make setup` and use its .venv")
-        env = {"PYTHONPATH": str(self._checkout.absolute() / "src")} if self._checkout else None
+        if not COMMAND.exists():
+            raise ServerMissing(f"{COMMAND} is missing: run `make setup` and use its .venv")
         started = time.perf_counter()
         self._spawn(
             # a fixed port after the first start: clients may come back to it
             [
-                *(str(command), "broker", "--namespace", f"bench:{self.port}", "--data", str(self.folder / "data")),
+                *(str(COMMAND), "broker", "--namespace", f"bench:{self.port}", "--data", str(self.folder / "data")),
                 *self._options,
             ],
-            env,
             stdout=subprocess.PIPE,
         )
         line = self._ready_line()
@@ -292,7 +289,7 @@ class RabbitServer(Server):
             ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         self._spawn(
             [str(RABBITMQ_SERVER)],
