@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             if options.against:
                 told = ["--only", options.only or module.NAME, "--rounds", str(settings.rounds)]
-                told += ["--quick"] if options.quick else []
+                told += ["--data", str(data.parent), *(["--quick"] if options.quick else [])]
                 table, failed = against.measure(module.NAME, options.against, data, told)
             else:
                 table, failed = _loop_run(module.measure(settings))

@@ -9,19 +9,15 @@ asks before each step, and holds the turn until it asks again. Who was second in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from benchmarks.figures import Column, Row, Series, Table
-from benchmarks.servers import STOP_S, die_with_parent
+from benchmarks.servers import ROOT, Helper, environment
 
-ROOT = Path(__file__).parents[1]
 #: Where the whole middle half of the rounds is worse by more than this, the row says so.
 NOISE = 0.03
 
@@ -32,7 +28,7 @@ def why_not(checkout: Path) -> str | None:
     if not python.with_name("pairbus").exists():
         return f"there is no {python.with_name('pairbus')}: run `make setup` there"
     where = "import pairbus; print(pairbus.__file__)"
-    ran = subprocess.run([python, "-c", where], cwd=ROOT, env=_environment(), capture_output=True, text=True)
+    ran = subprocess.run([python, "-c", where], cwd=ROOT, env=environment(), capture_output=True, text=True)
     if not Path(ran.stdout.strip()).is_relative_to(checkout.resolve() / "src"):
         return f"its .venv has another pairbus: {ran.stdout.strip() or ran.stderr[-500:]}"
     return None
@@ -42,10 +38,6 @@ def _python(checkout: Path) -> Path:
     return checkout.absolute() / ".venv" / "bin" / "python"
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-
 async def turn() -> None:
     """Ask for the next turn and wait for it: what a measuring process does before each step."""
     print("next", flush=True)
@@ -53,56 +45,23 @@ async def turn() -> None:
         raise EOFError("nobody gives turns any more")
 
 
-class Side:
+class Side(Helper):
     """A process that measures a table, from one turn to the next. It has begun, and waits, when this is made."""
 
-    def __init__(self, python: Path, arguments: Sequence[str], out: Path) -> None:
+    def __init__(self, python: Path | str, arguments: Sequence[str], out: Path) -> None:
+        super().__init__("benchmarks", *arguments, "--out", str(out), "--turns", python=python)
         self._out = out
-        self._process = subprocess.Popen(
-            [python, "-m", "benchmarks", *arguments, "--out", out, "--turns"],
-            cwd=ROOT,
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent,
-        )
-        self.is_waiting = True
-        self._until_next()
+        self.is_waiting = bool(self.hear())
 
     def go_on(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        self._until_next()
-
-    def _until_next(self) -> None:
-        assert self._process.stdout is not None
-        self.is_waiting = bool(self._process.stdout.readline())
+        self.tell("")
+        self.is_waiting = bool(self.hear())
 
     def table(self, name: str) -> Table:
         """Return what it measured; raise RuntimeError if that is nothing."""
         if not self._out.exists():
-            raise RuntimeError(f"ended with {self._process.wait()}, its figures are missing")
+            raise RuntimeError(f"ended with {self.wait()}, without figures")
         return Table.from_json(json.loads(self._out.read_text())["tables"][name])
-
-    def code(self) -> int:
-        return self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
 
 
 def take_turns(first: Side, second: Side) -> None:
@@ -114,12 +73,12 @@ def take_turns(first: Side, second: Side) -> None:
 
 
 def measure(name: str, checkout: Path, data: Path, arguments: Sequence[str]) -> tuple[Table, list[str]]:
-    def side(who: str, python: Path) -> Side:
-        return Side(python, [*arguments, "--data", str(data / who)], data / f"{name}-{who}.json")
+    def side(who: str, python: Path | str) -> Side:
+        return Side(python, arguments, data / f"{name}-{who}.json")
 
-    with side("this", Path(sys.executable)) as this, side("other", _python(checkout)) as other:
+    with side("this", sys.executable) as this, side("other", _python(checkout)) as other:
         take_turns(this, other)
-        failures = [f"{name}: {who}" for who, each in (("this checkout", this), ("the other", other)) if each.code()]
+        failures = [f"{name}: {who}" for who, each in (("this checkout", this), ("the other", other)) if each.wait()]
         try:
             return compared(this.table(name), other.table(name), checkout.resolve().name), failures
         except RuntimeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
+from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
@@ -32,6 +33,7 @@ COLUMNS = (
     Column("others", "others' CPU", "share"),
 )
 RECEIVE_WAIT_S = 20
+Send = Callable[[bytes, int], Awaitable[None]]
 
 
 def _with_share(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -39,39 +41,50 @@ def _with_share(metrics: Mapping[str, float]) -> dict[str, float]:
     return {**metrics, "share": metrics["server_us"] / both}
 
 
+def sync_sends(sender: Any) -> dict[str, Send]:
+    async def single(payload: bytes, count: int) -> None:
+        for _ in range(count):
+            sender.send_messages(ServiceBusMessage(payload))
+
+    async def listed(payload: bytes, count: int) -> None:
+        for _ in range(count // BATCH):
+            sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
+
+    return {SINGLE: single, LISTED: listed}
+
+
+def async_sends(sender: Any) -> dict[str, Send]:
+    async def single(payload: bytes, count: int) -> None:
+        for _ in range(count):
+            await sender.send_messages(ServiceBusMessage(payload))
+
+    async def listed(payload: bytes, count: int) -> None:
+        for _ in range(count // BATCH):
+            await sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
+
+    return {SINGLE: single, LISTED: listed}
+
+
 class SyncSide:
     who = "SDK sync"
 
     def __init__(self, stack: ExitStack, server: PairbusServer, queue: str) -> None:
         client = stack.enter_context(ServiceBusClient.from_connection_string(server.connection_string))
-        self._sender = stack.enter_context(client.get_queue_sender(queue))
+        self.sends = sync_sends(stack.enter_context(client.get_queue_sender(queue)))
         self._receiver = stack.enter_context(client.get_queue_receiver(queue))
 
-    async def single(self, payload: bytes, count: int) -> None:
-        for _ in range(count):
-            self._sender.send_messages(ServiceBusMessage(payload))
-
-    async def listed(self, payload: bytes, count: int) -> None:
-        for _ in range(count // BATCH):
-            self._sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
-
-    async def receive(self, count: int) -> None:
-        while count:
-            messages = self._receiver.receive_messages(
-                max_message_count=min(BATCH, count), max_wait_time=RECEIVE_WAIT_S
-            )
-            if not messages:
-                raise RuntimeError(f"{count} messages did not come within {RECEIVE_WAIT_S} s")
-            for message in messages:
-                self._receiver.complete_message(message)
-            count -= len(messages)
+    async def receive(self, count: int) -> int:
+        messages = self._receiver.receive_messages(max_message_count=count, max_wait_time=RECEIVE_WAIT_S)
+        for message in messages:
+            self._receiver.complete_message(message)
+        return len(messages)
 
 
 class AsyncSide:
     who = "SDK async"
 
     def __init__(self, sender: AsyncSender, receiver: AsyncReceiver) -> None:
-        self._sender = sender
+        self.sends = async_sends(sender)
         self._receiver = receiver
 
     @classmethod
@@ -80,35 +93,27 @@ class AsyncSide:
         sender = await stack.enter_async_context(client.get_queue_sender(queue))
         return cls(sender, await stack.enter_async_context(client.get_queue_receiver(queue)))
 
-    async def single(self, payload: bytes, count: int) -> None:
-        for _ in range(count):
-            await self._sender.send_messages(ServiceBusMessage(payload))
-
-    async def listed(self, payload: bytes, count: int) -> None:
-        for _ in range(count // BATCH):
-            await self._sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
-
-    async def receive(self, count: int) -> None:
-        while count:
-            messages = await self._receiver.receive_messages(
-                max_message_count=min(BATCH, count), max_wait_time=RECEIVE_WAIT_S
-            )
-            if not messages:
-                raise RuntimeError(f"{count} messages did not come within {RECEIVE_WAIT_S} s")
-            for message in messages:
-                await self._receiver.complete_message(message)
-            count -= len(messages)
+    async def receive(self, count: int) -> int:
+        messages = await self._receiver.receive_messages(max_message_count=count, max_wait_time=RECEIVE_WAIT_S)
+        for message in messages:
+            await self._receiver.complete_message(message)
+        return len(messages)
 
 
 def _steps(side: SyncSide | AsyncSide, pid: int, settings: Settings) -> list[Step]:
     payload, who = body(), side.who
 
-    def step(case: str, send: Callable[[bytes, int], Awaitable[None]], count: int) -> Step:
+    def step(case: str, count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
             with Meter(pid) as sending:
-                await send(payload, count)
+                await side.sends[case](payload, count)
+            left = count
             with Meter(pid) as receiving:
-                await side.receive(count)
+                while left:
+                    received = await side.receive(min(BATCH, left))
+                    if not received:
+                        raise RuntimeError(f"{left} messages did not come within {RECEIVE_WAIT_S} s")
+                    left -= received
             measured = {(case, who): _with_share(sending.per_message(count))}
             if case == LISTED:  # the larger number of the two to receive
                 measured[RECEIVE, who] = _with_share(receiving.per_message(count))
@@ -116,7 +121,7 @@ def _steps(side: SyncSide | AsyncSide, pid: int, settings: Settings) -> list[Ste
 
         return Step(f"{case} · {who}", run)
 
-    return [step(SINGLE, side.single, settings.sdk_single), step(LISTED, side.listed, settings.sdk_listed)]
+    return [step(SINGLE, settings.sdk_single), step(LISTED, settings.sdk_listed)]
 
 
 async def measure(settings: Settings) -> tuple[Table, list[str]]:

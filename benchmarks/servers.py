@@ -1,4 +1,5 @@
-"""Starts and stops the servers that are measured: own processes, free ports, own data folders on one disk.
+"""Starts and stops the servers that are measured: own processes, free ports, own data folders on one disk. Also the
+benchmark's own helper processes, which are spoken to in lines.
 
 Only what was started here is stopped, by its id; the kernel ends it too if this process dies first. RabbitMQ and NATS
 come from Debian's packages and keep their defaults except for ports, folders and what a durability label names.
@@ -6,6 +7,7 @@ come from Debian's packages and keep their defaults except for ports, folders an
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -21,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+ROOT = Path(__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("pairbus")
 START_S = 120.0
 STOP_S = 30.0
@@ -37,7 +40,7 @@ class ServerFailed(Exception):
     """A server died or didn't get ready; the text has the end of what it said."""
 
 
-def die_with_parent() -> None:
+def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -45,6 +48,58 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """Return this process's, in which every interpreter finds the pairbus that is installed for it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+class Helper:
+    """A module of the benchmark as a process of its own, told lines on stdin and answering with lines on stdout."""
+
+    def __init__(self, module: str, *arguments: str, python: Path | str = sys.executable) -> None:
+        self._process = subprocess.Popen(
+            [python, "-m", module, *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_die_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is seen where it should answer
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> str:
+        """Return its next line with the end of line; nothing: it has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
 
 
 class Server:
@@ -73,7 +128,7 @@ class Server:
                 stdout=said if stdout is None else stdout,
                 stderr=said,
                 start_new_session=True,  # Ctrl-C reaches the harness alone, which then stops its servers
-                preexec_fn=die_with_parent,
+                preexec_fn=_die_with_parent,
             )
 
     def start(self) -> None:
@@ -289,7 +344,7 @@ class RabbitServer(Server):
             ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=_die_with_parent,
         )
         self._spawn(
             [str(RABBITMQ_SERVER)],

@@ -8,68 +8,37 @@ drain also those to the first messages that the primary confirmed, and how many 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.servers import die_with_parent
+from benchmarks.servers import Helper
 
 LOOK_S = 0.01
 
 
-class SparkHost:
+class SparkHost(Helper):
     """The near side. `start_s` is the time from the process's start to a session that has done its first job."""
 
     def __init__(self, master: str) -> None:
         begun = time.perf_counter()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.spark_host", master],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent,
-        )
+        super().__init__("benchmarks.spark_host", master)
         self._answer()
         self.start_s = time.perf_counter() - begun
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def ask(self, what: str, **arguments: Any) -> dict[str, float]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
-        self._process.stdin.flush()
+        self.tell(json.dumps({"what": what, **arguments}))
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self.hear()
         if not line:
-            raise RuntimeError(f"the Spark process ended with {self._process.wait()}")
+            raise RuntimeError(f"the Spark process ended with {self.wait()}")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise RuntimeError(found["error"])
         return found
-
-    def stop(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def __enter__(self) -> SparkHost:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
 
 def _serve(master: str) -> None:
