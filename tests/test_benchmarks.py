@@ -5,9 +5,11 @@ The slow test runs the whole benchmark tiny, so that it can't rot.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -304,6 +306,19 @@ def test_a_checkout_whose_interpreter_has_another_pairbus_is_refused(tmp_path: P
     assert "another pairbus: /elsewhere" in (against.why_not(tmp_path) or "")
     (programs / "python").write_text(f"#!/bin/sh\necho {tmp_path.resolve()}/src/pairbus/__init__.py\n")
     assert against.why_not(tmp_path) is None
+
+
+def test_the_benchmark_knows_pairbus_by_its_public_names_only() -> None:
+    """Or it could not measure a checkout with another structure inside."""
+    public = ("pairbus", "pairbus.aio", "pairbus.spark", "pairbus.testing", "pairbus.wire")
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names if alias.name.split(".")[0] == "pairbus"]
+                assert set(modules) <= set(public), path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pairbus":
+                assert node.module in public, path
+                assert {alias.name for alias in node.names} <= set(import_module(node.module).__all__), path
 
 
 def test_commands_that_were_run_count_as_the_client() -> None:
