@@ -314,6 +314,29 @@ def test_links_and_images_lead_somewhere(document: str) -> None:
     assert astray == []
 
 
+#: `docs/reference/protocol.md#one, #another`, also where a comment goes on in its next line
+PROTOCOL_REFERENCE = re.compile(r"protocol\.md(?P<anchors>#[\w-]+(?:,\s+(?:#:? )?#[\w-]+)*)")
+
+
+def test_references_of_the_code_to_the_protocol_lead_somewhere() -> None:
+    there = anchors(ROOT / "docs" / "reference" / "protocol.md")
+    named: dict[str, str] = {}
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for reference in PROTOCOL_REFERENCE.finditer(path.read_text() if path != Path(__file__) else ""):
+            named |= dict.fromkeys(re.findall(r"#([\w-]+)", reference["anchors"]), str(path))
+    assert len(named) > 20
+    assert {anchor: path for anchor, path in named.items() if anchor not in there} == {}
+
+
+def test_nothing_points_out_of_the_repository() -> None:
+    outside = re.compile(r"\bdialect\b|_dialect_\d|\.\./shared", re.IGNORECASE)
+    pages = [ROOT / document for document in DOCUMENTS]
+    sources = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    found = [f"{path.relative_to(ROOT)}: {match[0]}" for path in (*pages, *sources) if path != Path(__file__)
+             for match in outside.finditer(path.read_text())]  # fmt: skip
+    assert found == []
+
+
 def test_nothing_is_left_to_be_filled_in() -> None:
     assert [document for document in DOCUMENTS if re.search(r"@@[A-Z]+@@", (ROOT / document).read_text())] == []
 
