@@ -361,6 +361,12 @@ def test_nothing_points_out_of_the_repository() -> None:
     assert found == []
 
 
+def test_users_pages_name_no_requirement_by_its_number() -> None:
+    """Those stand in behaviour.md, which has their words, and in the names of tests."""
+    pages = ["README.md", *(each for each in DOCUMENTS if each.startswith("docs/") and each != "docs/behaviour.md")]
+    assert {page: found for page in pages if (found := re.findall(r"\bP\d{1,2}\b", prose(page)))} == {}
+
+
 def test_nothing_is_left_to_be_filled_in() -> None:
     assert [document for document in DOCUMENTS if re.search(r"@@[A-Z]+@@", (ROOT / document).read_text())] == []
 
