@@ -20,7 +20,7 @@ help:
 	@echo "make spark-matrix  the connector on the oldest and the newest supported Spark"
 	@echo "make docs       the documentation as a site that can be read offline: $(SITE)/index.html"
 	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
-	@echo "make format     rewrites the code in the house's format"
+	@echo "make format     generates the sync clients from the async ones, rewrites the code in the house's format"
 
 setup: .venv/.ready
 
@@ -80,6 +80,7 @@ docs: .venv/docs/.ready
 	@touch $@
 
 format: setup
+	$(BIN)/python scripts/generate_sync.py
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 

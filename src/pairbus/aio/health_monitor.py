@@ -1,6 +1,6 @@
-"""What beats in a paired client, on an event loop: its timers, its pings, and the telling of what happened.
+"""Runs the timers, pings and callbacks of a paired client on an event loop.
 
-The heart holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried
+It holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried
 out and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None)
 and, being no task, keeps no loop alive. Pings are tasks of their own, so that one which hangs delays neither the timers
 nor another entity's ping (P31, P33). Everything happens on the loop that the client was paired on.
@@ -13,36 +13,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 import os
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, Protocol
 
-from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf
+from pairbus.aio.concurrency import guarded_await, guarded_call
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import SendPing
+from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
 from pairbus.pairing.ping import ping
-
-_log: Final = logging.getLogger("pairbus.pairing")
 
 #: How long closing waits for subscribers that are coroutines.
 TELL_S: Final = 1.0
 
 
 class Pinger(Protocol):
-    """As much of an InnerSender as a ping needs."""
+    """As much of a GuardedSender as a ping needs."""
 
     async def send(self, message: object, timeout_s: float) -> None: ...
     async def close(self, timeout_s: float = ...) -> None: ...
 
 
-class Heart(HeartHalf[Pinger]):
+class HealthMonitor(HealthMonitorBase[Pinger]):
     def _prepare(self) -> None:
         self.lock = contextlib.nullcontext()
         self.loop = asyncio.get_running_loop()
+        self.check_loop = self._check_loop
         self._pid = os.getpid()
         self._telling = False
         self._pinging = 0
@@ -51,8 +50,8 @@ class Heart(HeartHalf[Pinger]):
         self._answers: deque[Awaitable[object]] = deque()
         self._teller: asyncio.Task[None] | None = None
 
-    def check_place(self) -> None:
-        """The SDK's connections, and our timers, belong to one loop."""
+    def _check_loop(self) -> None:
+        """Raise where the caller is not on the loop that the SDK's connections, and our timers, belong to."""
         running = asyncio._get_running_loop()
         if running is self.loop:
             return
@@ -98,14 +97,14 @@ class Heart(HeartHalf[Pinger]):
             self._timer = None
         deadline = self.coordinator.deadline
         if deadline is not None and not self.closed:
-            self._timer = self.loop.call_later(max(0.0, deadline - self.clock()), self._beat)
+            self._timer = self.loop.call_later(max(0.0, deadline - self.clock()), self._timer_due)
 
-    def _beat(self) -> None:
+    def _timer_due(self) -> None:
         self._timer = None
         self.coordinator.tick(self.clock())
         self.attend()
 
-    def _is_beating(self) -> bool:
+    def _has_timer(self) -> bool:
         return self._timer is not None
 
     def _pings_under_way(self) -> int:
@@ -139,7 +138,7 @@ class Heart(HeartHalf[Pinger]):
             failure = error
         self._pinged(entity, began, failure)
         if pinger is not None:
-            await guarded_await(pinger.close())
+            await guarded_call(pinger.close)
 
     # Telling
 
@@ -182,15 +181,3 @@ class Heart(HeartHalf[Pinger]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def guarded_await(answer: Awaitable[object]) -> None:
-    """As `guarded`. That a callback was itself cancelled is logged too; that the heart cancels it passes."""
-    try:
-        await answer
-    except BaseException as error:
-        task = asyncio.current_task()
-        is_ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-        if is_ours or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-            raise
-        _log.exception("%r failed and is ignored", answer)

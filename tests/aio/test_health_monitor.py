@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
 
-from pairbus.aio import heart as heart_module
+from pairbus.aio import health_monitor as monitor_module
 from pairbus.pairing.errors import ForkedClientError, WrongLoopError
 from pairbus.pairing.events import (
     BacklogQueueReturned,
@@ -22,8 +22,8 @@ from pairbus.pairing.events import (
 from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
 
-from ..paired.stage import Recorder
-from .stage import Stage, wait_until
+from .background import wait_until
+from .stage import Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 
@@ -31,13 +31,13 @@ MakeStage = Callable[..., Stage]
 def running(stage: MakeStage, **settings: Any) -> Stage:
     """With the real clock: its timers are what is tested."""
     given = stage(**{"ping_primary_interval": 0.05, **settings})
-    given.heart.clock = time.monotonic
+    given.monitor.clock = time.monotonic
     return given
 
 
 def fail_over(given: Stage, entity: str = "orders", **options: Any) -> None:
-    given.heart.coordinator.force_failover(entity, given.heart.clock(), **options)
-    given.heart.attend()
+    given.monitor.coordinator.force_failover(entity, given.monitor.clock(), **options)
+    given.monitor.attend()
 
 
 def states(given: Stage) -> list[tuple[EntityState, str]]:
@@ -49,8 +49,8 @@ async def test_p31_a_failed_over_entity_is_pinged_until_it_is_healthy(stage: Mak
     given = running(stage, observers=(recorder,))
     given.pinger.answers.extend([OperationTimeoutError(), OperationTimeoutError(), None])
     fail_over(given)
-    assert await wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
-    assert await wait_until(lambda: given.heart._timer is None), "pings stop, and the timer with them (P33)"
+    assert await wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    assert await wait_until(lambda: given.monitor._timer is None), "pings stop, and the timer with them (P33)"
     assert given.pinged == ["orders"] * 3
     assert recorder.pings == [("orders", "OperationTimeoutError")] * 2 + [("orders", "ok")]
     assert [message.content_type for message in given.pinger.sent] == [CONTENT_TYPE] * 3
@@ -65,18 +65,18 @@ async def test_p34_a_ping_that_is_refused_marks_the_entity(stage: MakeStage) -> 
     given = running(stage)
     given.pinger.answers.extend([MessagingEntityNotFoundError(), None])
     fail_over(given)
-    assert await wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
+    assert await wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
     assert states(given)[1:] == [(EntityState.UNREACHABLE, "ping refused"), (EntityState.HEALTHY, "ping succeeded")]
 
 
 async def test_p16_the_timer_fires_by_itself(stage: MakeStage) -> None:
     given = running(stage, failover_interval=0.05, ping_primary_interval=60.0)
-    heart = given.heart
-    dispatch = heart.coordinator.begin("orders", 1, heart.clock(), None)
-    dispatch.step(heart.clock())
-    dispatch.primary_failed(heart.clock(), OperationTimeoutError())
-    heart.attend()
-    assert await wait_until(lambda: heart.coordinator.state("orders") is EntityState.FAILED_OVER)
+    monitor = given.monitor
+    dispatch = monitor.coordinator.begin("orders", 1, monitor.clock(), None)
+    dispatch.step(monitor.clock())
+    dispatch.primary_failed(monitor.clock(), OperationTimeoutError())
+    monitor.attend()
+    assert await wait_until(lambda: monitor.coordinator.state("orders") is EntityState.FAILED_OVER)
     assert await wait_until(lambda: states(given)[-1:] == [(EntityState.FAILED_OVER, "interval over")])
 
 
@@ -87,24 +87,24 @@ async def test_p33_a_ping_that_hangs_delays_no_other_entity(stage: MakeStage) ->
     fail_over(given, "hung")
     assert await wait_until(lambda: given.pinged == ["hung"])
     fail_over(given, "news")
-    assert await wait_until(lambda: given.heart.coordinator.state("news") is EntityState.HEALTHY)
+    assert await wait_until(lambda: given.monitor.coordinator.state("news") is EntityState.HEALTHY)
     assert given.pinged == ["hung", "news"], "and never are two under way for one entity"
     release.set()
-    assert await wait_until(lambda: given.heart.coordinator.state("hung") is EntityState.HEALTHY)
+    assert await wait_until(lambda: given.monitor.coordinator.state("hung") is EntityState.HEALTHY)
 
 
 async def test_p31_pings_have_a_bounded_number_of_tasks(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heart_module, "PINGS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(monitor_module, "PINGS_AT_ONCE_MAX", 2)
     given = running(stage)
     release = asyncio.Event()
     given.pinger.answers.extend([release.wait] * 2)
     for number in range(5):
         fail_over(given, f"e{number}")
-    assert await wait_until(lambda: len(given.heart._pings_due) == 3)
-    assert given.heart._pinging == 2
+    assert await wait_until(lambda: len(given.monitor._pings_due) == 3)
+    assert given.monitor._pinging == 2
     release.set()
-    assert await wait_until(lambda: set(given.heart.coordinator.states().values()) == {EntityState.HEALTHY})
-    assert await wait_until(lambda: given.heart._pinging == 0)
+    assert await wait_until(lambda: set(given.monitor.coordinator.states().values()) == {EntityState.HEALTHY})
+    assert await wait_until(lambda: given.monitor._pinging == 0)
 
 
 async def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
@@ -114,11 +114,11 @@ async def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
     fail_over(given)
     assert await wait_until(lambda: given.pinged == ["orders"])
     told = len(given.events)
-    await given.heart.close()
-    assert given.heart._pinging == 0
-    assert given.heart._timer is None
+    await given.monitor.close()
+    assert given.monitor._pinging == 0
+    assert given.monitor._timer is None
     assert len(given.events) == told
-    assert repr(given.heart) == "<Heart closed, 0 pings under way, 1 subscribers>"
+    assert repr(given.monitor) == "<HealthMonitor closed, 0 pings under way, 1 subscribers>"
 
 
 async def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
@@ -129,9 +129,9 @@ async def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
     def broken(event: Event) -> None:
         raise RuntimeError("not my day")
 
-    given.heart._subscribers.callbacks = (broken, given.events.append)
+    given.monitor._subscribers.callbacks = (broken, given.events.append)
     with caplog.at_level(logging.ERROR, "pairbus.pairing"):
-        given.heart.announce(PairingCompleted(1))
+        given.monitor.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1)]
     assert "not my day" in caplog.text
 
@@ -149,12 +149,12 @@ async def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage:
         raise asyncio.CancelledError
 
     for callback in (broken, cancelled, heard.append):
-        given.heart._subscribers.subscribe(callback)
+        given.monitor._subscribers.subscribe(callback)
     with pytest.raises(GeneratorExit):
-        given.heart.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
+        given.monitor.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
     assert heard == [BacklogQueueReturned(1), BacklogQueueReturned(2)]
     with pytest.raises(GeneratorExit):
-        given.heart.announce(BacklogQueueReturned(3))
+        given.monitor.announce(BacklogQueueReturned(3))
     assert heard[-1] == BacklogQueueReturned(3)
     while len(awaited) < 3:
         await asyncio.sleep(0)
@@ -162,17 +162,17 @@ async def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage:
 
 async def test_p23_events_come_in_order_even_if_a_callback_brings_more_about(stage: MakeStage) -> None:
     given = stage()
-    heart = given.heart
+    monitor = given.monitor
     seen: list[Event] = []
 
     def first(event: Event) -> None:
         seen.append(event)
         if len(seen) == 1:
-            heart.announce(PairingCompleted(2))
+            monitor.announce(PairingCompleted(2))
             assert len(given.events) == 0, "told after this one, not inside it"
 
-    heart._subscribers.callbacks = (first, given.events.append)
-    heart.announce(PairingCompleted(1))
+    monitor._subscribers.callbacks = (first, given.events.append)
+    monitor.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1), PairingCompleted(2)]
 
 
@@ -187,33 +187,33 @@ async def test_p23_callbacks_may_be_coroutines_and_are_awaited_in_order(stage: M
         if event.backlog_queue_count == 2:
             raise RuntimeError("logged and ignored")
 
-    given.heart._subscribers.subscribe(slow)
-    given.heart.announce(*(PairingCompleted(number) for number in (1, 2, 3)))
+    given.monitor._subscribers.subscribe(slow)
+    given.monitor.announce(*(PairingCompleted(number) for number in (1, 2, 3)))
     assert seen == [], "the caller is not kept waiting"
-    await given.heart.close()
+    await given.monitor.close()
     assert seen == [1, 2, 3], "closing waits for them"
 
 
 async def test_p44_closing_does_not_wait_for_ever_for_a_coroutine(
     stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heart_module, "TELL_S", 0.02)
+    monkeypatch.setattr(monitor_module, "TELL_S", 0.02)
     given = stage()
 
     async def hang(event: Event) -> None:
         await asyncio.Event().wait()
 
-    given.heart._subscribers.subscribe(hang)
-    given.heart.announce(PairingCompleted(1), PairingCompleted(2))
-    await asyncio.wait_for(given.heart.close(), 1)
+    given.monitor._subscribers.subscribe(hang)
+    given.monitor.announce(PairingCompleted(1), PairingCompleted(2))
+    await asyncio.wait_for(given.monitor.close(), 1)
 
 
 async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     given = stage()
-    given.heart.check_place()
+    given.monitor._check_loop()
 
     async def elsewhere() -> None:
-        given.heart.check_place()
+        given.monitor._check_loop()
 
     def on_another_loop() -> None:
         asyncio.run(elsewhere())
@@ -221,23 +221,23 @@ async def test_a_client_belongs_to_one_loop(stage: MakeStage) -> None:
     with pytest.raises(WrongLoopError, match="from another one"):
         await asyncio.to_thread(on_another_loop)
     with pytest.raises(WrongLoopError, match="outside of a loop"):
-        await asyncio.to_thread(given.heart.check_place)
+        await asyncio.to_thread(given.monitor._check_loop)
 
 
 async def test_in_a_forked_child_the_loop_is_the_parents(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     given = stage()
-    monkeypatch.setattr(heart_module.os, "getpid", lambda: -1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(monitor_module.os, "getpid", lambda: -1)  # type: ignore[attr-defined]
     with pytest.raises(ForkedClientError):
-        await asyncio.to_thread(given.heart.check_place)
+        await asyncio.to_thread(given.monitor._check_loop)
 
 
 async def test_p23_unsubscribe(stage: MakeStage) -> None:
     given = stage()
     seen: list[Event] = []
-    unsubscribe = given.heart._subscribers.subscribe(seen.append)
+    unsubscribe = given.monitor._subscribers.subscribe(seen.append)
     unsubscribe()
     unsubscribe()
-    given.heart.announce(PairingCompleted(1))
+    given.monitor.announce(PairingCompleted(1))
     assert seen == []
     assert len(given.events) == 1
 
@@ -245,11 +245,11 @@ async def test_p23_unsubscribe(stage: MakeStage) -> None:
 async def test_p23_observers_can_come_and_go(stage: MakeStage) -> None:
     given = stage()
     recorder = Recorder()
-    take_off = given.heart.observe(recorder)
-    assert given.heart.send_observers == (recorder,)
+    take_off = given.monitor.observe(recorder)
+    assert given.monitor.send_observers == (recorder,)
     take_off()
     take_off()
-    assert given.heart.observers == given.heart.send_observers == ()
+    assert given.monitor.observers == given.monitor.send_observers == ()
 
 
 async def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
@@ -257,13 +257,13 @@ async def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
     fail_over(given, hold=True)
     await asyncio.sleep(0.2)
     assert given.pinged == []
-    assert given.heart._timer is None
+    assert given.monitor._timer is None
 
 
-def test_a_heart_that_beats_keeps_no_loop_alive() -> None:
+def test_a_timer_keeps_no_loop_alive() -> None:
     async def main() -> None:
         given = Stage()
         fail_over(given)
-        assert given.heart._timer is not None
+        assert given.monitor._timer is not None
 
     asyncio.run(asyncio.wait_for(main(), 5))

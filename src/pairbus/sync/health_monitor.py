@@ -1,6 +1,6 @@
-"""What beats in a paired client, on threads: its timers, its pings, and the telling of what happened.
+"""Runs the timers, pings and callbacks of a paired client on threads.
 
-The heart holds the coordinator of the client and the lock that guards it. Whoever changes a state under that lock calls
+It holds the coordinator of the client and the lock that guards it. Whoever changes a state under that lock calls
 `attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
 sick (`coordinator.deadline` is not None), so a healthy client has none. Pings run on threads of their own, so that one
 which hangs delays neither the timers nor another entity's ping (P31, P33).
@@ -14,21 +14,21 @@ import threading
 import uuid
 from typing import Protocol
 
-from pairbus.paired.heart import PINGS_AT_ONCE_MAX, HeartHalf, guarded
 from pairbus.pairing.events import SendPing
+from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
 from pairbus.pairing.ping import ping
 from pairbus.sync import fork
 from pairbus.sync.interrupts import start, take
 
 
 class Pinger(Protocol):
-    """As much of an InnerSender as a ping needs."""
+    """As much of a GuardedSender as a ping needs."""
 
     def send(self, message: object, timeout_s: float) -> None: ...
     def close(self, timeout_s: float = ...) -> None: ...
 
 
-class Heart(HeartHalf[Pinger]):
+class HealthMonitor(HealthMonitorBase[Pinger]):
     lock: threading.Lock
 
     def _prepare(self) -> None:
@@ -85,10 +85,10 @@ class Heart(HeartHalf[Pinger]):
         if self._thread is not None and self._thread.is_alive():
             self._wake.notify()
         elif self.coordinator.deadline is not None:
-            self._thread = threading.Thread(target=self._beat, name="pairbus-heart", daemon=True)
+            self._thread = threading.Thread(target=self._run_timers, name="pairbus-timers", daemon=True)
             start(self._thread)
 
-    def _beat(self) -> None:
+    def _run_timers(self) -> None:
         try:
             while self._wait_and_tick():
                 self.attend()
@@ -111,7 +111,7 @@ class Heart(HeartHalf[Pinger]):
                     return True
                 self._wake.wait(deadline - now)
 
-    def _is_beating(self) -> bool:
+    def _has_timer(self) -> bool:
         return self._thread is not None
 
     def _pings_under_way(self) -> int:

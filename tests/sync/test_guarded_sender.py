@@ -25,7 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing import budget
 from pairbus.pairing.errors import NotTriedError
-from pairbus.sync.inner import InnerSender
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, Leftovers, dropped_syns, sdk_client, takes, unused_port
@@ -53,10 +53,10 @@ class Rig:
         client: ServiceBusClient = sdk_client(ServiceBusClient, transport, self.server, port, **options)
         return self._stack.enter_context(client)
 
-    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> InnerSender:
+    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> GuardedSender:
         client = self.client(transport, port, **options)
         entity = entity or self.queue
-        sender = InnerSender(lambda: client.get_queue_sender(entity), entity)
+        sender = GuardedSender(lambda: client.get_queue_sender(entity), entity)
         self._stack.callback(sender.close)
         return sender
 
@@ -91,25 +91,25 @@ def rig(pairbus_broker: Broker, pairbus_namespace: NamespaceServer, pairbus_queu
         left.none()
 
 
-def a_send(sender: InnerSender, timeout_s: float) -> None:
+def a_send(sender: GuardedSender, timeout_s: float) -> None:
     sender.send(hello(), timeout_s)
 
 
-def a_batch(sender: InnerSender, timeout_s: float) -> None:
+def a_batch(sender: GuardedSender, timeout_s: float) -> None:
     sender.create_batch(None, timeout_s)
 
 
-def a_schedule(sender: InnerSender, timeout_s: float) -> None:
+def a_schedule(sender: GuardedSender, timeout_s: float) -> None:
     sender.schedule(hello(), FAR, timeout_s)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_p7_it_opens_by_itself_and_sends(rig: Rig, transport: str) -> None:
     sender = rig.sender(transport)
-    assert repr(sender) == f"<InnerSender {rig.queue}: not open>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: not open>"
     assert (sender.max_message_size, sender.max_batch_size) == (0, 0)
     sender.send(hello(), 5)
-    assert repr(sender) == f"<InnerSender {rig.queue}: open>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: open>"
     assert sender.max_message_size == 262_144
     assert sender.max_batch_size > 0
     for wait_s in (5, 5, 5, 5, float("inf")):
@@ -144,7 +144,7 @@ def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(rig: 
 
 
 @pytest.mark.parametrize("point", ["accept", "outcome", "attach"])
-@pytest.mark.parametrize("call", [a_batch, a_schedule, InnerSender.open])
+@pytest.mark.parametrize("call", [a_batch, a_schedule, GuardedSender.open])
 def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
     sender = rig.sender(port=rig.proxy(point).port)
     with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
@@ -312,7 +312,7 @@ def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None
         "localhost", credential, custom_endpoint_address=f"sb://localhost:{rig.server.port}",
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
     )  # fmt: skip
-    sender = InnerSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
+    sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
     with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         sender.send(hello(), 0.3)
     sender.close()
@@ -565,7 +565,7 @@ def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig: Rig) 
     with pytest.raises(ValueError, match="closed"):
         sender.send(hello(), 1)
     sender.close()
-    assert repr(sender) == f"<InnerSender {rig.queue}: closed>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: closed>"
 
 
 def test_closing_does_not_wait_for_the_sdks_keep_alive_thread(rig: Rig) -> None:
@@ -582,7 +582,7 @@ def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytes
     def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pairbus.sync.inner._Errand.wait", interrupted)
+    monkeypatch.setattr("pairbus.sync.guarded_sender._Errand.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sender.send(hello(), 5)
     assert sender._guarded is None

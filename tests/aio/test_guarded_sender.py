@@ -25,8 +25,8 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.aio import inner as inner_module
-from pairbus.aio.inner import InnerSender
+from pairbus.aio import guarded_sender as inner_module
+from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing import budget
 from pairbus.pairing.errors import ForkedClientError, NotTriedError
@@ -52,7 +52,7 @@ class Rig:
         self.queue = queue
         self._stack = stack
 
-    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> InnerSender:
+    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> GuardedSender:
         client: ServiceBusClient = sdk_client(ServiceBusClient, transport, self.server, port, **options)
         self._stack.push_async_callback(client.close)
         entity = entity or self.queue
@@ -62,7 +62,7 @@ class Rig:
             client._handlers.discard(made)
             return made
 
-        sender = InnerSender(make, entity)
+        sender = GuardedSender(make, entity)
         self._stack.push_async_callback(sender.close)
         return sender
 
@@ -106,25 +106,25 @@ async def rig(
     assert inner_module._background == set()
 
 
-async def a_send(sender: InnerSender, timeout_s: float) -> None:
+async def a_send(sender: GuardedSender, timeout_s: float) -> None:
     await sender.send(hello(), timeout_s)
 
 
-async def a_batch(sender: InnerSender, timeout_s: float) -> None:
+async def a_batch(sender: GuardedSender, timeout_s: float) -> None:
     await sender.create_batch(None, timeout_s)
 
 
-async def a_schedule(sender: InnerSender, timeout_s: float) -> None:
+async def a_schedule(sender: GuardedSender, timeout_s: float) -> None:
     await sender.schedule(hello(), FAR, timeout_s)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_p7_it_opens_by_itself_and_sends(rig: Rig, transport: str) -> None:
     sender = rig.sender(transport)
-    assert repr(sender) == f"<InnerSender {rig.queue}: not open>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: not open>"
     assert (sender.max_message_size, sender.max_batch_size) == (0, 0)
     await sender.send(hello(), 5)
-    assert repr(sender) == f"<InnerSender {rig.queue}: open>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: open>"
     assert sender.max_message_size == 262_144
     assert sender.max_batch_size > 0
     for wait_s in (5, 5, 5, 5, float("inf")):
@@ -160,7 +160,7 @@ async def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted
 
 
 @pytest.mark.parametrize("point", ["accept", "outcome", "attach"])
-@pytest.mark.parametrize("call", [a_batch, a_schedule, InnerSender.open])
+@pytest.mark.parametrize("call", [a_batch, a_schedule, GuardedSender.open])
 async def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
     sender = rig.sender(port=rig.proxy(point).port)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
@@ -319,7 +319,7 @@ async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -
         "localhost", SlowCredential(), custom_endpoint_address=f"sb://localhost:{rig.server.port}",
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
     )  # fmt: skip
-    sender = InnerSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
+    sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         await sender.send(hello(), 0.3)
     await sender.close()
@@ -347,7 +347,7 @@ def test_p19_under_uvloop_too(pairbus_broker: Broker, pairbus_queue: Callable[..
 
     async def silence(proxy: SilentProxy) -> None:
         async with sdk_client(ServiceBusClient, transport, server, proxy.port) as client:
-            sender = InnerSender(lambda: client.get_queue_sender(queue), queue)
+            sender = GuardedSender(lambda: client.get_queue_sender(queue), queue)
             await sender.send(hello(), 5)
             proxy.fall_silent()
             for _ in range(2):
@@ -585,7 +585,7 @@ async def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig:
     with pytest.raises(ValueError, match="closed"):
         await sender.send(hello(), 1)
     await sender.close()
-    assert repr(sender) == f"<InnerSender {rig.queue}: closed>"
+    assert repr(sender) == f"<GuardedSender {rig.queue}: closed>"
 
 
 async def test_closing_does_not_wait_for_the_sdks_keep_alive_task(rig: Rig) -> None:

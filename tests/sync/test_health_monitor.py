@@ -19,10 +19,10 @@ from pairbus.pairing.events import (
 )
 from pairbus.pairing.ping import CONTENT_TYPE
 from pairbus.pairing.states import EntityState
-from pairbus.sync import heart as heart_module
+from pairbus.sync import health_monitor as monitor_module
 
-from ..paired.stage import Recorder
-from .stage import FakeInner, Stage, wait_until
+from .background import wait_until
+from .stage import FakeGuardedSender, Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 
@@ -30,14 +30,14 @@ MakeStage = Callable[..., Stage]
 def running(stage: MakeStage, **settings: Any) -> Stage:
     """With the real clock: its timers are what is tested."""
     given = stage(**{"ping_primary_interval": 0.05, **settings})
-    given.heart.clock = time.monotonic
+    given.monitor.clock = time.monotonic
     return given
 
 
 def fail_over(given: Stage, entity: str = "orders", **options: Any) -> None:
-    with given.heart.lock:
-        given.heart.coordinator.force_failover(entity, given.heart.clock(), **options)
-    given.heart.attend()
+    with given.monitor.lock:
+        given.monitor.coordinator.force_failover(entity, given.monitor.clock(), **options)
+    given.monitor.attend()
 
 
 def states(given: Stage) -> list[tuple[EntityState, str]]:
@@ -49,8 +49,8 @@ def test_p31_a_failed_over_entity_is_pinged_until_it_is_healthy(stage: MakeStage
     given = running(stage, observers=(recorder,))
     given.pinger.answers.extend([OperationTimeoutError(), OperationTimeoutError(), None])
     fail_over(given)
-    assert wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
-    assert wait_until(lambda: given.heart._thread is None), "pings stop, and the thread with them (P33)"
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor._thread is None), "pings stop, and the thread with them (P33)"
     assert given.pinged == ["orders"] * 3
     assert recorder.pings == [("orders", "OperationTimeoutError")] * 2 + [("orders", "ok")]
     assert [message.content_type for message in given.pinger.sent] == [CONTENT_TYPE] * 3
@@ -65,19 +65,19 @@ def test_p34_a_ping_that_is_refused_marks_the_entity(stage: MakeStage) -> None:
     given = running(stage)
     given.pinger.answers.extend([MessagingEntityNotFoundError(), None])
     fail_over(given)
-    assert wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
     assert states(given)[1:] == [(EntityState.UNREACHABLE, "ping refused"), (EntityState.HEALTHY, "ping succeeded")]
 
 
 def test_p16_the_timer_fires_by_itself(stage: MakeStage) -> None:
     given = running(stage, failover_interval=0.05, ping_primary_interval=60.0)
-    heart = given.heart
-    with heart.lock:
-        dispatch = heart.coordinator.begin("orders", 1, heart.clock(), None)
-        dispatch.step(heart.clock())
-        dispatch.primary_failed(heart.clock(), OperationTimeoutError())
-    heart.attend()
-    assert wait_until(lambda: heart.coordinator.state("orders") is EntityState.FAILED_OVER)
+    monitor = given.monitor
+    with monitor.lock:
+        dispatch = monitor.coordinator.begin("orders", 1, monitor.clock(), None)
+        dispatch.step(monitor.clock())
+        dispatch.primary_failed(monitor.clock(), OperationTimeoutError())
+    monitor.attend()
+    assert wait_until(lambda: monitor.coordinator.state("orders") is EntityState.FAILED_OVER)
     assert wait_until(lambda: states(given)[-1:] == [(EntityState.FAILED_OVER, "interval over")])
 
 
@@ -88,24 +88,24 @@ def test_p33_a_ping_that_hangs_delays_no_other_entity(stage: MakeStage) -> None:
     fail_over(given, "hung")
     assert wait_until(lambda: given.pinged == ["hung"])
     fail_over(given, "news")
-    assert wait_until(lambda: given.heart.coordinator.state("news") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor.coordinator.state("news") is EntityState.HEALTHY)
     assert given.pinged == ["hung", "news"], "and never are two under way for one entity"
     release.set()
-    assert wait_until(lambda: given.heart.coordinator.state("hung") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor.coordinator.state("hung") is EntityState.HEALTHY)
 
 
 def test_p31_pings_have_a_bounded_number_of_threads(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heart_module, "PINGS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(monitor_module, "PINGS_AT_ONCE_MAX", 2)
     given = running(stage)
     release = threading.Event()
     given.pinger.answers.extend([lambda: release.wait(5)] * 2)
     for number in range(5):
         fail_over(given, f"e{number}")
-    assert wait_until(lambda: len(given.heart._pings_due) == 3)
-    assert given.heart._pings_under_way() == 2
+    assert wait_until(lambda: len(given.monitor._pings_due) == 3)
+    assert given.monitor._pings_under_way() == 2
     release.set()
-    assert wait_until(lambda: set(given.heart.coordinator.states().values()) == {EntityState.HEALTHY})
-    assert wait_until(lambda: given.heart._pings_under_way() == 0)
+    assert wait_until(lambda: set(given.monitor.coordinator.states().values()) == {EntityState.HEALTHY})
+    assert wait_until(lambda: given.monitor._pings_under_way() == 0)
 
 
 def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
@@ -115,12 +115,12 @@ def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
     fail_over(given)
     assert wait_until(lambda: given.pinged == ["orders"])
     told = len(given.events)
-    given.heart.close()
+    given.monitor.close()
     assert given.pinger.is_closed, "which shuts the connection that it hangs on"
     release.set()
-    assert wait_until(lambda: given.heart._pings_under_way() == 0 and given.heart._thread is None)
+    assert wait_until(lambda: given.monitor._pings_under_way() == 0 and given.monitor._thread is None)
     assert len(given.events) == told, "its answer is not heard any more"
-    assert repr(given.heart) == "<Heart closed, 0 pings under way, 1 subscribers>"
+    assert repr(given.monitor) == "<HealthMonitor closed, 0 pings under way, 1 subscribers>"
 
 
 def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
@@ -131,9 +131,9 @@ def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
     def broken(event: Event) -> None:
         raise RuntimeError("not my day")
 
-    given.heart._subscribers.callbacks = (broken, given.events.append)
+    given.monitor._subscribers.callbacks = (broken, given.events.append)
     with caplog.at_level(logging.ERROR, "pairbus.pairing"):
-        given.heart.announce(PairingCompleted(1))
+        given.monitor.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1)]
     assert "not my day" in caplog.text
 
@@ -146,12 +146,12 @@ def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeS
     def broken(event: Event) -> None:
         raise raised
 
-    given.heart._subscribers.subscribe(broken)
-    given.heart._subscribers.subscribe(heard.append)
+    given.monitor._subscribers.subscribe(broken)
+    given.monitor._subscribers.subscribe(heard.append)
     with pytest.raises(type(raised)):  # on the main thread: it may be Ctrl-C
-        given.heart.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
+        given.monitor.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
     assert heard == [BacklogQueueReturned(1), BacklogQueueReturned(2)]
-    thread = threading.Thread(target=given.heart.announce, args=(BacklogQueueReturned(3),))
+    thread = threading.Thread(target=given.monitor.announce, args=(BacklogQueueReturned(3),))
     thread.start()  # elsewhere nobody is to be interrupted, and it is logged
     thread.join()
     assert heard[-1] == BacklogQueueReturned(3)
@@ -159,24 +159,24 @@ def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeS
 
 def test_p23_events_come_in_order_even_if_a_callback_brings_more_about(stage: MakeStage) -> None:
     given = stage()
-    heart = given.heart
+    monitor = given.monitor
     seen: list[Event] = []
 
     def first(event: Event) -> None:
         seen.append(event)
         if len(seen) == 1:
-            heart.announce(PairingCompleted(2))
+            monitor.announce(PairingCompleted(2))
             assert len(given.events) == 0, "told after this one, not inside it"
 
-    heart._subscribers.callbacks = (first, given.events.append)
-    heart.announce(PairingCompleted(1))
+    monitor._subscribers.callbacks = (first, given.events.append)
+    monitor.announce(PairingCompleted(1))
     assert given.events == [PairingCompleted(1), PairingCompleted(2)]
 
 
 def test_p23_callbacks_run_outside_the_lock(stage: MakeStage) -> None:
     given = stage()
     free: list[bool] = []
-    given.heart._subscribers.subscribe(lambda event: free.append(not given.heart.lock.locked()))
+    given.monitor._subscribers.subscribe(lambda event: free.append(not given.monitor.lock.locked()))
     fail_over(given)
     assert free == [True]
 
@@ -184,10 +184,10 @@ def test_p23_callbacks_run_outside_the_lock(stage: MakeStage) -> None:
 def test_p23_unsubscribe(stage: MakeStage) -> None:
     given = stage()
     seen: list[Event] = []
-    unsubscribe = given.heart._subscribers.subscribe(seen.append)
+    unsubscribe = given.monitor._subscribers.subscribe(seen.append)
     unsubscribe()
     unsubscribe()
-    given.heart.announce(PairingCompleted(1))
+    given.monitor.announce(PairingCompleted(1))
     assert seen == []
     assert len(given.events) == 1
 
@@ -195,11 +195,11 @@ def test_p23_unsubscribe(stage: MakeStage) -> None:
 def test_p23_observers_can_come_and_go(stage: MakeStage) -> None:
     given = stage()
     recorder = Recorder()
-    take_off = given.heart.observe(recorder)
-    assert given.heart.send_observers == (recorder,)
+    take_off = given.monitor.observe(recorder)
+    assert given.monitor.send_observers == (recorder,)
     take_off()
     take_off()
-    assert given.heart.observers == given.heart.send_observers == ()
+    assert given.monitor.observers == given.monitor.send_observers == ()
 
 
 def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
@@ -207,26 +207,26 @@ def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
     fail_over(given, hold=True)
     time.sleep(0.2)
     assert given.pinged == []
-    assert given.heart._thread is None
+    assert given.monitor._thread is None
 
 
 def test_a_timer_that_breaks_is_not_the_end_of_all_timers(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     given = running(stage)
     broken = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda args: broken.set())
-    real = given.heart.attend
+    real = given.monitor.attend
 
     def attend() -> None:
-        if threading.current_thread().name == "pairbus-heart" and not broken.is_set():
+        if threading.current_thread().name == "pairbus-timers" and not broken.is_set():
             raise RuntimeError("broken")
         real()
 
-    monkeypatch.setattr(given.heart, "attend", attend)
+    monkeypatch.setattr(given.monitor, "attend", attend)
     fail_over(given)
     assert broken.wait(5)
-    assert wait_until(lambda: given.heart._thread is None)
-    given.heart.attend()
-    assert wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor._thread is None)
+    given.monitor.attend()
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
 
 
 def test_in_a_forked_child_nobody_waits_for_the_answer_to_the_parents_ping(stage: MakeStage) -> None:
@@ -235,8 +235,8 @@ def test_in_a_forked_child_nobody_waits_for_the_answer_to_the_parents_ping(stage
     given.pinger.answers.append(lambda: release.wait(5))
     fail_over(given)
     assert wait_until(lambda: given.pinged == ["orders"])
-    given.heart._open_pinger = lambda entity: FakeInner()
-    given.heart.forked()
-    given.heart.attend()
-    assert wait_until(lambda: given.heart.coordinator.state("orders") is EntityState.HEALTHY)
+    given.monitor._open_pinger = lambda entity: FakeGuardedSender()
+    given.monitor.forked()
+    given.monitor.attend()
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
     release.set()

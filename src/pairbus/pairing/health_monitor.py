@@ -1,6 +1,8 @@
-"""The half of a heart that waits for nothing: whom it tells of what, and what a ping's answer is told to.
+"""Non-blocking base of the sync and async health monitors: tells observers and subscribers what happened, and the
+coordinator what a ping was answered.
 
-Observers and subscribers are told by whoever has something to tell; what they raise is logged, and stops nothing.
+Whoever has something to tell does so at once, on its own thread or task. What an observer raises is logged, and stops
+nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ PingerT = TypeVar("PingerT")
 
 
 class Subscribers:
-    """Whom to tell. It is the client's, and may be older than the pairing."""
+    """The callbacks that get each event. They are the client's, and may be older than its pairing."""
 
     def __init__(self) -> None:
         self.callbacks: tuple[Callback, ...] = ()
@@ -47,13 +49,15 @@ class Subscribers:
         return unsubscribe
 
 
-class HeartHalf(Generic[PingerT]):
+class HealthMonitorBase(Generic[PingerT]):
     """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed.
 
     `lock` guards the coordinator; on a loop, where nothing comes in between, it is none.
     """
 
     lock: AbstractContextManager[Any]
+    #: Raises where this client can't be used from: a loop's, from elsewhere. None where it can be used from anywhere.
+    check_loop: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -77,10 +81,9 @@ class HeartHalf(Generic[PingerT]):
         self._prepare()
 
     def __repr__(self) -> str:
-        beat = "closed" if self.closed else "beats" if self._is_beating() else "at rest"
-        return (
-            f"<Heart {beat}, {self._pings_under_way()} pings under way, {len(self._subscribers.callbacks)} subscribers>"
-        )
+        timer = "closed" if self.closed else "timer set" if self._has_timer() else "no timer"
+        pings, subscribers = self._pings_under_way(), len(self._subscribers.callbacks)
+        return f"<HealthMonitor {timer}, {pings} pings under way, {subscribers} subscribers>"
 
     @property
     def has_subscribers(self) -> bool:
@@ -141,10 +144,7 @@ class HeartHalf(Generic[PingerT]):
     def _take_answer(self, answer: object) -> None:
         """What a callback returned: a coroutine, on a loop."""
 
-    def check_place(self) -> None:
-        """Raises where this client can't be used from: a loop's, from elsewhere."""
-
-    # The other half
+    # Implemented by the sync and async subclasses
 
     def _prepare(self) -> None:
         raise NotImplementedError
@@ -156,7 +156,7 @@ class HeartHalf(Generic[PingerT]):
     def _tell(self) -> None:
         raise NotImplementedError
 
-    def _is_beating(self) -> bool:
+    def _has_timer(self) -> bool:
         raise NotImplementedError
 
     def _pings_under_way(self) -> int:

@@ -52,14 +52,14 @@ _CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one.
 _background: set[asyncio.Task[None]] = set()
 
 
-class InnerSender:
+class GuardedSender:
     """One SDK sender to one entity of one client. Any task of the loop may use it; calls go one after the other."""
 
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
         self._make = make
         self._entity = entity
         self._lock = asyncio.Lock()
-        self._guarded: _Guarded | None = None
+        self._guarded: _SdkSender | None = None
         # What may open a link, under way: of the call that has the lock, or an opening that has outlived its call.
         self._opening: asyncio.Task[Any] | None = None
         # Since when there should be a link and is none.
@@ -73,7 +73,7 @@ class InnerSender:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self.is_open else "not open"
-        return f"<InnerSender {self._entity or '?'}: {state}>"
+        return f"<GuardedSender {self._entity or '?'}: {state}>"
 
     @property
     def is_open(self) -> bool:
@@ -153,7 +153,7 @@ class InnerSender:
         finally:
             lock.release()
 
-    async def _await_opening(self, opening: asyncio.Task[Any], guarded: _Guarded, deadline: float) -> None:
+    async def _await_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float) -> None:
         """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
         is_news = not opening.done()
         await asyncio.wait({opening}, timeout=max(0.0, deadline + GRACE_S - asyncio.get_running_loop().time()))
@@ -173,7 +173,7 @@ class InnerSender:
         if is_news:
             raise error
 
-    def _end_opening(self, opening: asyncio.Task[Any], guarded: _Guarded) -> None:
+    def _end_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender) -> None:
         """Its time is over, or it was cancelled."""
         if self._opening is opening:
             self._opening = self._guarded = None
@@ -199,7 +199,7 @@ class InnerSender:
         if guarded is None:
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(_CLOSED)
-            guarded = self._guarded = _Guarded(self._make())
+            guarded = self._guarded = _SdkSender(self._make())
         guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         task = loop.create_task(guarded.call(operation, argument, deadline, lost))
         self._opening = task
@@ -245,13 +245,13 @@ class InnerSender:
         self._opened(guarded)
         return answer
 
-    def _opened(self, guarded: _Guarded, waited: bool = True) -> None:
+    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
         now = asyncio.get_running_loop().time()
         self.opening_s = now - (self._wanted_since or now) if waited else 0.0
         self._wanted_since = None
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 
-    def _discard(self, guarded: _Guarded) -> None:
+    def _discard(self, guarded: _SdkSender) -> None:
         self._guarded = None
         guarded.throw_away()
 
@@ -311,7 +311,7 @@ class _Alarm:
         task.cancel()
 
 
-class _Guarded:
+class _SdkSender:
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
     __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal", "sender")
@@ -333,7 +333,7 @@ class _Guarded:
         untyped._create_handler = self._create_handler
 
     def is_open(self) -> bool:
-        return sdk.is_open(self.sender)
+        return bool(self.sender._running)
 
     async def in_place(self, operation: _Operation[T], argument: Any, deadline: float, timeout_s: float) -> T:
         left = deadline - asyncio.get_running_loop().time()

@@ -39,14 +39,14 @@ LONGEST_S = 1e6  # locks and timers can't wait for infinity
 _CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 
 
-class InnerSender:
+class GuardedSender:
     """One SDK sender to one entity of one client. Any thread may use it; calls go one after the other."""
 
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
         self._make = make
         self._entity = entity
         self._lock = threading.Lock()
-        self._guarded: _Guarded | None = None
+        self._guarded: _SdkSender | None = None
         # An opening that has outlived the call which began it, and since when there should be a link and is none.
         self._opening: _Errand | None = None
         self._wanted_since: float | None = None
@@ -59,7 +59,7 @@ class InnerSender:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self.is_open else "not open"
-        return f"<InnerSender {self._entity or '?'}: {state}>"
+        return f"<GuardedSender {self._entity or '?'}: {state}>"
 
     @property
     def is_open(self) -> bool:
@@ -115,12 +115,12 @@ class InnerSender:
     def _do(
         self, operation: Callable[[Any, float, Any], T], argument: Any, timeout_s: float, goes_on_s: float = 0.0
     ) -> T:
-        timeout_s = min(timeout_s, LONGEST_S)
+        timeout_s = max(0.0, min(timeout_s, LONGEST_S))
         deadline = time.monotonic() + timeout_s
         lock = self._lock
         held: list[bool] = []
         try:
-            take(held, lock, timeout_s)
+            held.extend(map(lock.acquire, (True,), (timeout_s,)))  # as `interrupts.take`, without its call
             if not held[0]:
                 raise NotTriedError(
                     f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
@@ -188,7 +188,7 @@ class InnerSender:
         if guarded is None:
             if self._closed:  # under a call that found its link lost
                 raise lost or ValueError(_CLOSED)
-            guarded = self._guarded = _Guarded(self._make())
+            guarded = self._guarded = _SdkSender(self._make())
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         errand = _Errand(guarded, operation, argument, deadline, lost, goes_on_s)
@@ -223,18 +223,18 @@ class InnerSender:
         self._opened(guarded)
         return errand.answer  # type: ignore[no-any-return]
 
-    def _opened(self, guarded: _Guarded, waited: bool = True) -> None:
+    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
         now = time.monotonic()
         self.opening_s = now - (self._wanted_since or now) if waited else 0.0
         self._wanted_since = None
         self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
 
-    def _discard(self, guarded: _Guarded) -> None:
+    def _discard(self, guarded: _SdkSender) -> None:
         self._guarded = None
         guarded.throw_away()
 
 
-class _Guarded:
+class _SdkSender:
     """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
 
     __slots__ = ("guard", "native", "sender")
@@ -245,10 +245,10 @@ class _Guarded:
         self.guard = Guard(sender, self.native)
 
     def is_open(self) -> bool:
-        return sdk.is_open(self.sender)
+        return bool(self.sender._running)
 
     def is_ready(self) -> bool:
-        return self.native and sdk.is_open(self.sender) and not self.guard.wants_token()
+        return self.native and self.sender._running and not self.guard.wants_token()
 
     def in_place(self, operation: Callable[[Any, float, Any], T], argument: Any, deadline: float) -> T:
         timeout_s = deadline - time.monotonic()
@@ -290,7 +290,7 @@ class _Errand:
 
     def __init__(
         self,
-        guarded: _Guarded,
+        guarded: _SdkSender,
         operation: Callable[[Any, float, Any], Any],
         argument: Any,
         deadline: float,
