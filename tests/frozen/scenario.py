@@ -28,6 +28,8 @@ from pairbus.broker import Broker, NamespaceServer, serve_sync
 from pairbus.broker.control import request
 from pairbus.cli import main
 from pairbus.testing import ManualClock, fault
+from pairbus.wire.sync import WireClient
+from tests.frozen.subjects import shape
 
 CONFIG = Path(__file__).parent / "broker.toml"
 ENTITIES = {
@@ -237,12 +239,13 @@ def _used(client: PlainClient, namespace: NamespaceServer, clock: ManualClock) -
     found: dict[str, Any] = {}
 
     def received(count: int) -> list[Any]:
-        messages = take(receiver, count)
-        for each in messages:
-            receiver.complete_message(each)
-        return [[each.message_id, each.sequence_number, each.delivery_count] for each in messages]
+        return [[each.message_id, each.sequence_number, each.delivery_count] for each in take(receiver, count)]
 
-    with client.get_queue_receiver("orders") as receiver, client.get_queue_sender("orders") as sender:
+    # Without locks, which the SDK compares with the time of today.
+    with (
+        client.get_queue_receiver("orders", receive_mode="receiveanddelete") as receiver,
+        client.get_queue_sender("orders") as sender,
+    ):
         found["received"] = received(3)
         for each in peek(namespace, "orders")["lines"]:
             if each["state"] == "deferred":
@@ -254,9 +257,76 @@ def _used(client: PlainClient, namespace: NamespaceServer, clock: ManualClock) -
     with client.get_queue_sender("once") as sender:
         sender.send_messages([ServiceBusMessage(each, message_id=each) for each in ("same", "fresh")])
     found["once"] = [each["message_id"] for each in peek(namespace, "once")["lines"]]
-    with client.get_queue_receiver("carts", session_id="anna") as receiver:
-        found["session"] = [receiver.session.get_state().decode(), *received(2)]
+    with WireClient.from_connection_string(namespace.connection_string) as wire:
+        session = wire.receiver("carts", session_id="anna")
+        found["session"] = [each.sequence_number for each in session.receive(1, WAIT_S)]
+        _, state = wire.request("carts", "com.microsoft:get-session-state", {"session-id": "anna"})
+        found["session state"] = bytes(state["session-state"]).decode()
     return found
+
+
+# -- Spark
+
+
+def archive(broker: Broker, folder: Path) -> dict[str, Any]:
+    return run("archive", broker.namespaces["contoso"].connection_string, "orders", str(folder / "archive"), "--json")
+
+
+def carry(broker: Broker, folder: Path, out: Path) -> dict[str, Any]:
+    """Run the syphon and a stream of the connector, whose checkpoints are in `folder`; return what they carried."""
+    from pairbus.spark import session
+
+    primary = broker.namespaces["contoso"]
+    home = ["--primary-name", "contoso", "--ca-file", primary.ca_file, "--json"]
+    syphoned = run("syphon", "--drain", "--checkpoint", str(folder / "syphon-checkpoint"), *home)
+    spark = session()
+    options = {"connectionString": primary.connection_string, "entity": "news/Subscriptions/all"}
+    rows = spark.readStream.format("servicebus").options(**options).load().select("message_id", "sequence_number")
+    query = (
+        rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "stream-checkpoint"))
+        .trigger(availableNow=True).start(str(out))
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    streamed = spark.read.parquet(str(out)).orderBy("sequence_number").collect()
+    return {"syphon": syphoned, "stream": [row.asDict() for row in streamed]}
+
+
+def examine_with_spark(folder: Path, out: Path, now: float) -> dict[str, Any]:
+    """Use the checkpoints and the archive in `folder`, and run the reports on its ledgers."""
+    found: dict[str, Any] = {"reports": _reports(folder, out), "archive": _columns(folder / "archive")}
+    with served(folder / "broker", ManualClock(now)) as broker:
+        primary = broker.namespaces["contoso"]
+        name = primary.connection_string
+        run("send", name, "news", "after the checkpoint", "--id", "fresh", "--json")
+        found |= carry(broker, folder, out / "stream")
+        found["restore"] = run("restore", str(folder / "archive"), name, "orders", "--json")
+        found["move"] = run("move", "--from", name, "orders/$DeadLetterQueue", "orders", "--json")
+        found["archive again"] = archive(broker, out)
+        for command in ("syphon", "restore", "move", "archive again"):
+            found[command] = shape(found[command])
+        found["home"] = [[each["message_id"], each["body"]] for each in peek(primary, "orders")["lines"]]
+    return found
+
+
+def _reports(ledgers: Path, out: Path) -> dict[str, Any]:
+    """What the reports on these ledgers say, and the columns of their tables."""
+    from pairbus.spark import session
+    from pairbus.spark.reports.ledgers import read_ledgers
+    from pairbus.spark.reports.series import series
+
+    found: dict[str, Any] = {}
+    for name in ("audit", "availability", "cost report"):
+        found[name] = run(*name.split(), str(ledgers), "--json", "--parquet", str(out / name))
+        found[f"tables of {name}"] = {each.name: _columns(each) for each in (out / name).iterdir() if each.is_dir()}
+    with read_ledgers(session(), str(ledgers)) as read:
+        found["series"] = sorted(series(read))
+    return found
+
+
+def _columns(table: Path) -> dict[str, str]:
+    import pyarrow.parquet
+
+    return {field.name: str(field.type) for field in pyarrow.parquet.read_schema(next(table.rglob("*.parquet")))}
 
 
 def _plain(described: Any) -> Any:

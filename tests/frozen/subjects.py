@@ -85,7 +85,8 @@ def leaves(value: Any, path: str = "") -> dict[str, str]:
         return {at: leaf for key, each in value.items() for at, leaf in leaves(each, f"{path} › {key}").items()}
     if isinstance(value, list) and value and not all(isinstance(each, str) for each in value):
         return {at: leaf for number, each in enumerate(value) for at, leaf in leaves(each, f"{path}[{number}]").items()}
-    return {path.removeprefix(" › "): json.dumps(value, ensure_ascii=False)}
+    # The last digits of a sum depend on the order of its terms.
+    return {path.removeprefix(" › "): f"{value:.12g}" if isinstance(value, float) else json.dumps(value)}
 
 
 def shape(value: Any) -> Any:
@@ -96,6 +97,16 @@ def shape(value: Any) -> Any:
         return [json.loads(each) for each in sorted({json.dumps(shape(item), sort_keys=True) for item in value})]
     words = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}
     return words[type(value)]
+
+
+def difference(subject: str, found: Any) -> str:
+    """Return what is no longer as in the snapshot, and how to renew it; nothing where all is as it was."""
+    before, now = leaves(json.loads(snapshot_file(subject).read_text())), leaves(found)
+    lines = [f"removed: {at}: {before[at]}" for at in sorted(before.keys() - now.keys())]
+    lines += [f"changed: {at}: {was} → {now[at]}" for at, was in before.items() if at in now and now[at] != was]
+    lines += [f"added: {at}: {now[at]}" for at in sorted(now.keys() - before.keys())]
+    renew = f"On purpose? Then renew it, and say so in the changelog: python -m tests.frozen --write {subject}"
+    return "\n".join([*lines, renew]) if lines else ""
 
 
 # -- Python
@@ -263,6 +274,14 @@ def metrics() -> Any:
     return {"prometheus": found, "opentelemetry": telemetry}
 
 
+def drill() -> Any:
+    """The keys of the result. tests/drill compares them with the drill that it holds anyway."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pairbus", "drill", "--json", "--messages", "800", "--outage", "8", "--out"]
+        done = subprocess.run([*command, f"{folder}/out"], capture_output=True, text=True, check=True)
+    return shape(json.loads(done.stdout.splitlines()[-1]))
+
+
 SUBJECTS: dict[str, Callable[[], Any]] = {
-    each.__name__: each for each in (python, commands, packaging, loggers, connector, json_keys, ledger, metrics)
+    each.__name__: each for each in (python, commands, packaging, loggers, connector, json_keys, ledger, metrics, drill)
 }

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 from pairbus import __version__
-from tests.frozen.scenario import examine, play
+from pairbus.testing import ManualClock
+from tests.frozen.scenario import archive, carry, examine, examine_with_spark, play, served
 from tests.frozen.subjects import HERE, text_of
 
 #: Made anew at every start, and large.
@@ -28,12 +29,23 @@ def opened(fixture: Path, folder: Path) -> Path:
 
 def write(fixture: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
-        made = Path(name, "made")
-        now = play(made)["now"]
+        now = play(made := Path(name, "made"))["now"]
         for each in ("broker", "ledger"):
             shutil.copytree(made / each, fixture / each, ignore=LEFT_OUT)
-        found = examine(opened(fixture, Path(name)) / "broker", now)
-    (fixture / "expected.json").write_text(text_of({"now": now, "broker": found}))
+        with served(made / "broker", ManualClock(now)) as broker:
+            archive(broker, fixture)
+            carry(broker, fixture, Path(name, "streamed"))
+        tell(fixture, Path(name), now)
+
+
+def tell(fixture: Path, folder: Path, now: float) -> None:
+    """Write down what today's code finds in the fixture."""
+    told = {
+        "now": now,
+        "broker": examine(opened(fixture, folder / "1") / "broker", now),
+        "spark": examine_with_spark(opened(fixture, folder / "2"), folder / "out", now),
+    }
+    (fixture / "expected.json").write_text(text_of(told))
 
 
 if __name__ == "__main__":
