@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.frozen.scenario import examine
+from tests.frozen.scenario import examine, examine_with_spark
 from tests.frozen.subjects import HERE, leaves
 from tests.frozen.write_fixtures import opened
 
@@ -29,3 +29,11 @@ def assert_holds(found: Any, before: Any) -> None:
 def test_a_data_folder_opens_with_all_that_was_in_it(fixture: Path, tmp_path: Path) -> None:
     before = expected(fixture)
     assert_holds(examine(opened(fixture, tmp_path) / "broker", before["now"]), before["broker"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ledgers_checkpoints_and_archives_go_on_from_where_they_were(fixture: Path, tmp_path: Path) -> None:
+    before = expected(fixture)
+    found = examine_with_spark(opened(fixture, tmp_path), tmp_path / "out", before["now"])
+    assert_holds(found, before["spark"])
