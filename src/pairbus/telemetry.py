@@ -25,7 +25,7 @@ from pairbus import __version__
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.observers import OK, Observer, RouteWord
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

@@ -14,7 +14,8 @@ from pairbus.aio.syphon import SyphonHost
 from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStopped
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.syphon import hosting, partnership
+from pairbus.syphon import hosting
+from pairbus.syphon.core import pair_lifecycle
 
 from ..syphon.conftest import pair as pair
 from ..syphon.conftest import syphon_brokers as syphon_brokers
@@ -83,7 +84,7 @@ async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
 
 
 async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     application = Application(pair)
     await application.host.start()
@@ -97,7 +98,7 @@ async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, mo
 
 
 async def test_p43_both_are_closed_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     application = Application(pair)
     await application.host.start()

@@ -10,19 +10,19 @@ from typing import Any
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_body, read_properties, split
 from pairbus.amqp.types import Timestamp
-from pairbus.broker import records
-from pairbus.broker.content import SCHEDULED_TIME
-from pairbus.broker.description import (
+from pairbus.broker.format import records
+from pairbus.broker.format.content import SCHEDULED_TIME
+from pairbus.broker.model.description import (
     Filter,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Message, MessageQueue, Outcome, SessionLock
+from pairbus.broker.model.queue import Message, MessageQueue, Outcome, SessionLock
+from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.topic import Subscription, Topic
 from pairbus.journal import Journal, MemoryFiles, Options, Record
 from pairbus.journal.segment import segment_name
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from pairbus.broker.queue import (
+from pairbus.broker.model.queue import (
     DEFERRED,
     READY,
     SCHEDULED,

@@ -12,11 +12,11 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.broker.copies import Copy
-from pairbus.broker.description import CorrelationFilter
-from pairbus.broker.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
+from pairbus.broker.model.description import CorrelationFilter
+from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
+from pairbus.broker.model.shared_bodies import Copy
+from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.topic import Topic
 from pairbus.journal import MemoryFiles, Options
 
 from .machine import Machine

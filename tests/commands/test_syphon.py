@@ -16,11 +16,11 @@ import pytest
 
 from pairbus.amqp.message import read_header, split
 from pairbus.broker import Broker
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.cli import main
 from pairbus.commands import syphon
-from pairbus.pairing.backlog import path
-from pairbus.syphon import roster
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.syphon.core import queue_discovery
 from pairbus.wire.sync import LoopThread
 
 from ..syphon.conftest import Clock
@@ -327,13 +327,13 @@ class TestSyphon:
         """On Spark, without starting it."""
         monkeypatch.setitem(syphon.SHOW_S, "json", 0.1)
         timer = threading.Timer(0.5, os.kill, (os.getpid(), sigterm))
-        greeting = roster.Roster.greeting
+        greeting = queue_discovery.Roster.greeting
 
-        def started(self: roster.Roster) -> str | None:
+        def started(self: queue_discovery.Roster) -> str | None:
             timer.start()
             return greeting(self)
 
-        monkeypatch.setattr(roster.Roster, "greeting", started)
+        monkeypatch.setattr(queue_discovery.Roster, "greeting", started)
         result = run("syphon", "--engine", engine, "--json")
         timer.join()
         assert result.code == 0, result.err
@@ -349,8 +349,8 @@ class TestSyphon:
     def test_p36_goes_on_when_the_first_queue_is_there_and_takes_in_more(
         self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, sigterm: int
     ) -> None:
-        monkeypatch.setattr(roster, "FIRST_S", 0.2)
-        monkeypatch.setattr(roster, "LIST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "LIST_S", 0.2)
         orders = pair.destination("orders")
 
         def outage() -> None:
@@ -403,7 +403,7 @@ class TestSyphon:
     def test_a_terminal_gets_one_line_that_refreshes(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from pairbus.syphon.progress import Progress
+        from pairbus.syphon.core.progress import Progress
 
         monkeypatch.setitem(syphon.SHOW_S, "terminal", 0.01)
         monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

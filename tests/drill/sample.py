@@ -8,8 +8,8 @@ from typing import Any
 from pairbus.drill.chart import Bar, Delay, Frame, Moment
 from pairbus.drill.findings import Figure, Findings, Table, Tile
 from pairbus.drill.plan import DrillPlan
-from pairbus.drill.reckoning import MEANINGS, Reports
-from pairbus.drill.story import Story
+from pairbus.drill.timeline import Story
+from pairbus.drill.verdict import MEANINGS, Reports
 
 ENTITIES = ("orders", "invoices", "shipments", "news")
 OUTAGE = (14.0, 34.2)

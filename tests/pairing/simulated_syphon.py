@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pairbus.syphon.parcels import Command, Complete, DeadLetter, Leave, Parcel, Release, Renew
-from pairbus.syphon.underway import TICK_S, Underway
+from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, Parcel, Release, Renew
+from pairbus.syphon.core.transfer_state import TICK_S, Underway
 from pairbus.wire.errors import (
     Busy,
     NotFound,

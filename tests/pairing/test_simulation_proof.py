@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing import budget
-from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import SENT, Dispatch, TryPrimary
-from pairbus.pairing.failover import Failover
-from pairbus.pairing.halt import Halt
-from pairbus.pairing.rotation import Rotation
-from pairbus.pairing.verdicts import DEFAULT, Table, Verdict
+from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.busy_pause import Halt
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import SENT, Dispatch, TryPrimary
+from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.rotation import Rotation
+from pairbus.pairing.routing.verdicts import DEFAULT, Table, Verdict
 
 from .audit import Breach
 from .simulation import Simulation, replay, simulate, world_of

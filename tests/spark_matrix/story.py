@@ -17,9 +17,9 @@ import pyspark
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import NamespaceServer, serve_sync
-from pairbus.pairing.aliases import send_away
+from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark import session, syphon
-from pairbus.spark.schema import read
+from pairbus.spark.connector.schema import read
 from pairbus.wire.sync import WireClient
 
 BACKLOG = "contoso/x-servicebus-transfer/0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.syphon.parcels import Parcel
+from pairbus.syphon.core.transfer import Parcel
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 

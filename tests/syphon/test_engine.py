@@ -21,9 +21,10 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Symbol, Timestamp, UByte
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog import path
-from pairbus.syphon import draining, inspection, lanes, roster, sources
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.syphon import backlog_reader, destination_sender, inspection
 from pairbus.syphon import engine as engine_module
+from pairbus.syphon.core import draining, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
@@ -238,7 +239,7 @@ class TestUnavailable:
     async def test_p40_left_to_the_lock_while_others_flow(
         self, pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module in (lanes, engine_module):
+        for module in (destination_sender, engine_module):
             monkeypatch.setattr(module, "OPEN_S", 2.0)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
@@ -284,7 +285,7 @@ class TestUnavailable:
 
     async def test_p40_more_left_than_one_link_may_hold(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         """Destinations behind a long row of messages for one that is away are reached all the same."""
-        monkeypatch.setattr(sources, "LEFT_ON_LINK_MAX", 500)
+        monkeypatch.setattr(backlog_reader, "LEFT_ON_LINK_MAX", 500)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
         with pair.fault("no-send", entity=orders):
@@ -299,7 +300,7 @@ class TestUnavailable:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Others behind it are looked for without locking, also those that come later."""
-        monkeypatch.setattr(sources, "SCOUT_S", 0.2)
+        monkeypatch.setattr(backlog_reader, "SCOUT_S", 0.2)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
         with pair.fault("throttle", entity=orders, rate=0.0):
@@ -441,8 +442,8 @@ class TestOutages:
 class TestQueuesThatComeAndGo:
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(roster, "LIST_S", 0.2)
-        monkeypatch.setattr(roster, "FIRST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "LIST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
 
     async def test_p36_a_queue_that_is_made_while_it_runs(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         orders = await pair.destination("orders")
@@ -497,7 +498,7 @@ class TestQueuesThatComeAndGo:
     async def test_p36_a_queue_that_is_deleted_stops_no_other(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(sources, "MISSING_S", 0.5)
+        monkeypatch.setattr(backlog_reader, "MISSING_S", 0.5)
         orders = await pair.destination("orders")
         queues = await pair.backlog(0, 1)
         gone = queues[1][0]

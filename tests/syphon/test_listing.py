@@ -7,9 +7,9 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.syphon import roster as roster_module
+from pairbus.syphon.core import queue_discovery as roster_module
+from pairbus.syphon.core.queue_discovery import Listed, Roster
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, reason
-from pairbus.syphon.roster import Listed, Roster
 
 from .pair import Pair, diverted
 

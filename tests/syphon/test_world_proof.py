@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.syphon.parcels import Command, Complete, DeadLetter, Leave, Parcel, Rejection, Release, Renew, State
-from pairbus.syphon.underway import Underway
+from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, Parcel, Rejection, Release, Renew, State
+from pairbus.syphon.core.transfer_state import Underway
 from pairbus.wire.errors import LinkLost, WireError, refusal
 
 LOCK_S = 60.0

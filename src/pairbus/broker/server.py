@@ -27,44 +27,45 @@ from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
+from pairbus.broker.access.authorization import rules_in_force
+from pairbus.broker.access.keys import KeyRing, grant_on_entity
+from pairbus.broker.access.unauthenticated import Strangers
+from pairbus.broker.amqp.connection import AmqpConnection
+from pairbus.broker.amqp.dispatcher import Dispatcher
+from pairbus.broker.amqp.session_waiters import SessionDoor
+from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
+from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
+from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
+from pairbus.broker.control.control_socket import ControlServer
+from pairbus.broker.control.faults import Faults
+from pairbus.broker.http.admin import AdminApi
+from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
+from pairbus.broker.model.description import AuthorizationRule, InvalidDescription
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.net.hosts import check_reach, is_loopback, own_address
+from pairbus.broker.net.listener import Listener
+from pairbus.broker.operations.lock_tokens import random_tokens
+from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.storage.store import refusal_of
+from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
+from pairbus.broker.telemetry.recorder import Observation
 from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
+from pairbus.sas import HTTP_SKEW_S, Claims, verify
 
-from . import certificates, stocktaking, websocket
-from .admin_api import AdminApi
-from .amqp_connection import AmqpConnection
-from .authorization import rules_in_force
 from .clock import BrokerClock
-from .commands import Commands, Granted, Listed, RuleWanted
-from .construction import construct, hand_out_keys, read_config
-from .control import ControlServer
-from .description import AuthorizationRule, InvalidDescription
-from .dispatcher import Dispatcher
-from .entity import QueueEntity
-from .faults import Faults
-from .hosts import check_reach, is_loopback, own_address
-from .http_server import HttpProtocol, Request, Response, Switch
-from .keys import KeyRing, grant_on_entity
-from .listener import Listener
-from .metrics import Labels, Metrics, Sample
-from .namespace import Namespace
-from .observation import Observation
-from .plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
-from .queue import MessageQueue
+from .net import certificates, websocket
 from .refusal import Refusal
-from .sas import HTTP_SKEW_S, Claims, verify
-from .session_door import SessionDoor
-from .store import refusal_of
-from .strangers import Strangers
-from .tokens import random_tokens
+from .telemetry import inventory
 
 if TYPE_CHECKING:
-    from .topic import Topic
+    from pairbus.broker.model.topic import Topic
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("pairbus.broker.server")
 
 Clock = Callable[[], float]
 
@@ -102,7 +103,7 @@ class NamespaceServer:
         )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
-        self._takings: set[asyncio.Task[stocktaking.Stock]] = set()
+        self._takings: set[asyncio.Task[inventory.Stock]] = set()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
         self._doors: dict[MessageQueue, SessionDoor] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -222,7 +223,7 @@ class NamespaceServer:
         await self._ends.aclose()
 
     async def _leave(self, ledger: LedgerWriter) -> None:
-        await stocktaking.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
+        await inventory.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
 
     def take_stock(self, done: Listed) -> None:
         """Writes what is still there into the ledger while the broker goes on."""
@@ -230,7 +231,7 @@ class NamespaceServer:
         if ledger is None:
             done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
             return
-        taking = asyncio.create_task(stocktaking.write_left(self.namespace, ledger, self.clock))
+        taking = asyncio.create_task(inventory.write_left(self.namespace, ledger, self.clock))
         self._takings.add(taking)
         taking.add_done_callback(self._takings.discard)
         taking.add_done_callback(partial(_told, done))
@@ -379,7 +380,7 @@ class NamespaceServer:
                     connection.cut(link, refusal)
 
 
-def _told(done: Listed, taking: asyncio.Task[stocktaking.Stock]) -> None:
+def _told(done: Listed, taking: asyncio.Task[inventory.Stock]) -> None:
     if taking.cancelled():
         done("the broker is shutting down")
     elif (error := taking.exception()) is not None:
@@ -496,7 +497,7 @@ class Broker:
         return max(0.0, self._closing_ends - time.monotonic())
 
     async def stop(self) -> None:
-        self._closing_ends = time.monotonic() + stocktaking.CLOSING_S
+        self._closing_ends = time.monotonic() + inventory.CLOSING_S
         if self._control is not None:
             await self._control.stop()
         for server in self.namespaces.values():

@@ -34,7 +34,7 @@ from pairbus.commands.syphon import (
 )
 
 if TYPE_CHECKING:
-    from pairbus.spark.engine import Runnable
+    from pairbus.spark.syphon.engine import Runnable
     from pairbus.syphon.engine import Outcome
 
 _where = click.option(
@@ -219,7 +219,7 @@ def _spark_wanted() -> Iterator[None]:
 
 
 def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:
-    from pairbus.spark.starting import address_of_text
+    from pairbus.spark.syphon.api import address_of_text
 
     return address_of_text(namespace.connection_string or namespace.host, ca_file)
 
@@ -232,7 +232,7 @@ def _run(
 ) -> None:
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
-        from pairbus.spark.engine import OnAThread
+        from pairbus.spark.syphon.engine import OnAThread
 
         writer = None if ledger is None else LedgerWriter(ledger, "move")
         try:

@@ -1,4 +1,4 @@
-"""What a drill found, as values: the one thing that the page, the terminal and `--json` are printed from.
+"""What a drill found, as values: the one thing that the page, the terminal and `--json` are printed from. Pure.
 
 Holds no logic but its own shape; `reckoning.py` makes it.
 """

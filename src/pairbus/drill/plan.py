@@ -2,6 +2,8 @@
 
 Decides all of that from the few options that a person gives. Imports little, since the command's help is made from it.
 Starts nothing (`processes.py`), waits for nothing (`rehearsal.py`), and judges nothing (`reckoning.py`).
+
+Pure.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.syphon.daemon_thread import on_a_thread
 
-from . import staging
+from . import broker_config
 from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
-from .story import Line, Story
-from .syphoning import Spark, Syphoning
+from .syphon import Spark, Syphoning
+from .timeline import Line, Story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,8 +128,8 @@ class Rehearsal:
     async def _start_brokers(self, data: Path) -> None:
         for path in (self.ledgers, self.folder / "log"):
             path.mkdir(parents=True)
-        self.primary = self._broker(PRIMARY, data, staging.primary_config(self.plan))
-        self.secondary = self._broker(SECONDARY, data, staging.secondary_config(self.plan))
+        self.primary = self._broker(PRIMARY, data, broker_config.primary_config(self.plan))
+        self.secondary = self._broker(SECONDARY, data, broker_config.secondary_config(self.plan))
         await asyncio.gather(self.primary.serve(), self.secondary.serve())
         ports = f"{PRIMARY} on port {self.primary.ready.port}, {SECONDARY} on port {self.secondary.ready.port}"
         self._say("start", f"two brokers, a process each: {ports}")

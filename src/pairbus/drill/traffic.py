@@ -1,4 +1,4 @@
-"""What a sender of the drill's sends, and when: a list of parcels that a seed decides.
+"""What a sender of the drill's sends, and when: a list of parcels that a seed decides. Pure.
 
 Pure: the same seed gives the same messages at the same times. Ids say where a message belongs and which it is, so that
 one that is missing can be named.

@@ -1,4 +1,4 @@
-"""The bytes of the journal: segment header and record framing. Pure; reads and writes nothing.
+"""The bytes of the journal: segment header and record framing. Pure; reads and writes nothing. Pure.
 
 Segment header, 64 bytes, little endian:
 

@@ -1,7 +1,7 @@
 """The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to where they belong.
 
 A shell round `underway`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's file.
-`sources.py` reads and settles one backlog queue, `lanes.py` sends to one destination. Bytes in, bytes out (P27).
+`backlog_reader.py` reads and settles one backlog queue, `lanes.py` sends to one destination. Bytes in, bytes out (P27).
 
 While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
 at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.
@@ -19,22 +19,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
+from pairbus.syphon.core.arrival import message_id_of
+from pairbus.syphon.core.destinations import Destinations, Verdict, verdict_of
+from pairbus.syphon.core.pair_lifecycle import Which
+from pairbus.syphon.core.progress import Progress, Report
+from pairbus.syphon.core.queue_discovery import Listed
+from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejection, Release, Renew
+from pairbus.syphon.core.transfer_index import LEFT_MAX
+from pairbus.syphon.core.transfer_state import Underway
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
 
-from . import draining, inspection, sources
-from .arrival import message_id_of
-from .books import LEFT_MAX
-from .destinations import Destinations, Verdict, verdict_of
+from . import backlog_reader, inspection
+from .backlog_reader import Source
+from .core import draining
+from .destination_sender import OPEN_S, Lane
 from .endpoint import Endpoint
-from .lanes import OPEN_S, Lane
-from .parcels import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejection, Release, Renew
-from .partnership import Which
-from .progress import Progress, Report
-from .rate import Rate
-from .roster import Listed
-from .sources import Source
-from .underway import Underway
 
 if TYPE_CHECKING:
     from .listing import Lister
@@ -383,7 +384,7 @@ class SyphonEngine:
         """How long until a destination that is away may be tried."""
         now = self.loop.time()
         ends = [trouble.until for _, trouble in self.underway.destinations.troubled()]
-        return max(0.05, min(ends, default=now + sources.SCOUT_S) - now)
+        return max(0.05, min(ends, default=now + backlog_reader.SCOUT_S) - now)
 
     def _ticked(self) -> None:
         self._tick = None

@@ -15,16 +15,16 @@ from typing import Any, Final, Protocol
 
 from pairbus.billing import SYPHON
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
+from pairbus.syphon.core.pair_lifecycle import Fault, Partnership, StartSyphon, StopSyphon, Which
+from pairbus.syphon.core.queue_discovery import Listed, Roster
 from pairbus.wire.errors import Unauthorized, WireError
 
 from .endpoint import Endpoint
 from .engine import SyphonEngine
 from .listing import Lister
-from .partnership import Fault, Partnership, StartSyphon, StopSyphon, Which
-from .roster import Listed, Roster
 
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
@@ -42,7 +42,7 @@ class Halts(Protocol):
 
 
 #: The module that hosts the Spark engine; its `HostedSyphon` takes what ours takes.
-SPARK: Final = "pairbus.spark.hosting"
+SPARK: Final = "pairbus.spark.syphon.hosting"
 
 
 def check_engine(enable_syphon: bool, engine: str) -> None:
@@ -100,7 +100,7 @@ class HostedSyphon:
     ) -> None:
         self._endpoints: dict[Which, Endpoint] = {"primary": primary, "secondary": secondary}
         self._primary_name = primary_name
-        self._queues = [(backlog.path(primary_name, index), index) for index in indexes]
+        self._queues = [(backlog_queues.path(primary_name, index), index) for index in indexes]
         self._list_queues = list_queues
         self._announce = announce
         self._fault = fault
@@ -203,7 +203,9 @@ class HostedSyphon:
             names = await self._named()
         else:
             names = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._named(), self._loop))
-        found = {name: number for name in names if (number := backlog.index_of(name, self._primary_name)) is not None}
+        found = {
+            name: number for name in names if (number := backlog_queues.index_of(name, self._primary_name)) is not None
+        }
         known = {path.lower() for path, _ in self._queues}
         self._queues += [(name, number) for name, number in found.items() if name.lower() not in known]
         return [Listed(name, number, 0, 0) for name, number in found.items()]

@@ -14,10 +14,10 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 
 from pairbus.errors import PairbusError
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.syphon.core.queue_discovery import Listed, Roster
 
 from .daemon_thread import on_a_thread
-from .roster import Listed, Roster
 
 #: The SDK's own would try for a minute; whoever asks here waits, and can do without.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 30}
@@ -65,13 +65,13 @@ async def list_backlog(make_admin: Callable[[], Any], primary_name: str) -> list
 
 
 def list_now(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
-    front = f"{primary_name}{backlog.INFIX}".lower()
+    front = f"{primary_name}{backlog_queues.INFIX}".lower()
     try:
         with make_admin() as admin:
             found = [
                 Listed(
                     each.name,
-                    backlog.index_of(each.name, primary_name),
+                    backlog_queues.index_of(each.name, primary_name),
                     each.active_message_count or 0,
                     each.dead_letter_message_count or 0,
                 )

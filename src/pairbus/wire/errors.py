@@ -1,4 +1,4 @@
-"""What the wire client raises, and which error a peer's condition becomes.
+"""What the wire client raises, and which error a peer's condition becomes. Pure.
 
     PairbusError
     ├── ConnectionStringError   a connection string that cannot be used; names the key that is wrong
@@ -34,10 +34,6 @@ UNKNOWN = "amqp:unknown-error"
 
 #: A peer's text is cut to this before it goes into an error or a log line.
 DESCRIPTION_CHARS_MAX = 1000
-
-
-class ConnectionStringError(PairbusError, ValueError):
-    pass
 
 
 class WireError(PairbusError):

@@ -1,4 +1,4 @@
-"""A message as it came: its exact bytes, and what of it is asked for, decoded when it is asked for."""
+"""A message as it came: its exact bytes, and what of it is asked for, decoded when it is asked for. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to `$cbs` and `$management` and the answers to them, as encoded messages (dialect 2, 6).
+"""Requests to `$cbs` and `$management` and the answers to them, as encoded messages (dialect 2, 6). Pure.
 
 Decides how each request is spelt and what an answer means. It sends nothing and waits for nothing. Every function here
 takes and gives plain values, so that the same requests can be made from another process than the one that received.
@@ -20,8 +20,8 @@ from pairbus.amqp.message import (
     split,
 )
 from pairbus.amqp.types import Array, Int, Timestamp, UInt
+from pairbus.credentials import Token
 
-from .credentials import Token
 from .errors import Refused, refusal_by_status
 
 CBS_NODE = "$cbs"

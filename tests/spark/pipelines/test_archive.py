@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete
-from pairbus.spark.pipelines.choosing import TransferFailed
-from pairbus.spark.pipelines.restoring import SENT
+from pairbus.spark.pipelines.preflight import TransferFailed
+from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
+from pairbus.spark.runtime.process_mailbox import Noticeboard
 
 from ..conftest import Pair, peeked, wire
 

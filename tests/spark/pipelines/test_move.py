@@ -16,14 +16,14 @@ from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Symbol
 from pairbus.broker import NamespaceServer
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.aliases import sent_anew
-from pairbus.spark.options import InvalidOption
-from pairbus.spark.pipelines import rounds
+from pairbus.pairing.backlog.aliases import sent_anew
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.schema import read
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.pipelines import transfer_loop
 from pairbus.spark.pipelines.archive import Archiver, Restorer
-from pairbus.spark.pipelines.choosing import Chosen, TransferFailed
 from pairbus.spark.pipelines.move import Mover, Place, move
-from pairbus.spark.pipelines.selection import Selection
-from pairbus.spark.schema import read
+from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
 from pairbus.testing import fault
 
 from ..conftest import Pair, admin_of, peeked, wire
@@ -123,7 +123,7 @@ def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, sp
 def test_a_count_is_exact_where_several_tasks_receive(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "TASK_MAX", 40)
+    monkeypatch.setattr(transfer_loop, "TASK_MAX", 40)
     send(pair.primary, "orders", *map(message, range(150)))
     mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=100)
     assert mover.run() == []
@@ -139,7 +139,7 @@ def test_what_is_not_chosen_is_passed_over_and_released(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a filter: the chosen ones lie between others, and behind them."""
-    monkeypatch.setattr(rounds, "TASK_MAX", 2)
+    monkeypatch.setattr(transfer_loop, "TASK_MAX", 2)
     send(pair.primary, "orders", *map(message, range(700)))
     wanted = [3, 7, 400, 650, 690]
     # the package's `move` is the function
@@ -198,7 +198,7 @@ def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
 def test_a_destination_that_goes_away_leaves_the_rest_where_it_was(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.05)
+    monkeypatch.setattr(transfer_loop, "PAUSE_S_FIRST", 0.05)
     send(pair.primary, "orders", *map(message, range(8)))
     mover = Mover(*places(pair, "orders", "bills"), spark=spark)
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
@@ -272,7 +272,7 @@ def test_a_round_that_fails_is_run_again_and_too_many_end_it(
 ) -> None:
     from pyspark.errors import PySparkRuntimeError
 
-    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.01)
+    monkeypatch.setattr(transfer_loop, "PAUSE_S_FIRST", 0.01)
 
     def fail(number: int) -> None:
         if number in bad:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.spark.noticeboard import Noticeboard
-from pairbus.spark.options import Address, InvalidOption, parse
+from pairbus.spark.connector.options import Address, InvalidOption, parse
+from pairbus.spark.connector.writer import WRITTEN
 from pairbus.spark.pipelines.pipeline import Carrying, carry, locked
-from pairbus.spark.writer import WRITTEN
+from pairbus.spark.runtime.process_mailbox import Noticeboard
 
 TEXT = "Endpoint=sb://contoso;SharedAccessKeyName=a;SharedAccessKey=Yg=="
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from pairbus.spark.options import InvalidOption
-from pairbus.spark.pipelines.rounds import Over, Rounds, Told
+from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.pipelines.transfer import Transfer, rate_of
-from pairbus.syphon.rate import Rate
+from pairbus.spark.pipelines.transfer_loop import Over, Rounds, Told
+from pairbus.syphon.core.rate_limit import Rate
 
 
 def test_it_goes_from_step_to_step_to_the_end() -> None:

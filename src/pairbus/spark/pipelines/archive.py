@@ -24,18 +24,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.billing import MOVE
-from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Report
-from pairbus.syphon.rate import Rate
+from pairbus.spark.connector.entities import subscription_of, without_dead_letters
+from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.locations import local_path, located
+from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.syphon.api import address_of_text, started
+from pairbus.syphon.core.draining import Unavailable
+from pairbus.syphon.core.progress import Report
+from pairbus.syphon.core.rate_limit import Rate
 from pairbus.wire.errors import LockLost, WireError
 
-from .. import connections
-from ..entities import subscription_of, without_dead_letters
-from ..locations import local_path, located
-from ..noticeboard import STOP, Noticeboard
-from ..options import Address
-from ..starting import address_of_text, started
-from .choosing import (
+from .lock_batches import LockBatch
+from .preflight import (
     TransferFailed,
     check_destination,
     check_filter,
@@ -47,11 +49,9 @@ from .choosing import (
     peeked_rows,
     still_there,
 )
-from .lock_batches import LockBatch
-from .restoring import NAME, SENT, Restoring, RestoringSink, shares
-from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told
-from .selection import Selection
+from .restore_sink import NAME, SENT, Restoring, RestoringSink, shares
 from .transfer import Transfer, rate_of
+from .transfer_loop import LOOK_MAX, PATIENCE_S, Rounds, Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

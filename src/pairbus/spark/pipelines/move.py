@@ -21,20 +21,23 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.ledger import LedgerWriter
-from pairbus.syphon.destinations import Trouble, Verdict
-from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Report
-from pairbus.syphon.rate import Rate
+from pairbus.spark.connector import listing
+from pairbus.spark.connector.entities import without_dead_letters
+from pairbus.spark.connector.lock_reader import MOVES
+from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.syphon.api import address_of_text, host_of, started
+from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink
+from pairbus.syphon.core.destinations import Trouble, Verdict
+from pairbus.syphon.core.draining import Unavailable
+from pairbus.syphon.core.progress import Report
+from pairbus.syphon.core.rate_limit import Rate
 from pairbus.wire.errors import LockLost, WireError
 
-from .. import connections, listing
-from ..entities import without_dead_letters
-from ..lock_reader import MOVES
-from ..noticeboard import Noticeboard
-from ..options import Address
-from ..sink import EVENTS, NAME, SinkOptions, SyphonSink
-from ..starting import address_of_text, host_of, started
-from .choosing import (
+from .lock_batches import LockBatch
+from .preflight import (
     EVERYTHING,
     Chosen,
     TransferFailed,
@@ -45,10 +48,8 @@ from .choosing import (
     first_line,
     still_there,
 )
-from .lock_batches import LockBatch
-from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told, spread
-from .selection import Selection
 from .transfer import Transfer, rate_of
+from .transfer_loop import LOOK_MAX, PATIENCE_S, Rounds, Told, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

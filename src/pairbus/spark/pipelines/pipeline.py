@@ -15,11 +15,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..noticeboard import Noticeboard
-from ..options import Address, InvalidOption, as_options, as_settle_options
-from ..source import register
-from ..starting import started
-from ..writer import WRITTEN, Sent
+from pairbus.spark.connector.options import Address, InvalidOption, as_options, as_settle_options
+from pairbus.spark.connector.source import register
+from pairbus.spark.connector.writer import WRITTEN, Sent
+from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.syphon.api import started
+
 from .archive import address_of
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from pairbus.syphon.destinations import Trouble
-from pairbus.syphon.progress import Progress, Report
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.syphon.core.destinations import Trouble
+from pairbus.syphon.core.progress import Progress, Report
 
-from ..options import InvalidOption
-from .rounds import Look, Over, Rounds, Take, Wait
+from .transfer_loop import Look, Over, Rounds, Take, Wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,123 @@
+"""Where the messages on their way home lie: in hand, waiting for their destination, left, or remembered.
+
+Keeps the counts right and the limits kept; `_move` is the only one that changes a parcel's state, by `parcels.TABLE`.
+Which input comes when is decided in `underway`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from .transfer import TABLE, Input, Key, Parcel, State
+
+#: A destination that has more than this waiting, and takes it, is worth waiting for before more is received …
+CROWD: Final = 4_000
+#: … and one that leaves messages waiting for longer than this is slow.
+SLOW_S: Final = 2.0
+#: Left messages that a stop can release; beyond, the oldest wait for their locks to end, as on any day.
+LEFT_MAX: Final = 100_000
+#: Confirmed messages whose completion was lost, to be known again.
+REMEMBERED_MAX: Final = 100_000
+
+
+class Books:
+    def __init__(self) -> None:
+        #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
+        self._parcels: dict[Key, Parcel] = {}
+        self._in_hand: dict[str, int] = {}
+        self._in_hand_bytes = 0
+        self._waiting: dict[str, deque[Parcel]] = {}
+        self._left: dict[Key, Parcel] = {}
+        self._remembered: dict[Key, None] = {}
+
+    def __repr__(self) -> str:
+        waiting = sum(map(len, self._waiting.values()))
+        return (
+            f"<{type(self).__name__} {len(self._parcels)} in hand, {waiting} of them waiting, {len(self._left)} left, "
+            f"{len(self._remembered)} remembered>"
+        )
+
+    # -- asked
+
+    @property
+    def in_hand(self) -> int:
+        """Locked and not given up: what counts against the engine's room."""
+        return len(self._parcels)
+
+    @property
+    def in_hand_bytes(self) -> int:
+        return self._in_hand_bytes
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
+
+    def left_paths(self) -> set[str]:
+        """Destinations that left messages wait for. What is refused for good waits for nothing."""
+        return {parcel.path for parcel in self._left.values() if parcel.reason is None}
+
+    def waiting(self, path: str) -> int:
+        return len(self._waiting.get(path, ()))
+
+    def is_crowded(self, now: float) -> bool:
+        """Whether a destination has plenty to take, and takes it: then more can wait in the backlog."""
+        return any(len(waiting) > CROWD and not self._is_slow(path, now) for path, waiting in self._waiting.items())
+
+    def _is_slow(self, path: str, now: float) -> bool:
+        waiting = self._waiting.get(path)
+        return waiting is not None and now - waiting[0].since > SLOW_S
+
+    # -- the books
+
+    def _move(self, parcel: Parcel, what: Input) -> bool:
+        before = parcel.state
+        after = TABLE.get((before, what))
+        if after is None:
+            return False
+        parcel.state = after
+        if after is State.LEFT:
+            self._forget(parcel)
+            self._left[parcel.key] = parcel
+            if len(self._left) > LEFT_MAX:
+                del self._left[next(iter(self._left))]
+        elif after is State.DONE:
+            self._forget(parcel)
+            if self._left.get(parcel.key) is parcel:
+                del self._left[parcel.key]
+        return True
+
+    def _keep(self, parcel: Parcel) -> None:
+        self._parcels[parcel.key] = parcel
+        self._in_hand[parcel.path] = self._in_hand.get(parcel.path, 0) + 1
+        self._in_hand_bytes += parcel.size
+
+    def _forget(self, parcel: Parcel) -> None:
+        parcel.payload = b""
+        if self._parcels.get(parcel.key) is not parcel:
+            return
+        del self._parcels[parcel.key]
+        self._in_hand_bytes -= parcel.size
+        count = self._in_hand.pop(parcel.path) - 1
+        if count:
+            self._in_hand[parcel.path] = count
+
+    def _queue_up(self, parcel: Parcel, *, first: bool = False) -> None:
+        waiting = self._waiting.setdefault(parcel.path, deque())
+        if first:
+            waiting.appendleft(parcel)
+        else:
+            waiting.append(parcel)
+
+    def _unqueue(self, parcel: Parcel) -> None:
+        waiting = self._waiting.get(parcel.path)
+        if waiting is not None and parcel in waiting:
+            waiting.remove(parcel)
+            if not waiting:
+                del self._waiting[parcel.path]
+
+    def _remember(self, parcel: Parcel) -> None:
+        if parcel.key[1] is not None:
+            self._remembered[parcel.key] = None
+            if len(self._remembered) > REMEMBERED_MAX:
+                del self._remembered[next(iter(self._remembered))]

@@ -1,0 +1,344 @@
+"""The ledger of messages on their way home: which are locked, on the wire, confirmed, settled (P39, P40).
+
+Decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
+refused for good is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
+and stands in nobody's way. Only locks of sends under way are renewed. A message that the primary has confirmed and
+whose completion was lost is known when it comes again, and is completed without being sent twice.
+
+`now` is any clock of seconds. It neither sends nor settles: methods report facts and return commands, and the shell
+carries them out. Where each message lies is kept in `books`, what can become of it stands in `parcels.TABLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pairbus.wire.errors import WireError
+
+from .destinations import Destinations, Trouble, Verdict, verdict_of
+from .transfer import Command, Complete, DeadLetter, Input, Leave, Parcel, Rejection, Release, Renew, Send, State
+from .transfer_index import CROWD, LEFT_MAX, Books
+
+#: A lock that has less than this left, or a quarter of its time, is too short to begin a send under.
+SPARE_S: Final = 10.0
+#: How often locks are looked at while there are any.
+TICK_S: Final = 1.0
+#: Between two attempts to renew the same lock.
+RENEWAL_S: Final = 5.0
+#: A slow destination may have so many in hand; the others are left, so that it does not take all the room.
+PER_DESTINATION_MAX: Final = 10_000
+#: Messages that may wait for the answer to a trial; the others are left.
+AT_TRIAL_MAX: Final = 200
+#: Attempts at a settlement while the lock lasts.
+SETTLE_TRIES: Final = 5
+
+
+class Underway(Books):
+    """`buries`: False where dead-lettering is no way out, since the messages come from a dead-letter queue."""
+
+    def __init__(self, destinations: Destinations | None = None, *, buries: bool = True) -> None:
+        super().__init__()
+        self.destinations = Destinations() if destinations is None else destinations
+        self._buries = buries
+        self._ticked_at = float("-inf")
+        self._stopping = False
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is next wanted."""
+        return self._ticked_at + TICK_S if self._parcels or self._left else None
+
+    # -- from the backlog
+
+    def received(self, arrivals: Iterable[Parcel | Rejection], now: float) -> tuple[list[Command], set[str]]:
+        """What to do at once, and the destinations that have something to `send`. Parcels come in state WAITING."""
+        commands: list[Command] = []
+        left: dict[str, tuple[Trouble, list[Parcel]]] = {}
+        known: list[Parcel] = []
+        wanted: set[str] = set()
+        if not self._parcels and not self._left:
+            self._ticked_at = now
+        for arrival in arrivals:
+            parcel = arrival.parcel if isinstance(arrival, Rejection) else arrival
+            key, path = parcel.key, parcel.path
+            if key in self._parcels and self._came_again(self._parcels[key], parcel):
+                continue
+            self._left.pop(key, None)
+            self._keep(parcel)
+            if key in self._remembered:
+                self._move(parcel, Input.KNOWN)
+                known.append(parcel)
+            elif self._stopping:
+                self._move(parcel, Input.STOPPED)
+                commands.append(Release(parcel.queue, [parcel]))
+            elif isinstance(arrival, Rejection):
+                self._reject(parcel, arrival.reason, arrival.description, commands)
+            else:
+                obstacle = self.destinations.obstacle(path, now)
+                if obstacle is None and self._in_hand[path] > PER_DESTINATION_MAX and self._is_slow(path, now):
+                    obstacle = _passing("slower than its messages come", "pairbus:slow", now)
+                if obstacle is None or self._waits_for_trial(path):
+                    self._queue_up(parcel)
+                    wanted.add(path)
+                elif obstacle.verdict.is_for_good:
+                    self._reject(parcel, *_words(path, obstacle), commands)
+                else:
+                    self._move(parcel, Input.AWAY)
+                    left.setdefault(path, (obstacle, []))[1].append(parcel)
+        commands += [Leave(path, parcels, trouble) for path, (trouble, parcels) in left.items()]
+        commands += [Complete(queue, parcels) for queue, parcels in _by_queue(known)]
+        return commands, wanted
+
+    def _waits_for_trial(self, path: str) -> bool:
+        return self.destinations.is_trying(path) and self._in_hand[path] <= AT_TRIAL_MAX
+
+    def _came_again(self, known: Parcel, parcel: Parcel) -> bool:
+        """The same message while it is still in hand: its lock had run out. The new lock serves a send under way."""
+        if self._move(known, Input.AGAIN):
+            known.token, known.handle = parcel.token, parcel.handle
+            known.lock_s, known.locked_until = parcel.lock_s, parcel.locked_until
+            return True
+        if known.state is State.HOME:
+            self._remember(known)
+        if known.state is State.WAITING:
+            self._unqueue(known)
+        self._forget(known)
+        return False
+
+    # -- to the primary
+
+    def send(self, path: str, now: float, count_max: int, bytes_max: int) -> tuple[Send | None, list[Command]]:
+        """What goes on the wire for `path` now: one message, or several that may share a transfer. The caller reports
+        `confirmed` or `failed` for it, always and once."""
+        commands: list[Command] = []
+        waiting = self._waiting.get(path)
+        if not waiting:
+            return None, commands
+        obstacle = self.destinations.obstacle(path, now)
+        if obstacle is not None:
+            if not self.destinations.is_trying(path):
+                self._leave_waiting(path, obstacle, commands)
+            return None, commands
+        if self.destinations.is_trial(path):
+            count_max = 1
+        chosen: list[Parcel] = []
+        late: list[Parcel] = []
+        size = 0
+        while waiting and len(chosen) < count_max:
+            parcel = waiting[0]
+            if parcel.locked_until - now < min(SPARE_S, parcel.lock_s / 4):
+                late.append(waiting.popleft())
+                continue
+            if chosen and (parcel.alone or chosen[0].alone or size + parcel.size > bytes_max):
+                break
+            chosen.append(waiting.popleft())
+            size += parcel.size
+        if not waiting:
+            del self._waiting[path]
+        if late:
+            for parcel in late:
+                self._move(parcel, Input.AWAY)
+            commands.append(Leave(path, late, _passing("its lock ran short before it was sent", "pairbus:late", now)))
+        if not chosen:
+            return None, commands
+        epoch = self.destinations.begin(path)
+        for parcel in chosen:
+            self._move(parcel, Input.TAKEN)
+            parcel.epoch = epoch
+        return Send(path, chosen), commands
+
+    def confirmed(self, parcels: Sequence[Parcel]) -> list[Command]:
+        """By the primary, all of one transfer. The only way to a completion."""
+        home: list[Parcel] = []
+        for parcel in parcels:
+            if self._move(parcel, Input.CONFIRMED):
+                parcel.payload = b""
+                home.append(parcel)
+            else:
+                self._remember(parcel)  # it was given up before the answer came
+        if parcels:
+            self.destinations.succeeded(parcels[0].path, parcels[0].epoch)
+        return [Complete(queue, given) for queue, given in _by_queue(home)]
+
+    def failed(self, parcels: Sequence[Parcel], error: WireError, now: float) -> list[Command]:
+        """One transfer was refused, or its outcome is unknown."""
+        commands: list[Command] = []
+        if not parcels:
+            return commands
+        path, epoch = parcels[0].path, parcels[0].epoch
+        verdict = verdict_of(error)
+        trouble = Trouble(verdict, error.description, error.condition, 1, now, now)
+        if verdict is Verdict.REFUSED:
+            # it answered: whatever is wrong with these messages, nothing is wrong with the destination
+            self.destinations.succeeded(path, epoch)
+            if len(parcels) > 1:
+                for parcel in reversed(parcels):
+                    if self._move(parcel, Input.SPLIT):
+                        parcel.alone = True
+                        self._queue_up(parcel, first=True)
+                return commands
+        else:
+            self.destinations.failed(path, epoch, error, now)
+        if verdict.is_for_good:
+            for parcel in parcels:
+                self._reject(parcel, *_words(path, trouble), commands)
+        else:
+            left = [parcel for parcel in parcels if self._move(parcel, Input.AWAY)]
+            if left:
+                commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))
+        self._leave_if_obstructed(path, now, commands)
+        return commands
+
+    def unsendable(self, path: str, error: WireError, now: float) -> list[Command]:
+        """The destination could not even be opened: so much for everything that waits for it."""
+        commands: list[Command] = []
+        self.destinations.failed(path, self.destinations.epoch(path), error, now)
+        self._leave_if_obstructed(path, now, commands)
+        return commands
+
+    def _leave_if_obstructed(self, path: str, now: float, commands: list[Command]) -> None:
+        obstacle = self.destinations.obstacle(path, now)
+        if obstacle is not None and not self.destinations.is_trying(path):
+            self._leave_waiting(path, obstacle, commands)
+
+    def _leave_waiting(self, path: str, trouble: Trouble, commands: list[Command]) -> None:
+        waiting = self._waiting.pop(path, ())
+        if trouble.verdict.is_for_good:
+            for parcel in waiting:
+                self._reject(parcel, *_words(path, trouble), commands)
+        elif waiting:
+            for parcel in waiting:
+                self._move(parcel, Input.AWAY)
+            commands.append(Leave(path, list(waiting), trouble))
+
+    # -- settling
+
+    def settled(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            self._move(parcel, Input.SETTLED)
+            self._remembered.pop(parcel.key, None)
+
+    def unsettled(self, parcels: Iterable[Parcel], now: float, *, lock_lost: bool) -> list[Command]:
+        """The settlement failed, or nobody knows: it is asked for again while the lock lasts. A message that stays in
+        the backlog although it is home comes again, and is known then."""
+        commands: list[Command] = []
+        again: list[Parcel] = []
+        for parcel in parcels:
+            parcel.tries += 1
+            if lock_lost or parcel.tries >= SETTLE_TRIES or parcel.locked_until <= now:
+                self._lose(parcel)
+            elif self._move(parcel, Input.UNSETTLED):
+                again.append(parcel)
+        for queue, given in _by_queue(parcel for parcel in again if parcel.state is State.HOME):
+            commands.append(Complete(queue, given))
+        for parcel in again:
+            if parcel.state is State.REFUSED and parcel.reason is not None:
+                commands.append(DeadLetter(parcel.queue, [parcel], *parcel.reason))
+        return commands
+
+    def _lose(self, parcel: Parcel) -> None:
+        if parcel.state is State.HOME:
+            self._remember(parcel)
+        self._move(parcel, Input.LOCK_LOST)
+
+    # -- locks and time
+
+    def tick(self, now: float) -> list[Command]:
+        if now < self._ticked_at + TICK_S:
+            return []
+        self._ticked_at = now
+        due: list[Parcel] = []
+        over = [parcel for parcel in self._left.values() if parcel.locked_until <= now]
+        for parcel in self._parcels.values():
+            if parcel.state is State.SENT:
+                is_due = parcel.locked_until - now <= parcel.lock_s / 3 + TICK_S
+                if is_due and parcel.renewal_at + min(RENEWAL_S, parcel.lock_s / 3) <= now:
+                    parcel.renewal_at = now
+                    due.append(parcel)
+            elif parcel.state is State.WAITING and parcel.locked_until <= now:
+                over.append(parcel)
+        for parcel in over:
+            if parcel.state is State.WAITING:
+                self._unqueue(parcel)
+            self._move(parcel, Input.LOCK_OVER)
+        return [Renew(queue, parcels) for queue, parcels in _by_queue(due)]
+
+    def renewed(self, parcels: Iterable[Parcel], now: float) -> None:
+        for parcel in parcels:
+            parcel.locked_until = now + parcel.lock_s
+
+    def revive(self, now: float) -> list[Command]:
+        """Left messages that are wanted before their locks end: all those of a destination that is back, and one of
+        each that may be tried again. A lock's end is the back-off (P40) while a destination is away, not after."""
+        commands: list[Command] = []
+        due = set(self.destinations.due(now))
+        for path in self.left_paths():
+            if path in due:
+                commands += self.retry(path, 1)
+            elif self.destinations.obstacle(path, now) is None and self._in_hand.get(path, 0) < CROWD:
+                commands += self.retry(path, LEFT_MAX)
+        return commands
+
+    # -- ending
+
+    def retry(self, path: str, count_max: int) -> list[Command]:
+        """Left messages of a destination wanted back before their locks end, to try it or since it is back."""
+        chosen = [each for each in self._left.values() if each.path == path and each.reason is None][:count_max]
+        for parcel in chosen:
+            self._move(parcel, Input.RETRIED)
+        return [Release(queue, parcels) for queue, parcels in _by_queue(chosen)]
+
+    def stop(self) -> list[Command]:
+        """Nothing more is sent. What is on the wire is worth a few seconds' wait, then `give_up`."""
+        self._stopping = True
+        released = [parcel for parcels in self._waiting.values() for parcel in parcels]
+        released += self._left.values()
+        self._waiting.clear()
+        for parcel in released:
+            self._move(parcel, Input.STOPPED)
+        return [Release(queue, parcels) for queue, parcels in _by_queue(released)]
+
+    def give_up(self) -> list[Command]:
+        """What has no answer from the primary goes back, and what it refused meanwhile; what it confirmed must not, and
+        waits for its lock to end."""
+        commands = self.stop()
+        released: list[Parcel] = []
+        for parcel in list(self._parcels.values()):
+            if parcel.state is State.SENT:
+                released.append(parcel)
+            self._move(parcel, Input.GIVEN_UP)
+        return [*commands, *(Release(queue, parcels) for queue, parcels in _by_queue(released))]
+
+    def _reject(self, parcel: Parcel, reason: str, description: str, commands: list[Command]) -> None:
+        if not self._buries:
+            if self._move(parcel, Input.AWAY):
+                parcel.reason = (reason, description)
+                trouble = Trouble(Verdict.REFUSED, description, reason, 1, parcel.since, parcel.since)
+                commands.append(Leave(parcel.path, [parcel], trouble))
+        elif self._move(parcel, Input.REJECTED):
+            parcel.payload = b""
+            parcel.reason = (reason, description)
+            last = commands[-1] if commands else None
+            if isinstance(last, DeadLetter) and last[0] == parcel.queue and last[2:] == (reason, description):
+                last.parcels.append(parcel)
+            else:
+                commands.append(DeadLetter(parcel.queue, [parcel], reason, description))
+
+
+def _words(path: str, trouble: Trouble) -> tuple[str, str]:
+    """Reason and description of a dead letter."""
+    if trouble.verdict is Verdict.GONE:
+        return "DestinationNotFound", f"the primary has no {path!r}: {trouble.text} ({trouble.condition})"
+    return "DestinationRefused", f"{path!r} refused the message for good: {trouble.text} ({trouble.condition})"
+
+
+def _passing(text: str, condition: str, now: float) -> Trouble:
+    return Trouble(Verdict.AWAY, text, condition, 0, now, now)
+
+
+def _by_queue(parcels: Iterable[Parcel]) -> list[tuple[str, list[Parcel]]]:
+    found: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        found.setdefault(parcel.queue, []).append(parcel)
+    return list(found.items())
