@@ -327,13 +327,13 @@ class TestSyphon:
         """On Spark, without starting it."""
         monkeypatch.setitem(syphon.SHOW_S, "json", 0.1)
         timer = threading.Timer(0.5, os.kill, (os.getpid(), sigterm))
-        greeting = queue_discovery.Roster.greeting
+        greeting = queue_discovery.QueueDiscovery.greeting
 
-        def started(self: queue_discovery.Roster) -> str | None:
+        def started(self: queue_discovery.QueueDiscovery) -> str | None:
             timer.start()
             return greeting(self)
 
-        monkeypatch.setattr(queue_discovery.Roster, "greeting", started)
+        monkeypatch.setattr(queue_discovery.QueueDiscovery, "greeting", started)
         result = run("syphon", "--engine", engine, "--json")
         timer.join()
         assert result.code == 0, result.err

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from pairbus.drill.plan import TROUBLES, DrillPlan
-from pairbus.drill.timeline import STATUS_S, Line, Story, introduction
+from pairbus.drill.timeline import STATUS_S, Timeline, TimelineEntry, introduction
 
 
-def story(**given: Any) -> Story:
-    return Story(DrillPlan(**given), 1000.0)
+def story(**given: Any) -> Timeline:
+    return Timeline(DrillPlan(**given), 1000.0)
 
 
-def texts(lines: list[Line]) -> list[str]:
+def texts(lines: list[TimelineEntry]) -> list[str]:
     return [str(line) for line in lines]
 
 
@@ -115,4 +115,9 @@ def test_the_introduction_says_that_intervals_are_short() -> None:
 
 
 def test_a_line_as_json() -> None:
-    assert Line(1.23456, "state", "x").as_json() == {"kind": "timeline", "t": 1.235, "what": "state", "text": "x"}
+    assert TimelineEntry(1.23456, "state", "x").as_json() == {
+        "kind": "timeline",
+        "t": 1.235,
+        "what": "state",
+        "text": "x",
+    }

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, Parcel, Release, Renew
-from pairbus.syphon.core.transfer_state import TICK_S, Underway
+from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, PendingTransfer, Release, Renew
+from pairbus.syphon.core.transfer_state import TICK_S, TransferState
 from pairbus.wire.errors import (
     Busy,
     NotFound,
@@ -66,7 +66,7 @@ class SimulatedSyphon:
 
     def start(self) -> None:
         self.life += 1
-        self.underway = Underway()
+        self.underway = TransferState()
         self._poll(self.life)
         self._tick(self.life)
 
@@ -95,9 +95,9 @@ class SimulatedSyphon:
                         self._send(destination)
         self.schedule.after(self.random.choice((0.5, 1.0, 2.0)), lambda: self._poll(life))
 
-    def _parcel(self, copy: Stored) -> Parcel:
+    def _parcel(self, copy: Stored) -> PendingTransfer:
         key = (copy.path, copy.sequence, int(copy.at * 1000))
-        return Parcel(
+        return PendingTransfer(
             copy.path,
             key,
             copy.lock.to_bytes(16, "big"),
@@ -128,7 +128,7 @@ class SimulatedSyphon:
                 return
             self._carry(path, send.parcels)
 
-    def _carry(self, path: str, parcels: list[Parcel]) -> None:
+    def _carry(self, path: str, parcels: list[PendingTransfer]) -> None:
         life = self.life
         homes = []
         for parcel in parcels:

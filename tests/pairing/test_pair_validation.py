@@ -6,7 +6,14 @@ import pytest
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
 from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.pair_validation import Namespace, Party, check, check_access, is_connection_string, namespace_at
+from pairbus.pairing.pair_validation import (
+    NamespaceIdentity,
+    PairMember,
+    check,
+    check_access,
+    is_connection_string,
+    namespace_at,
+)
 
 
 class Client:
@@ -14,31 +21,31 @@ class Client:
 
 
 OPTIONS = SendAvailabilityPairedNamespaceOptions(None, Client())
-PRIMARY = Party(Namespace("contoso.servicebus.windows.net", 5671), None, is_paired=False, is_async=False)
-SECONDARY = Party(Namespace("backup.servicebus.windows.net", 5671), None, is_paired=False, is_async=False)
+PRIMARY = PairMember(NamespaceIdentity("contoso.servicebus.windows.net", 5671), None, is_paired=False, is_async=False)
+SECONDARY = PairMember(NamespaceIdentity("backup.servicebus.windows.net", 5671), None, is_paired=False, is_async=False)
 
 
 @pytest.mark.parametrize(
     ("address", "tls", "namespace"),
     [
-        ("contoso.servicebus.windows.net", True, Namespace("contoso.servicebus.windows.net", 5671)),
-        ("Contoso.ServiceBus.Windows.net.", True, Namespace("contoso.servicebus.windows.net", 5671)),
-        ("sb://contoso.servicebus.windows.net/", True, Namespace("contoso.servicebus.windows.net", 5671)),
-        ("127.0.0.1:4711", False, Namespace("localhost", 4711)),
-        ("localhost:4711", False, Namespace("localhost", 4711)),
-        ("localhost", False, Namespace("localhost", 5672)),
-        ("[::1]:4711", False, Namespace("localhost", 4711)),
-        ("[fe80::1]:4711", False, Namespace("fe80::1", 4711)),
-        ("[fe80::1]", False, Namespace("fe80::1", 5672)),
+        ("contoso.servicebus.windows.net", True, NamespaceIdentity("contoso.servicebus.windows.net", 5671)),
+        ("Contoso.ServiceBus.Windows.net.", True, NamespaceIdentity("contoso.servicebus.windows.net", 5671)),
+        ("sb://contoso.servicebus.windows.net/", True, NamespaceIdentity("contoso.servicebus.windows.net", 5671)),
+        ("127.0.0.1:4711", False, NamespaceIdentity("localhost", 4711)),
+        ("localhost:4711", False, NamespaceIdentity("localhost", 4711)),
+        ("localhost", False, NamespaceIdentity("localhost", 5672)),
+        ("[::1]:4711", False, NamespaceIdentity("localhost", 4711)),
+        ("[fe80::1]:4711", False, NamespaceIdentity("fe80::1", 4711)),
+        ("[fe80::1]", False, NamespaceIdentity("fe80::1", 5672)),
     ],
 )
-def test_p6_a_namespace_is_known_by_host_and_port(address: str, tls: bool, namespace: Namespace) -> None:
+def test_p6_a_namespace_is_known_by_host_and_port(address: str, tls: bool, namespace: NamespaceIdentity) -> None:
     assert namespace_at(address, tls=tls) == namespace
 
 
 def test_p6_namespaces_are_named_with_a_port_only_where_it_tells_them_apart() -> None:
-    assert str(Namespace("contoso", 5671)) == "contoso"
-    assert str(Namespace("localhost", 4711)) == "localhost:4711"
+    assert str(NamespaceIdentity("contoso", 5671)) == "contoso"
+    assert str(NamespaceIdentity("localhost", 4711)) == "localhost:4711"
 
 
 def test_p6_two_namespaces_may_be_paired() -> None:
@@ -100,7 +107,7 @@ def test_p6_a_manager_of_the_other_api_is_refused() -> None:
 
 
 def test_p6_same_host_other_port_is_another_namespace() -> None:
-    one, other = Namespace("localhost", 4711), Namespace("localhost", 4712)
+    one, other = NamespaceIdentity("localhost", 4711), NamespaceIdentity("localhost", 4712)
     check(PRIMARY._replace(namespace=one), SECONDARY._replace(namespace=other), OPTIONS)
 
 

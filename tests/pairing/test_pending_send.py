@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.pairing.errors import AliasConflictError, NotTriedError
 from pairbus.pairing.options import Settings
-from pairbus.pairing.pending_send import BATCH_ROOM, Limits, Shipment, Turns, is_away, no_schedule, pack
+from pairbus.pairing.pending_send import BATCH_ROOM, Limits, PendingSend, Turns, is_away, no_schedule, pack
 
 
 def numbers() -> Callable[[], str]:
@@ -26,7 +26,7 @@ def numbers() -> Callable[[], str]:
     return lambda: f"id-{next(counter)}"
 
 
-def packed(argument: Any, **settings: Any) -> Shipment:
+def packed(argument: Any, **settings: Any) -> PendingSend:
     shipment = pack(argument, Settings(**settings), numbers())
     assert shipment is not None
     return shipment
@@ -79,7 +79,7 @@ def test_p29_an_alias_is_refused_before_anything_is_sent() -> None:
     assert packed(aliased, check_aliases=False).messages == [aliased]
 
 
-def addressed(shipment: Shipment, limits: Limits | None = None, transport: Any = PyamqpTransport) -> Shipment:
+def addressed(shipment: PendingSend, limits: Limits | None = None, transport: Any = PyamqpTransport) -> PendingSend:
     shipment.address("orders", limits or Limits(), primary_batch=2**20, now_unix=0.0, mark=False, transport=transport)
     return shipment
 

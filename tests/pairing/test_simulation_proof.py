@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.busy_pause import Halt
+from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import SENT, Dispatch, TryPrimary
 from pairbus.pairing.routing.failover import Failover
@@ -116,13 +116,13 @@ def _busy_does_not_halt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _the_halt_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Halt.busy
+    real = BusyPause.busy
 
-    def busy(self: Halt, now: float, *, sending: bool) -> None:
+    def busy(self: BusyPause, now: float, *, sending: bool) -> None:
         real(self, now, sending=sending)
         self.until = now + 9.0
 
-    monkeypatch.setattr(Halt, "busy", busy)
+    monkeypatch.setattr(BusyPause, "busy", busy)
 
 
 def _busy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

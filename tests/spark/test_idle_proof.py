@@ -21,7 +21,7 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector import lock_reader, long_poll
 from pairbus.spark.connector.lock_reader import LockStream
-from pairbus.spark.connector.long_poll import Watcher
+from pairbus.spark.connector.long_poll import LongPoll
 from pairbus.spark.connector.options import Address, parse
 from pairbus.spark.syphon.query import SparkSyphon
 from pairbus.syphon.endpoint import Endpoint
@@ -132,7 +132,7 @@ def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
 
     monkeypatch.setattr(Namespace, "maintain", nothing)
     monkeypatch.setattr(long_poll, "LoopThread", OnThisLoop)
-    monkeypatch.setattr(Watcher, "wait", lambda *_: None)  # no time would go by
+    monkeypatch.setattr(LongPoll, "wait", lambda *_: None)  # no time would go by
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)

@@ -30,7 +30,7 @@ from pairbus.spark import archive, archived, move, restore
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.connector.schema import read
 from pairbus.spark.pipelines.archive import Archiver, Restorer
-from pairbus.spark.pipelines.move import Mover, Place
+from pairbus.spark.pipelines.move import EntityAddress, Mover
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.testing import fault
 
@@ -128,8 +128,8 @@ def test_dead_letters_go_back_by_filter_and_count_and_the_others_are_not_touched
 
 def test_p39_a_worker_that_dies_in_mid_move_loses_nothing(spark: Any, pair: Pair) -> None:
     send(pair.primary, "orders", *map(message, range(300)))
-    source = Place(pair.primary_address, "orders", "contoso")
-    mover = Mover(source, Place(pair.secondary_address, "copies", "backup"), spark=spark)
+    source = EntityAddress(pair.primary_address, "orders", "contoso")
+    mover = Mover(source, EntityAddress(pair.secondary_address, "copies", "backup"), spark=spark)
     left: list[Any] = []
     thread = threading.Thread(target=lambda: left.append(mover.run()))
     with fault(pair.data, "lost-answer", namespace="backup", entity="copies", delay=60):

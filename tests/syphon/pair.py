@@ -14,7 +14,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
 from pairbus.broker import Broker
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
-from pairbus.syphon.core.queue_discovery import Roster
+from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
@@ -95,7 +95,7 @@ class Pair:
                 self.west.connection_string, connection_verify=self.west.ca_file, **OPTIONS
             )
 
-        roster = Roster(self.name, "west", [queue for queue, _ in queues])
+        roster = QueueDiscovery(self.name, "west", [queue for queue, _ in queues])
         return Lister(roster, partial(list_backlog, admin, self.name))
 
     @asynccontextmanager

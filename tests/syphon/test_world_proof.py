@@ -16,8 +16,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, Parcel, Rejection, Release, Renew, State
-from pairbus.syphon.core.transfer_state import Underway
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+    State,
+)
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.wire.errors import LinkLost, WireError, refusal
 
 LOCK_S = 60.0
@@ -66,11 +76,11 @@ class World(RuleBasedStateMachine):
         self.tokens = itertools.count()
         self.messages: dict[tuple[str, int], Message] = {}
         self.weather = dict.fromkeys(PATHS, "fine")
-        self.syphons = [Underway(), Underway()]
-        self.ended: list[Underway] = []  # kept, so that no other gets its id
+        self.syphons = [TransferState(), TransferState()]
+        self.ended: list[TransferState] = []  # kept, so that no other gets its id
         #: (syphon, parcels): on the wire to the primary, or stored there and not answered.
-        self.sends: list[tuple[Underway, list[Parcel]]] = []
-        self.settlements: list[tuple[Underway, Command]] = []
+        self.sends: list[tuple[TransferState, list[PendingTransfer]]] = []
+        self.settlements: list[tuple[TransferState, Command]] = []
 
     @initialize(count=st.integers(1, 12), data=st.data())
     def fill(self, count: int, data: st.DataObject) -> None:
@@ -80,7 +90,7 @@ class World(RuleBasedStateMachine):
 
     # -- what the syphons do
 
-    def carry_out(self, syphon: Underway, commands: list[Command]) -> None:
+    def carry_out(self, syphon: TransferState, commands: list[Command]) -> None:
         for command in commands:
             if isinstance(command, Leave):
                 assert all(parcel.state is State.LEFT for parcel in command.parcels)
@@ -91,13 +101,13 @@ class World(RuleBasedStateMachine):
     def receive(self, which: int, queue: str, count: int) -> None:
         self.deliver(self.syphons[which], queue, count)
 
-    def deliver(self, syphon: Underway, queue: str, count: int) -> int:
+    def deliver(self, syphon: TransferState, queue: str, count: int) -> int:
         ready = [m for m in self.messages.values() if m.queue == queue and m.place == "backlog" and not self.locked(m)]
-        arrivals: list[Parcel | Rejection] = []
+        arrivals: list[PendingTransfer | Rejection] = []
         for message in ready[:count]:
             message.token = b"%d" % next(self.tokens)
             message.locked_until = self.now + LOCK_S
-            parcel = Parcel(
+            parcel = PendingTransfer(
                 queue, (queue, message.number, 0), message.token, message.path, b"x", now=self.now, lock_s=LOCK_S
             )
             arrivals.append(Rejection(parcel, "MissingPath", "none") if message.path == "" else parcel)
@@ -113,7 +123,7 @@ class World(RuleBasedStateMachine):
     def send(self, which: int, path: str, count: int) -> None:
         self.put(self.syphons[which], path, count)
 
-    def put(self, syphon: Underway, path: str, count: int) -> bool:
+    def put(self, syphon: TransferState, path: str, count: int) -> bool:
         waited = syphon.waiting(path)
         obstacle = syphon.destinations.obstacle(path, self.now)
         send, commands = syphon.send(path, self.now, count, 1000)
@@ -159,7 +169,7 @@ class World(RuleBasedStateMachine):
         else:
             self.carry_out(syphon, syphon.failed(parcels, error, self.now))
 
-    def store(self, syphon: Underway, parcels: list[Parcel]) -> WireError | None:
+    def store(self, syphon: TransferState, parcels: list[PendingTransfer]) -> WireError | None:
         path = parcels[0].path
         messages = [self.of(parcel) for parcel in parcels]
         if self.weather[path] == "picky" and any(message.is_odd for message in messages):
@@ -178,7 +188,7 @@ class World(RuleBasedStateMachine):
                 message.may_die |= message.path == path
         return error
 
-    def of(self, parcel: Parcel) -> Message:
+    def of(self, parcel: PendingTransfer) -> Message:
         return self.messages[parcel.queue, parcel.key[1]]  # type: ignore[index]
 
     # -- what the backlog answers
@@ -251,9 +261,9 @@ class World(RuleBasedStateMachine):
 
     def replace(self, which: int) -> None:
         self.ended.append(self.syphons[which])
-        self.syphons[which] = Underway()
+        self.syphons[which] = TransferState()
 
-    def cut_off(self, syphon: Underway, arrives: bool, settles: bool) -> None:
+    def cut_off(self, syphon: TransferState, arrives: bool, settles: bool) -> None:
         for _, parcels in [send for send in self.sends if send[0] is syphon]:
             for parcel in parcels:
                 self.of(parcel).excuses += 1
@@ -287,7 +297,7 @@ class World(RuleBasedStateMachine):
         self.cut_off(syphon, arrives, settles=False)
         self.replace(which)
 
-    def run_answers(self, syphon: Underway) -> None:
+    def run_answers(self, syphon: TransferState) -> None:
         while pending := [index for index, (owner, _) in enumerate(self.sends) if owner is syphon]:
             self.answer(pending[-1], "answered")
         while pending := [index for index, (owner, _) in enumerate(self.settlements) if owner is syphon]:

@@ -29,10 +29,10 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
 from pairbus.broker.access.authorization import rules_in_force
 from pairbus.broker.access.keys import KeyRing, grant_on_entity
-from pairbus.broker.access.unauthenticated import Strangers
+from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.amqp.dispatcher import Dispatcher
-from pairbus.broker.amqp.session_waiters import SessionDoor
+from pairbus.broker.amqp.session_waiters import SessionWaiters
 from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
 from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
 from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
@@ -49,7 +49,7 @@ from pairbus.broker.operations.lock_tokens import random_tokens
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.storage.store import refusal_of
 from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
-from pairbus.broker.telemetry.recorder import Observation
+from pairbus.broker.telemetry.recorder import Recorder
 from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.files import make_folder
@@ -88,7 +88,7 @@ class NamespaceServer:
         self.strangers = broker.strangers
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
-        self.observation: Observation
+        self.observation: Recorder
         self._broker = broker
         self._plan = plan
         self._folder = broker.data / plan.name
@@ -103,9 +103,9 @@ class NamespaceServer:
         )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
-        self._takings: set[asyncio.Task[inventory.Stock]] = set()
+        self._takings: set[asyncio.Task[inventory.Inventory]] = set()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
-        self._doors: dict[MessageQueue, SessionDoor] = {}
+        self._doors: dict[MessageQueue, SessionWaiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
@@ -174,7 +174,7 @@ class NamespaceServer:
             ledger = LedgerWriter(self._folder / "ledger", "broker", clock=self.clock)
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
-        self.observation = Observation(self.name, counters, ledger, self.clock)
+        self.observation = Recorder(self.name, counters, ledger, self.clock)
         if ledger is not None:
             self.namespace.tell(self.observation.witnessed)
             # after the connections have ended: from then on nothing changes any more
@@ -311,15 +311,15 @@ class NamespaceServer:
             self.watch(queue)
         return dispatcher
 
-    def session_door(self, queue: MessageQueue) -> SessionDoor:
+    def session_door(self, queue: MessageQueue) -> SessionWaiters:
         door = self._doors.get(queue)
         if door is None:
-            door = self._doors[queue] = SessionDoor(self, queue)
+            door = self._doors[queue] = SessionWaiters(self, queue)
             self.watch(queue)
         return door
 
     @property
-    def session_doors(self) -> Iterable[SessionDoor]:
+    def session_doors(self) -> Iterable[SessionWaiters]:
         return self._doors.values()
 
     def watch(self, target: MessageQueue | Topic) -> None:
@@ -380,7 +380,7 @@ class NamespaceServer:
                     connection.cut(link, refusal)
 
 
-def _told(done: Listed, taking: asyncio.Task[inventory.Stock]) -> None:
+def _told(done: Listed, taking: asyncio.Task[inventory.Inventory]) -> None:
     if taking.cancelled():
         done("the broker is shutting down")
     elif (error := taking.exception()) is not None:
@@ -428,7 +428,7 @@ class Broker:
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         #: Connections of all namespaces that have shown no token.
-        self.strangers = Strangers()
+        self.strangers = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
         self._closing_ends = float("inf")

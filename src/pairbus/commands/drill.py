@@ -20,7 +20,7 @@ from pairbus.drill.plan import ENTITIES, MESSAGES, OUTAGE_S, TROUBLES, DrillPlan
 
 if TYPE_CHECKING:
     from pairbus.drill.findings import Findings
-    from pairbus.drill.timeline import Line
+    from pairbus.drill.timeline import TimelineEntry
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -149,7 +149,7 @@ async def _drill(plan: DrillPlan, out: Path, as_json: bool, in_outage: Any) -> F
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
 
-    def tell(line: Line) -> None:
+    def tell(line: TimelineEntry) -> None:
         if as_json:
             click.echo(json.dumps(line.as_json()))
         else:

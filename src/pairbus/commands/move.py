@@ -86,12 +86,12 @@ def move(
       pairbus move --from @contoso --to @backup news/Subscriptions/all news-copy --max-rate 200
     """
     with _spark_wanted():
-        from pairbus.spark.pipelines.move import Mover, Place
+        from pairbus.spark.pipelines.move import EntityAddress, Mover
     target = source if destination is None else destination
     _run(
         lambda writer, on_start: Mover(
-            Place(_address(source, ca_file), entity_from, label_of(source)),
-            Place(_address(target, ca_file), entity_to, label_of(target)),
+            EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
+            EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
             where=where,
             count=count,
             max_rate=max_rate,

@@ -271,7 +271,7 @@ async def _queues(
 ) -> list[Queue]:
     """The queues to read or look at."""
     from pairbus.pairing.backlog import backlog_queues
-    from pairbus.syphon.core.queue_discovery import Roster
+    from pairbus.syphon.core.queue_discovery import QueueDiscovery
     from pairbus.syphon.listing import OPTIONS, ListingFailed, list_backlog
 
     try:
@@ -284,7 +284,10 @@ async def _queues(
         known = count or COUNT
         tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
         return [Queue(backlog_queues.path(name, index), index) for index in range(known)]
-    return [Queue(*each) for each in Roster(name, secondary.host, count=count, orphans=orphans).listed(listed).queues]
+    return [
+        Queue(*each)
+        for each in QueueDiscovery(name, secondary.host, count=count, orphans=orphans).listed(listed).queues
+    ]
 
 
 def _lister(
@@ -296,10 +299,10 @@ def _lister(
     orphans: bool,
 ) -> Lister:
     """Finds the queues that are made while it runs (P36)."""
-    from pairbus.syphon.core.queue_discovery import Roster
+    from pairbus.syphon.core.queue_discovery import QueueDiscovery
     from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
 
-    roster = Roster(
+    roster = QueueDiscovery(
         name,
         secondary.host,
         [each.path for each in queues],

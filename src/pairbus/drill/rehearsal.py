@@ -23,8 +23,8 @@ from pairbus.syphon.daemon_thread import on_a_thread
 from . import broker_config
 from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
-from .syphon import Spark, Syphoning
-from .timeline import Line, Story
+from .syphon import DrillSyphon, Spark
+from .timeline import Timeline, TimelineEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,14 +49,14 @@ class Rehearsal:
         plan: DrillPlan,
         spark: Spark,
         folder: Path,
-        tell: Callable[[Line], None],
+        tell: Callable[[TimelineEntry], None],
         *,
         in_the_quiet: Callable[[SparkSession, Path], object] | None = None,
         in_outage: Hook | None = None,
     ) -> None:
         self.plan = plan
         self.folder = folder
-        self.story = Story(plan, time.time())
+        self.story = Timeline(plan, time.time())
         self._spark = spark
         self._tell = tell
         #: What Spark may do while the primary is away and it has nothing else to do; given the ledgers so far.
@@ -91,7 +91,7 @@ class Rehearsal:
         await self._start_brokers(data)
         receiver, sender = await self._start_applications()
         sending = self._begin(sender.finished())
-        syphoning = Syphoning(
+        syphoning = DrillSyphon(
             self.plan, self._spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
             self.ledgers / "syphon",
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Rehearsal:
         await receiver.stop()
         await self._close_the_books(data)
 
-    async def _warm_up(self, syphoning: Syphoning) -> None:
+    async def _warm_up(self, syphoning: DrillSyphon) -> None:
         self._say("syphon", "Spark starts, while traffic runs")
         await self._spark.ready()
         await syphoning.warm_up()
@@ -265,7 +265,7 @@ class Rehearsal:
     def _say(self, kind: Any, text: str) -> None:
         self._tell_all(self.story.say(time.time(), kind, text))
 
-    def _tell_all(self, lines: list[Line]) -> None:
+    def _tell_all(self, lines: list[TimelineEntry]) -> None:
         for line in lines:
             self._tell(line)
 

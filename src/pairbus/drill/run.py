@@ -18,7 +18,7 @@ from .findings import Findings
 from .plan import DrillPlan
 from .rehearsal import Hook, Rehearsal
 from .syphon import Spark
-from .timeline import Line
+from .timeline import TimelineEntry
 from .verdict import Reports, reckon
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def conduct(
-    plan: DrillPlan, folder: Path, tell: Callable[[Line], None], *, in_outage: Hook | None = None
+    plan: DrillPlan, folder: Path, tell: Callable[[TimelineEntry], None], *, in_outage: Hook | None = None
 ) -> Findings:
     spark = Spark()
     spark.begin()

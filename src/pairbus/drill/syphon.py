@@ -81,7 +81,7 @@ class Spark:
             await on_a_thread(starting.result().stop)
 
 
-class Syphoning:
+class DrillSyphon:
     """`drain` as often as needed; `moved` counts over all of them."""
 
     def __init__(self, plan: DrillPlan, spark: Spark, primary: str, secondary: str, ledger: Path) -> None:

@@ -24,7 +24,7 @@ HEALTHY: Final = EntityState.HEALTHY.value
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineEntry:
     """`t` in seconds since the drill began."""
 
     t: float
@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Tally:
+class TrafficCounts:
     """What the senders, the receivers and the syphon have counted so far."""
 
     confirmed: int = 0
@@ -55,12 +55,12 @@ class Tally:
         return max(0, self.diverted - self.moved)
 
 
-class Story:
+class Timeline:
     def __init__(self, plan: DrillPlan, began: float) -> None:
         self.plan = plan
         self.began = began
-        self.lines: list[Line] = []
-        self.tally = Tally()
+        self.lines: list[TimelineEntry] = []
+        self.tally = TrafficCounts()
         self.outage: tuple[float, float | None] | None = None
         self.states = {each.name: HEALTHY for each in plan.entities}
         #: Entity → seconds from the outage's begin to its first confirmed message in the backlog, and from the
@@ -81,32 +81,32 @@ class Story:
     def is_healthy(self) -> bool:
         return all(state == HEALTHY for state in self.states.values())
 
-    def say(self, now: float, kind: Kind, text: str) -> list[Line]:
-        line = Line(now - self.began, kind, text)
+    def say(self, now: float, kind: Kind, text: str) -> list[TimelineEntry]:
+        line = TimelineEntry(now - self.began, kind, text)
         self.lines.append(line)
         return [line]
 
     # -- what the drill does
 
-    def outage_began(self, now: float) -> list[Line]:
+    def outage_began(self, now: float) -> list[TimelineEntry]:
         self.outage = (now, None)
         return self.say(now, "OUTAGE", f"{PRIMARY} {self.plan.trouble.begins}")
 
-    def outage_ended(self, now: float) -> list[Line]:
+    def outage_ended(self, now: float) -> list[TimelineEntry]:
         assert self.outage is not None
         began, _ = self.outage
         self.outage = (began, now)
         how = "runs again, on the same data" if self.plan.fault == "kill" else "works again"
         return self.say(now, "RETURN", f"{PRIMARY} {how}, after {now - began:.1f} s")
 
-    def moved(self, now: float, count: int) -> list[Line]:
+    def moved(self, now: float, count: int) -> list[TimelineEntry]:
         """By the syphon, so far."""
         self.tally.moved = count
         return self.tick(now)
 
     # -- what the processes tell
 
-    def heard(self, fact: dict[str, Any]) -> list[Line]:
+    def heard(self, fact: dict[str, Any]) -> list[TimelineEntry]:
         now = fact["t"]
         match fact["fact"]:
             case "sent":
@@ -134,12 +134,12 @@ class Story:
             case other:
                 raise ValueError(f"{other!r} is no fact of the drill's")
 
-    def _state(self, now: float, fact: dict[str, Any]) -> list[Line]:
+    def _state(self, now: float, fact: dict[str, Any]) -> list[TimelineEntry]:
         entity = fact["entity"]
         self.states[entity] = fact["to"]
         return self.say(now, "state", f"{entity}: {fact['from']} → {fact['to']} ({fact['cause']})")
 
-    def _raised(self, now: float, fact: dict[str, Any]) -> list[Line]:
+    def _raised(self, now: float, fact: dict[str, Any]) -> list[TimelineEntry]:
         """The first of each entity has a line; all are counted."""
         entity, ids = fact["entity"], fact["ids"]
         is_first = entity not in self.raised
@@ -149,7 +149,7 @@ class Story:
         what = ids[0] if len(ids) == 1 else f"{len(ids)} messages"
         return self.say(now, "raised", f"{entity}: {fact['error']} to the caller of {what}")
 
-    def _route(self, now: float, entity: str, route: str) -> list[Line]:
+    def _route(self, now: float, entity: str, route: str) -> list[TimelineEntry]:
         if self.outage is None:
             return []
         began, ended = self.outage
@@ -165,12 +165,12 @@ class Story:
             )
         return []
 
-    def tick(self, now: float) -> list[Line]:
+    def tick(self, now: float) -> list[TimelineEntry]:
         """The pings since the last time, and where things stand."""
         if now - self._told_at < STATUS_S:
             return []
         self._told_at = now
-        lines: list[Line] = []
+        lines: list[TimelineEntry] = []
         if self._pings:
             words = [f"{count} {'answered' if ok else 'unanswered'}" for ok, count in sorted(self._pings.items())]
             lines += self.say(now, "ping", ", ".join(words))

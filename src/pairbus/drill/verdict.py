@@ -19,7 +19,7 @@ from pairbus.cost.estimate import Estimate, estimate
 from .chart import Bar, Delay, Frame, Moment, seconds
 from .findings import Figure, Findings, Table, Tile
 from .plan import BODY_BYTES, PRIMARY, DrillPlan
-from .timeline import Story
+from .timeline import Timeline
 
 IDS_SHOWN: Final = 20
 #: What a message of the drill's weighs beside its body, encoded.
@@ -114,7 +114,7 @@ def _operations(figures: Mapping[str, Any] | None) -> int:
     return int(figures["operations"]) if figures else 0
 
 
-def reckon(plan: DrillPlan, story: Story, reports: Reports, ended: float, drain_s: float | None) -> Findings:
+def reckon(plan: DrillPlan, story: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
     audit = reports.audit
     lost, unknown = audit["lost"], audit["unknown"]
     raised = story.tally.raised
@@ -159,7 +159,7 @@ def reckon(plan: DrillPlan, story: Story, reports: Reports, ended: float, drain_
 
 
 def _as_json(
-    plan: DrillPlan, story: Story, reports: Reports, terms: Sequence[Comparison], *, is_good: bool,
+    plan: DrillPlan, story: Timeline, reports: Reports, terms: Sequence[Comparison], *, is_good: bool,
     seconds_taken: float, drain_s: float | None,
 ) -> dict[str, Any]:  # fmt: skip
     audit = reports.audit
@@ -203,7 +203,7 @@ def _headline(plan: DrillPlan, audit: Mapping[str, Any], raised: int) -> str:
     return f"PASSED: lost 0 of {audit['confirmed']:,} messages"
 
 
-def _remarks(plan: DrillPlan, story: Story, audit: Mapping[str, Any]) -> list[str]:
+def _remarks(plan: DrillPlan, story: Timeline, audit: Mapping[str, Any]) -> list[str]:
     assert story.outage is not None
     began, ended = story.outage
     away = (ended or began) - began
@@ -223,7 +223,7 @@ def _raised(count: int) -> str:
     return "no send raised to its caller" if not count else f"{count:,} sends raised to their callers"
 
 
-def _tiles(story: Story, audit: Mapping[str, Any], taken_s: float, drain_s: float | None) -> list[Tile]:
+def _tiles(story: Timeline, audit: Mapping[str, Any], taken_s: float, drain_s: float | None) -> list[Tile]:
     over, back = _worst(story.diverted_after), _worst(story.returned_after)
     drained = "-" if drain_s is None else seconds(drain_s)
     return [
@@ -241,20 +241,22 @@ def _tiles(story: Story, audit: Mapping[str, Any], taken_s: float, drain_s: floa
 # -- over time
 
 
-def _outage(story: Story) -> tuple[float, float] | None:
+def _outage(story: Timeline) -> tuple[float, float] | None:
     if story.outage is None or story.outage[1] is None:
         return None
     return story.outage[0] - story.began, story.outage[1] - story.began
 
 
-def _end(story: Story, series: Mapping[str, Any]) -> float:
+def _end(story: Timeline, series: Mapping[str, Any]) -> float:
     """Of the charts: where the last thing happened."""
     lengths = [len(values) for values in (*series["sends"].values(), series["backlog_depth"])]
     last: float = series["start"] - story.began + max(lengths, default=0) * series["step"]
     return max([last, *(line.t for line in story.lines if line.kind in ("RETURN", "state"))])
 
 
-def _shifted(story: Story, series: Mapping[str, Any], values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+def _shifted(
+    story: Timeline, series: Mapping[str, Any], values: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
     """From the first event of the ledgers to the drill's beginning: whole steps of nothing in front."""
     lead = max(0, round((series["start"] - story.began) / series["step"]))
     return {name: [0.0] * lead + [float(each) for each in known] for name, known in values.items()}
@@ -265,14 +267,14 @@ def _states_of(series: Mapping[str, Any], entity: str) -> Sequence[Mapping[str, 
     return found
 
 
-def _pings(story: Story, series: Mapping[str, Any]) -> dict[str, list[tuple[float, bool]]]:
+def _pings(story: Timeline, series: Mapping[str, Any]) -> dict[str, list[tuple[float, bool]]]:
     found: dict[str, list[tuple[float, bool]]] = {}
     for each in series["pings"]:
         found.setdefault(each["entity"], []).append((each["t"] - story.began, each["outcome"] == "ok"))
     return found
 
 
-def _times(story: Story, kind: str, word: str) -> list[float]:
+def _times(story: Timeline, kind: str, word: str) -> list[float]:
     return [line.t for line in story.lines if line.kind == kind and word in line.text][:1]
 
 
@@ -348,7 +350,7 @@ def _cell(value: Any) -> str:
     return "unknown" if value is None else f"{value:,}"
 
 
-def _availability(plan: DrillPlan, story: Story, availability: Mapping[str, Any]) -> Table:
+def _availability(plan: DrillPlan, story: Timeline, availability: Mapping[str, Any]) -> Table:
     rows = []
     for entity in plan.entities:
         known = availability["entities"].get(entity.name, {})

@@ -20,7 +20,7 @@ _SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary
 _CLAIMING: Final = threading.Lock()
 
 
-def namespace_of(client: Any) -> pair_validation.Namespace:
+def namespace_of(client: Any) -> pair_validation.NamespaceIdentity:
     return pair_validation.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
 
 
@@ -33,10 +33,10 @@ def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
     return pair_validation.check(me, other, options, managed(options, me), manager_is_async)
 
 
-def party(client: Any) -> pair_validation.Party:
+def party(client: Any) -> pair_validation.PairMember:
     if not hasattr(client, "_custom_endpoint_address"):
-        return pair_validation.Party(pair_validation.Namespace("?", 0), None, False, is_async=None)
-    return pair_validation.Party(
+        return pair_validation.PairMember(pair_validation.NamespaceIdentity("?", 0), None, False, is_async=None)
+    return pair_validation.PairMember(
         namespace_of(client),
         client._entity_name,
         getattr(client, "_pairing", None) is not None,
@@ -66,7 +66,7 @@ def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> It
         raise
 
 
-def managed(options: Any, primary: pair_validation.Party) -> pair_validation.Namespace | None:
+def managed(options: Any, primary: pair_validation.PairMember) -> pair_validation.NamespaceIdentity | None:
     address = getattr(getattr(options, "secondary_namespace_manager", None), "fully_qualified_namespace", None)
     if not isinstance(address, str):
         return None

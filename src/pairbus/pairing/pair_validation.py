@@ -19,7 +19,7 @@ PAIRED_KEYWORDS: Final = (
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Namespace(NamedTuple):
+class NamespaceIdentity(NamedTuple):
     """A namespace by its address: two clients with the same one have the same namespace."""
 
     host: str
@@ -29,7 +29,7 @@ class Namespace(NamedTuple):
         return self.host if self.port in (PORT_TLS, PORT_PLAIN) else f"{self.host}:{self.port}"
 
 
-def namespace_at(address: str, *, tls: bool) -> Namespace:
+def namespace_at(address: str, *, tls: bool) -> NamespaceIdentity:
     """`address`: the SDK client's `fully_qualified_namespace`, with a port only where there is no TLS."""
     bare = address.split("://", 1)[-1].split("/", 1)[0].strip().lower()
     host, port = bare, ""
@@ -39,13 +39,15 @@ def namespace_at(address: str, *, tls: bool) -> Namespace:
     elif bare.count(":") == 1:
         host, _, port = bare.partition(":")
     default = PORT_TLS if tls else PORT_PLAIN
-    return Namespace("localhost" if host in _HERE else host.rstrip("."), int(port) if port.isdigit() else default)
+    return NamespaceIdentity(
+        "localhost" if host in _HERE else host.rstrip("."), int(port) if port.isdigit() else default
+    )
 
 
-class Party(NamedTuple):
+class PairMember(NamedTuple):
     """One client of a pair, as far as the terms look at it."""
 
-    namespace: Namespace
+    namespace: NamespaceIdentity
     entity: str | None
     is_paired: bool
     #: None: it is no client of the SDK's at all.
@@ -58,10 +60,10 @@ class Party(NamedTuple):
 
 
 def check(
-    primary: Party,
-    secondary: Party,
+    primary: PairMember,
+    secondary: PairMember,
     options: object,
-    managed: Namespace | None = None,
+    managed: NamespaceIdentity | None = None,
     manager_is_async: bool | None = None,
 ) -> SendAvailabilityPairedNamespaceOptions:
     """Raises what P6 refuses, each with what to do instead. `managed`: what the administration client manages."""
@@ -118,7 +120,7 @@ def check(
     return options
 
 
-def check_secondary(secondary: Party) -> None:
+def check_secondary(secondary: PairMember) -> None:
     if secondary.serves is not None:
         raise AlreadyPaired(
             f"the client of the secondary {secondary.namespace} serves the pair of {secondary.serves}, or did until"

@@ -1,8 +1,8 @@
 """One call of `send_messages`, apart from its I/O: the messages in it, made ready once and sent as often as it takes.
 
-`pack` does before the first attempt what must be done before it: ids (P20), aliases (P29). A `Shipment` then knows what
-to hand to the primary's sender, and, once it is to be diverted, the parcels for the backlog (P26, P30). Decided here:
-the order of these checks, and what is left to send after half of it was confirmed. How a message is rewritten is
+`pack` does before the first attempt what must be done before it: ids (P20), aliases (P29). A `PendingSend` then knows
+what to hand to the primary's sender, and, once it is to be diverted, the parcels for the backlog (P26, P30). Decided
+here: the order of these checks, and what is left to send after half of it was confirmed. How a message is rewritten is
 `diversion.py`, what fits `sizes.py`, where it goes `dispatch.py`.
 
 Pure.
@@ -75,7 +75,7 @@ class Limits:
         return message, batch - BATCH_ROOM
 
 
-class Shipment:
+class PendingSend:
     """`argument` is what `send_messages` was given, `messages` what is in it, `parcels` what is left to divert.
 
     Parcels are confirmed in order, so the messages that a backlog queue has confirmed are always the first ones.
@@ -182,7 +182,7 @@ class Shipment:
         self._parcels = parcels
 
 
-def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> Shipment | None:
+def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> PendingSend | None:
     """Takes what `send_messages` takes; None: there is nothing to send."""
     if type(argument) is ServiceBusMessage:  # as below, only that nothing is called where nothing is to be done
         raw = argument.raw_amqp_message
@@ -190,7 +190,7 @@ def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> Shipme
             diversion.check_aliases((argument,))
         if settings.assign_message_id and (raw.properties is None or raw.properties.message_id is None):
             diversion.assign_ids((argument,), new_id)
-        return Shipment(argument, [argument])
+        return PendingSend(argument, [argument])
     messages = diversion.messages_of(argument)
     if not messages:
         return None
@@ -202,7 +202,7 @@ def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> Shipme
             diversion.assign_ids_in_batch(argument, new_id)
         else:
             diversion.assign_ids(messages, new_id)
-    return Shipment(argument, messages)
+    return PendingSend(argument, messages)
 
 
 def _is_small(message: Any, room: int) -> bool:

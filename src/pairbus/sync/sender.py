@@ -27,7 +27,7 @@ from pairbus.pairing.events import MessageDiverted
 from pairbus.pairing.health_monitor import guarded
 from pairbus.pairing.observers import outcome_of
 from pairbus.pairing.options import Settings
-from pairbus.pairing.pending_send import Shipment
+from pairbus.pairing.pending_send import PendingSend
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.states import EntityState, Route
@@ -150,7 +150,7 @@ class PairedSender(ServiceBusSender):
                     dispatch.abandon(clock())
             raise
 
-    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: Shipment, began: float) -> Step:
+    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: PendingSend, began: float) -> Step:
         try:
             argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
             self._primary.send(argument, action.timeout_s)
@@ -160,7 +160,7 @@ class PairedSender(ServiceBusSender):
             return self._primary_failed(dispatch, shipment, error, began)
         return self._primary_sent(dispatch, shipment, began)
 
-    def _primary_failed(self, dispatch: Dispatch, shipment: Shipment, error: Exception, began: float) -> Step:
+    def _primary_failed(self, dispatch: Dispatch, shipment: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
         self._tell_sent("primary", None, shipment.rest, error, began)
         with monitor.lock:
@@ -171,7 +171,7 @@ class PairedSender(ServiceBusSender):
         monitor.attend()
         return step
 
-    def _primary_sent(self, dispatch: Dispatch, shipment: Shipment, began: float) -> Step:
+    def _primary_sent(self, dispatch: Dispatch, shipment: PendingSend, began: float) -> Step:
         context = self._context
         monitor = context.monitor
         if monitor.send_observers:
@@ -187,7 +187,7 @@ class PairedSender(ServiceBusSender):
                 monitor.announce(warning)
         return pending_send.SENT
 
-    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: Shipment) -> Step:
+    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: PendingSend) -> Step:
         self._check_live()  # or a link would be opened that nobody closes
         monitor = self._context.monitor
         failure: Exception | None = None
@@ -209,7 +209,7 @@ class PairedSender(ServiceBusSender):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
-    def _divert(self, action: TryBacklog, shipment: Shipment, deadline: float) -> None:
+    def _divert(self, action: TryBacklog, shipment: PendingSend, deadline: float) -> None:
         """Sends what of the shipment no backlog queue has confirmed yet."""
         context = self._context
         clock = context.monitor.clock
@@ -259,7 +259,7 @@ class PairedSender(ServiceBusSender):
             error.link_is_open = True
             raise error
 
-    def _left_s(self, shipment: Shipment, deadline: float) -> float:
+    def _left_s(self, shipment: PendingSend, deadline: float) -> float:
         """For the next parcel."""
         now = self._context.monitor.clock()
         if now >= deadline:

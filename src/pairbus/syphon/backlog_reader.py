@@ -19,7 +19,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.syphon.core.arrival import arrive
 from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.queue_discovery import GONE
-from pairbus.syphon.core.transfer import Parcel
+from pairbus.syphon.core.transfer import PendingTransfer
 from pairbus.wire.errors import Busy, ClientClosed, LinkLost, LockLost, NotFound, TooLarge, Unauthorized, WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.receiver import COMPLETE, Receiver
@@ -55,7 +55,7 @@ SCOUTED_AT_ONCE: Final = 10_000
 _log = logging.getLogger("pairbus.syphon")
 
 
-class Source:
+class BacklogReader:
     """`path` is what is received from; `queue` the backlog queue that it belongs to (its dead letters, in a replay)."""
 
     def __init__(self, engine: SyphonEngine, queue: str, index: int | None, *, is_replay: bool = False) -> None:
@@ -239,10 +239,10 @@ class Source:
         """So many of its messages wait for their locks to end."""
         self._left += count
 
-    def complete(self, parcels: Sequence[Parcel]) -> None:
+    def complete(self, parcels: Sequence[PendingTransfer]) -> None:
         self._settle(parcels, COMPLETE, lambda some: self._by_token(some, "completed"))
 
-    def dead_letter(self, parcels: Sequence[Parcel], reason: str, description: str) -> None:
+    def dead_letter(self, parcels: Sequence[PendingTransfer], reason: str, description: str) -> None:
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
         state = Rejected(error=Error(DEAD_LETTER, description, info)).encode()
         words = {"reason": reason, "description": description}
@@ -250,9 +250,9 @@ class Source:
 
     def _settle(
         self,
-        parcels: Sequence[Parcel],
+        parcels: Sequence[PendingTransfer],
         state: bytes,
-        by_token: Callable[[Sequence[Parcel]], Coroutine[Any, Any, None]],
+        by_token: Callable[[Sequence[PendingTransfer]], Coroutine[Any, Any, None]],
     ) -> None:
         """Each parcel's answer is reported to the engine, once."""
         for receiver, given in _by_receiver(parcels):
@@ -266,7 +266,7 @@ class Source:
                 continue
             answer.add_done_callback(partial(self._answered, given))
 
-    def _answered(self, parcels: Sequence[Parcel], future: asyncio.Future[None]) -> None:
+    def _answered(self, parcels: Sequence[PendingTransfer], future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
         if error is None:
             self.engine.settled(parcels)
@@ -278,7 +278,7 @@ class Source:
         else:
             raise error
 
-    async def _by_token(self, parcels: Sequence[Parcel], disposition: str, **words: Any) -> None:
+    async def _by_token(self, parcels: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
         for start in range(0, len(parcels), TOKENS_AT_ONCE):
             some = parcels[start : start + TOKENS_AT_ONCE]
             try:
@@ -293,11 +293,11 @@ class Source:
             except WireError as error:
                 self.engine.unsettled(some, error)
 
-    async def _ask(self, parcels: Sequence[Parcel], disposition: str, **words: Any) -> None:
+    async def _ask(self, parcels: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
         tokens = [parcel.token for parcel in parcels]
         await self.engine.secondary_client.settle_by_token(self.path, tokens, disposition, **words)
 
-    async def release(self, parcels: Sequence[Parcel]) -> None:
+    async def release(self, parcels: Sequence[PendingTransfer]) -> None:
         """Best effort: what can't be released waits for its lock to end."""
         for receiver, given in _by_receiver(parcels):
             try:
@@ -315,7 +315,7 @@ class Source:
                     _log.info("%s: %d messages wait for their locks to end: %s", self.path, len(given), error)
                     break
 
-    async def renew(self, parcels: Sequence[Parcel]) -> None:
+    async def renew(self, parcels: Sequence[PendingTransfer]) -> None:
         """Those that can't be renewed are asked for again, and end by themselves."""
         for start in range(0, len(parcels), TOKENS_AT_ONCE):
             some = parcels[start : start + TOKENS_AT_ONCE]
@@ -333,8 +333,8 @@ class Source:
         await self._close()
 
 
-def _by_receiver(parcels: Sequence[Parcel]) -> list[tuple[Receiver | None, list[Parcel]]]:
-    found: dict[Receiver | None, list[Parcel]] = {}
+def _by_receiver(parcels: Sequence[PendingTransfer]) -> list[tuple[Receiver | None, list[PendingTransfer]]]:
+    found: dict[Receiver | None, list[PendingTransfer]] = {}
     for parcel in parcels:
         receiver: Receiver | None = parcel.handle[1]
         if receiver is not None and (receiver.closed or not receiver.is_open):

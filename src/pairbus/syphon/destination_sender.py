@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from pairbus.syphon.core.destinations import Verdict, verdict_of
+from pairbus.syphon.core.destinations import RefusalVerdict, verdict_of
 from pairbus.syphon.core.meter import Meter
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.rate_limit import SPAN_S
-from pairbus.syphon.core.transfer import Command, Parcel, Send
-from pairbus.syphon.core.transfer_state import Underway
+from pairbus.syphon.core.transfer import Command, PendingTransfer, Send
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.wire import WireClient
 from pairbus.wire.batches import GROUP_BYTES_MAX, GROUP_MAX
 from pairbus.wire.errors import TimedOut, Unauthorized, Unreachable, WireError
@@ -41,22 +41,22 @@ class Engine(Protocol):
     """What a lane asks of the engine that it belongs to: the in-process one, or a Spark task's."""
 
     loop: asyncio.AbstractEventLoop
-    underway: Underway
+    underway: TransferState
     primary_client: WireClient
 
     def carry_out(self, commands: Iterable[Command]) -> None: ...
-    def confirmed(self, parcels: Sequence[Parcel]) -> None: ...
-    def not_confirmed(self, parcels: Sequence[Parcel], error: WireError) -> None: ...
+    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None: ...
+    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None: ...
     def unsendable(self, path: str, error: WireError) -> None: ...
     def access_granted(self, which: Which) -> None: ...
     def access_refused(self, which: Which, error: WireError) -> None: ...
     def isolated_client(self) -> WireClient | None: ...
     async def close_isolated(self, client: WireClient) -> None: ...
     def later(self, seconds: float, closer: Callable[[], Awaitable[Any]]) -> None: ...
-    def forget_lane(self, lane: Lane) -> None: ...
+    def forget_lane(self, lane: DestinationSender) -> None: ...
 
 
-class Lane:
+class DestinationSender:
     def __init__(self, engine: Engine, path: str) -> None:
         self.engine = engine
         self.path = path
@@ -141,11 +141,11 @@ class Lane:
         except WireError as error:  # nothing was sent
             self.engine.not_confirmed(parcels, error)
 
-    def _expect(self, confirm: asyncio.Future[None], parcels: Sequence[Parcel]) -> None:
+    def _expect(self, confirm: asyncio.Future[None], parcels: Sequence[PendingTransfer]) -> None:
         self.under_way += len(parcels)
         confirm.add_done_callback(lambda future: self._answered(future, parcels))
 
-    def _answered(self, confirm: asyncio.Future[None], parcels: Sequence[Parcel]) -> None:
+    def _answered(self, confirm: asyncio.Future[None], parcels: Sequence[PendingTransfer]) -> None:
         self.under_way -= len(parcels)
         error = None if confirm.cancelled() else confirm.exception()
         if error is None:
@@ -163,10 +163,10 @@ class Lane:
         verdict = verdict_of(error)
         if isinstance(error, Unauthorized):
             self.engine.access_refused("primary", error)
-        if verdict is Verdict.AWAY and (isinstance(error, Unreachable | TimedOut) or error.outcome_unknown):
+        if verdict is RefusalVerdict.AWAY and (isinstance(error, Unreachable | TimedOut) or error.outcome_unknown):
             self._isolated = True
             self._let_go()
-        elif verdict is not Verdict.REFUSED and self._sender is not None and not self._sender.is_open:
+        elif verdict is not RefusalVerdict.REFUSED and self._sender is not None and not self._sender.is_open:
             self._let_go()
 
     def _let_go(self) -> None:

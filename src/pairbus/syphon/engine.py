@@ -20,21 +20,31 @@ from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
 from pairbus.syphon.core.arrival import message_id_of
-from pairbus.syphon.core.destinations import Destinations, Verdict, verdict_of
+from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.syphon.core.queue_discovery import Listed
-from pairbus.syphon.core.rate_limit import Rate
-from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejection, Release, Renew
+from pairbus.syphon.core.rate_limit import RateLimit
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Key,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+)
 from pairbus.syphon.core.transfer_index import LEFT_MAX
-from pairbus.syphon.core.transfer_state import Underway
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
 
 from . import backlog_reader, inspection
-from .backlog_reader import Source
+from .backlog_reader import BacklogReader
 from .core import draining
-from .destination_sender import OPEN_S, Lane
+from .destination_sender import OPEN_S, DestinationSender
 from .endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -114,20 +124,20 @@ class SyphonEngine:
         self.drain = drain
         self.count_backlog_time = count_backlog_time
         self.wall = wall
-        self.underway = Underway(Destinations(halted_until), buries=not dead_letters)
-        self.rate = Rate(max_rate)
+        self.underway = TransferState(Destinations(halted_until), buries=not dead_letters)
+        self.rate = RateLimit(max_rate)
         self.loop: asyncio.AbstractEventLoop
         self.primary_client: WireClient
         self.secondary_client: WireClient
         self.progress = Progress(0.0)
         self._dead_letters = dead_letters
-        self.sources = [Source(self, path, index, is_replay=dead_letters) for path, index in queues]
+        self.sources = [BacklogReader(self, path, index, is_replay=dead_letters) for path, index in queues]
         self._sources = {source.queue: source for source in self.sources}
         self._lister = lister
         self._ledger = ledger
         self._on_busy = on_busy
         self._on_access = on_access
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, DestinationSender] = {}
         self._isolated = 0
         #: Messages that can't be delivered and can't be dead-lettered (a replay): which, and why.
         self._refused: dict[Key, str] = {}
@@ -177,7 +187,7 @@ class SyphonEngine:
             self.progress.waiting_for = self._lister.roster.waiting_for
             self.spawn(self._lister.keep_listing(self._take_in))
 
-    def _read_from(self, sources: Sequence[Source]) -> None:
+    def _read_from(self, sources: Sequence[BacklogReader]) -> None:
         if not self._readers:
             self.spawn(self._keep_primary())
         self._readers += [self.spawn(source.run()) for source in sources]
@@ -186,7 +196,7 @@ class SyphonEngine:
         """What the others do goes on undisturbed (P36)."""
         if self._is_stopping:
             return
-        made = [Source(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
+        made = [BacklogReader(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
         self._sources |= {source.queue: source for source in made}
         if not self.sources:
             self.progress.waiting_for = None
@@ -332,7 +342,7 @@ class SyphonEngine:
 
     # -- from the backlog
 
-    def polled(self, source: Source, began: float) -> None:
+    def polled(self, source: BacklogReader, began: float) -> None:
         """An empty receive (P37, P51)."""
         self.progress.polled()
         if self._ledger is not None:
@@ -348,7 +358,7 @@ class SyphonEngine:
             )
             self._flush_soon()
 
-    def missing(self, source: Source, *, was_there: bool) -> None:
+    def missing(self, source: BacklogReader, *, was_there: bool) -> None:
         """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line. So
         is one that was there. The secondary has answered."""
         self.well("secondary")
@@ -361,7 +371,7 @@ class SyphonEngine:
             _log.warning("none of the backlog queues exists (%s …); they are looked for again", self.sources[0].queue)
         self._look_if_quiet()
 
-    def arrived(self, arrivals: list[Parcel | Rejection], now: float) -> bool:
+    def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
         """True where anything of it could be sent."""
         if self._ledger is not None:
             # every delivery is billed, whatever becomes of it (P51)
@@ -397,17 +407,17 @@ class SyphonEngine:
 
     # -- to the primary
 
-    def _lane(self, path: str) -> Lane:
+    def _lane(self, path: str) -> DestinationSender:
         lane = self._lanes.get(path)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 idle = next((each for each in self._lanes.values() if each.is_idle), None)
                 if idle is not None:
                     self.forget_lane(idle)
-            lane = self._lanes[path] = Lane(self, path)
+            lane = self._lanes[path] = DestinationSender(self, path)
         return lane
 
-    def forget_lane(self, lane: Lane) -> None:
+    def forget_lane(self, lane: DestinationSender) -> None:
         if self._lanes.get(lane.path) is lane:
             del self._lanes[lane.path]
             self.spawn(lane.close())
@@ -422,7 +432,7 @@ class SyphonEngine:
         self._isolated -= 1
         await client.close()
 
-    def confirmed(self, parcels: Sequence[Parcel]) -> None:
+    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None:
         now = self.loop.time()
         path, size = parcels[0].path, sum(parcel.size for parcel in parcels)
         self.rate.moved(len(parcels), now)
@@ -431,7 +441,7 @@ class SyphonEngine:
             self._record("move", self.primary.label, path, parcels, "ok")
         self.carry_out(self.underway.confirmed(parcels))
 
-    def not_confirmed(self, parcels: Sequence[Parcel], error: WireError) -> None:
+    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
         now = self.loop.time()
         if self._ledger is not None:
             self._record("move", self.primary.label, parcels[0].path, parcels, error.condition)
@@ -443,7 +453,7 @@ class SyphonEngine:
         self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
 
     def _look_into(self, path: str, error: WireError) -> None:
-        if verdict_of(error) is Verdict.BUSY:
+        if verdict_of(error) is RefusalVerdict.BUSY:
             now = self.loop.time()
             lane = self._lanes.get(path)
             moved = 0.0 if lane is None else lane.moved_per_s(now)
@@ -474,13 +484,13 @@ class SyphonEngine:
         self.progress.left(path, len(parcels))
         for parcel in parcels:
             self._sources[parcel.queue].left(1)
-        if trouble.verdict is Verdict.REFUSED and len(self._refused) < LEFT_MAX:
+        if trouble.verdict is RefusalVerdict.REFUSED and len(self._refused) < LEFT_MAX:
             self._refused.update((parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels)
         for parcel in parcels:
             parcel.handle[2].payload = b""  # there may be very many of them, for a minute
         self._look_if_quiet()
 
-    def settled(self, parcels: Sequence[Parcel]) -> None:
+    def settled(self, parcels: Sequence[PendingTransfer]) -> None:
         buried = [parcel for parcel in parcels if parcel.reason is not None]
         for parcel in buried:
             self.progress.dead_lettered(parcel.path, 1)
@@ -490,7 +500,7 @@ class SyphonEngine:
         self._room.set()
         self._look_if_quiet()
 
-    def unsettled(self, parcels: Sequence[Parcel], error: WireError) -> None:
+    def unsettled(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
         if not parcels:
             return
         lost = isinstance(error, LockLost)
@@ -505,7 +515,7 @@ class SyphonEngine:
         await asyncio.sleep(seconds)
         self.carry_out(commands)
 
-    def renewed(self, parcels: Sequence[Parcel]) -> None:
+    def renewed(self, parcels: Sequence[PendingTransfer]) -> None:
         self.underway.renewed(parcels, self.loop.time())
 
     # -- draining
@@ -564,7 +574,7 @@ class SyphonEngine:
         now = self.loop.time() if hasattr(self, "loop") else 0.0
         return self.progress.report(now, self.underway.destinations.troubled())
 
-    def _record(self, kind: str, ns: str, entity: str | None, parcels: Sequence[Parcel], outcome: str) -> None:
+    def _record(self, kind: str, ns: str, entity: str | None, parcels: Sequence[PendingTransfer], outcome: str) -> None:
         ledger = self._ledger
         assert ledger is not None
         t, now = self.wall(), self.loop.time()

@@ -18,8 +18,8 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.syphon.core.pair_lifecycle import Fault, Partnership, StartSyphon, StopSyphon, Which
-from pairbus.syphon.core.queue_discovery import Listed, Roster
+from pairbus.syphon.core.pair_lifecycle import Fault, PairLifecycle, StartSyphon, StopSyphon, Which
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.wire.errors import Unauthorized, WireError
 
 from .endpoint import Endpoint
@@ -107,7 +107,7 @@ class HostedSyphon:
         self._halts = halts
         self._ledger = ledger
         self._engine_options = engine_options
-        self._partnership = Partnership(primary.label, secondary.label, fault_partner=fault_partner)
+        self._partnership = PairLifecycle(primary.label, secondary.label, fault_partner=fault_partner)
         self._loop: asyncio.AbstractEventLoop
         self._engine: Any = None
         self._runner: asyncio.Task[None] | None = None
@@ -195,7 +195,7 @@ class HostedSyphon:
         if self._list_queues is None:
             return None
         known = [path for path, _ in self._queues]
-        return Lister(Roster(self._primary_name, self._endpoints["secondary"].label, known), self._find)
+        return Lister(QueueDiscovery(self._primary_name, self._endpoints["secondary"].label, known), self._find)
 
     async def _find(self) -> list[Listed]:
         """On whichever loop the engine has; an engine that is started again begins with what was found."""

@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 
 from pairbus.errors import PairbusError
 from pairbus.pairing.backlog import backlog_queues
-from pairbus.syphon.core.queue_discovery import Listed, Roster
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 
 from .daemon_thread import on_a_thread
 
@@ -34,7 +34,7 @@ class Lister:
     """Says which queues are new, until it is cancelled or all that are wanted are known. A listing that fails is no
     reason to stop: the known queues go on."""
 
-    def __init__(self, roster: Roster, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
+    def __init__(self, roster: QueueDiscovery, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
         self.roster = roster
         self._find = find
 

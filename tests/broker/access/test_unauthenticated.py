@@ -21,7 +21,7 @@ from pairbus.broker.access.unauthenticated import (
     EACH_BYTES_MAX,
     TLS_BYTES,
     TOTAL_BYTES_MAX,
-    Strangers,
+    UnauthenticatedQuota,
 )
 from pairbus.testing import ManualClock
 from tests.broker.attack_words import SASL_HEADER, Target, attach, begun, frame, let_in, opened, put_token, transfer
@@ -35,7 +35,7 @@ LIMIT = "amqp:resource-limit-exceeded"
 
 
 def test_what_each_holds_is_counted_once_and_given_back() -> None:
-    budget = Strangers()
+    budget = UnauthenticatedQuota()
     assert budget.hold("a", False, 100) is None
     assert budget.hold("a", False, 40) is None
     assert budget.hold("b", True, 1) is None
@@ -46,7 +46,7 @@ def test_what_each_holds_is_counted_once_and_given_back() -> None:
 
 
 def test_one_that_holds_too_much_is_refused_and_so_is_the_newest_of_too_many() -> None:
-    budget = Strangers()
+    budget = UnauthenticatedQuota()
     refusal = budget.hold("a", False, EACH_BYTES_MAX + 1)
     assert refusal is not None and refusal.condition == LIMIT and str(EACH_BYTES_MAX) in refusal.description
     count = 0

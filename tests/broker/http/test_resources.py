@@ -1,6 +1,6 @@
 import pytest
 
-from pairbus.broker.http.resources import Missing, Place, Queues, Rules, Subscriptions, Topics, parse_place
+from pairbus.broker.http.resources import Missing, Queues, ResourcePath, Rules, Subscriptions, Topics, parse_place
 from pairbus.broker.model.description import (
     CorrelationFilter,
     FalseFilter,
@@ -14,16 +14,16 @@ from tests.broker.fake_namespace import FakeNamespace, entity
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("news", Place("news")),
-        ("a/b/c", Place("a/b/c")),
-        ("subscriptions", Place("subscriptions")),
-        ("news/subscriptions", Place("news", "")),
-        ("a/b/Subscriptions/All", Place("a/b", "All")),
-        ("subscriptions/subscriptions/s", Place("subscriptions", "s")),
-        ("t/subscriptions/subscriptions", Place("t", "subscriptions")),
-        ("t/subscriptions/s/rules", Place("t", "s", "")),
-        ("t/SUBSCRIPTIONS/s/RULES/$Default", Place("t", "s", "$Default")),
-        ("t/subscriptions/rules/rules/rules", Place("t", "rules", "rules")),
+        ("news", ResourcePath("news")),
+        ("a/b/c", ResourcePath("a/b/c")),
+        ("subscriptions", ResourcePath("subscriptions")),
+        ("news/subscriptions", ResourcePath("news", "")),
+        ("a/b/Subscriptions/All", ResourcePath("a/b", "All")),
+        ("subscriptions/subscriptions/s", ResourcePath("subscriptions", "s")),
+        ("t/subscriptions/subscriptions", ResourcePath("t", "subscriptions")),
+        ("t/subscriptions/s/rules", ResourcePath("t", "s", "")),
+        ("t/SUBSCRIPTIONS/s/RULES/$Default", ResourcePath("t", "s", "$Default")),
+        ("t/subscriptions/rules/rules/rules", ResourcePath("t", "rules", "rules")),
         ("t/subscriptions/s/x", None),
         ("t/subscriptions/s/rules/r/x", None),
     ],
@@ -33,10 +33,11 @@ def test_paths(path, place):
 
 
 def test_the_name_is_that_of_the_last_part():
-    assert [place.name for place in (Place("a/b"), Place("t", ""), Place("t", "s"), Place("t", "s", ""))] == [
+    paths = (ResourcePath("a/b"), ResourcePath("t", ""), ResourcePath("t", "s"), ResourcePath("t", "s", ""))
+    assert [path.name for path in paths] == [
         "a/b", "", "s", "",
     ]  # fmt: skip
-    assert Place("t", "s", "r").name == "r"
+    assert ResourcePath("t", "s", "r").name == "r"
 
 
 @pytest.fixture
@@ -51,16 +52,16 @@ def namespace():
 
 
 def test_things_are_found_in_any_case_and_shown_as_they_were_named(namespace):
-    place = Place("NEWS", "ALL", "r")
+    place = ResourcePath("NEWS", "ALL", "r")
     rules = Rules(namespace)
     assert list(rules.all(place)) == ["r", "f"]
     assert rules.path(place, rules.all(place)["r"]) == "News/Subscriptions/All/Rules/R"
     subscriptions = Subscriptions(namespace)
     assert subscriptions.path(place, subscriptions.all(place)["all"].description) == "News/Subscriptions/All"
-    assert subscriptions.describe(Place("NEWS", "new"), {}, 5.0) == SubscriptionDescription(
+    assert subscriptions.describe(ResourcePath("NEWS", "new"), {}, 5.0) == SubscriptionDescription(
         topic="News", name="new", created_at=5.0, updated_at=5.0
     )
-    assert Queues(namespace).all(Place("q")) == {}
+    assert Queues(namespace).all(ResourcePath("q")) == {}
 
 
 def test_a_topics_counts(namespace):
@@ -71,9 +72,9 @@ def test_a_topics_counts(namespace):
 @pytest.mark.parametrize(
     ("shelf", "place", "said"),
     [
-        (Subscriptions, Place("absent", "s"), "The topic 'absent' does not exist"),
-        (Rules, Place("absent", "s", "r"), "The topic 'absent' does not exist"),
-        (Rules, Place("news", "absent", "r"), "The subscription 'absent' does not exist"),
+        (Subscriptions, ResourcePath("absent", "s"), "The topic 'absent' does not exist"),
+        (Rules, ResourcePath("absent", "s", "r"), "The topic 'absent' does not exist"),
+        (Rules, ResourcePath("news", "absent", "r"), "The subscription 'absent' does not exist"),
     ],
 )
 def test_what_a_path_leads_through_must_be_there(namespace, shelf, place, said):

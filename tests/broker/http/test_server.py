@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pairbus.broker.access.unauthenticated import TOTAL_BYTES_MAX, Strangers
+from pairbus.broker.access.unauthenticated import TOTAL_BYTES_MAX, UnauthenticatedQuota
 from pairbus.broker.http.server import HttpLimits, HttpProtocol, Request, Response, Switch
 from pairbus.broker.net import certificates
 
@@ -417,7 +417,7 @@ async def test_over_tls(tmp_path):
 
 async def test_all_requests_that_are_not_answered_yet_share_one_budget():
     """Whose they are is known when they are whole: thousands of half bodies would take gigabytes."""
-    strangers = Strangers()
+    strangers = UnauthenticatedQuota()
     half = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 999_999
     async with server(strangers=strangers) as (port, made), contextlib.AsyncExitStack() as stack:
         refused = []

@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.model.due_heap import Timetable
+from pairbus.broker.model.due_heap import DueHeap
 from pairbus.broker.model.message import Message
 
 
@@ -13,8 +13,8 @@ def message(number: int, at: float) -> Message:
     return Message(number, at, b"@@@@", 0, 0, b"", 0)
 
 
-def timetable() -> Timetable:
-    return Timetable(lambda each: each.enqueued_at)
+def timetable() -> DueHeap:
+    return DueHeap(lambda each: each.enqueued_at)
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0, 8.0]), max_size=12), st.lists(st.integers(0, 9), max_size=4))

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pairbus.broker.model.message import Message
-from pairbus.broker.model.ready_list import Line
+from pairbus.broker.model.ready_list import ReadyList
 
 
 def message(number: int) -> Message:
@@ -16,7 +16,7 @@ class LineAndOracle(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.line = ReadyList()
         self.inside: dict[int, Message] = {}
         self.outside: dict[int, Message] = {n: message(n) for n in range(1, 40)}
 
@@ -52,7 +52,7 @@ TestLineAndOracle = LineAndOracle.TestCase
 
 
 def test_what_leaves_from_the_middle_is_not_kept_for_ever() -> None:
-    line = Line()
+    line = ReadyList()
     messages = [message(number) for number in range(10_000)]
     for each in messages:
         line.add(each)

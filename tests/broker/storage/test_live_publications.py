@@ -11,7 +11,7 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SETTLING, Stored
 from pairbus.broker.model.shared_bodies import Account, Copy, Shared
 from pairbus.broker.model.topic import Subscription, Topic
-from pairbus.broker.storage.live_records import Survivors
+from pairbus.broker.storage.live_records import LiveRecords
 from pairbus.journal import Record
 
 HEADER = b"@@@@"
@@ -26,7 +26,7 @@ class World:
         self.subscriptions = {id: Subscription(id, 1, description, [RuleDescription()]) for id in (2, 3)}
         self.entities: dict[int, QueueEntity] = {1: topic, **self.subscriptions}
         self.released: list[tuple[int, int]] = []
-        self.survivors = Survivors(self.entities, self.read, lambda *each: self.released.append(each))
+        self.survivors = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
         self.copies: dict[tuple[int, int], Copy] = {}
         account = Account()
         payload = records.pack_batch_head(1, 2)

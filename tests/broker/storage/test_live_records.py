@@ -10,7 +10,7 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.queue import RECOPIED, SCHEDULED, SETTLING, Message, Stored
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.live_records import UNPLACED, Survivors
+from pairbus.broker.storage.live_records import UNPLACED, LiveRecords
 from pairbus.journal import Record
 
 CONTENT = b"abc"
@@ -23,7 +23,7 @@ class World:
         self.entity = QueueEntity(1, QueueDescription(name="orders"))
         self.entities = {1: self.entity}
         self.released: list[tuple[int, int]] = []
-        self.survivors = Survivors(self.entities, self.read, lambda *each: self.released.append(each))
+        self.survivors = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
         self.messages = []
         payload = records.pack_batch_head(1, 3)
         for number in (1, 2, 3):

@@ -17,7 +17,7 @@ from pairbus.broker.model.description import (
 )
 from pairbus.broker.model.queue import DEFERRED, SCHEDULED, Stored
 from pairbus.broker.model.topic import Subscription, Topic, subscription_document
-from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, Rebuilt, rebuild
+from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, ReplayedState, rebuild
 from pairbus.journal import Record
 
 NAMED = QueueDescription(name="orders")
@@ -85,7 +85,7 @@ class History:
     def state(self, session_id: str, state: bytes | None, id: int = 1) -> History:
         return self.add(records.SESSION, records.pack_session(id, session_id, 7.5, state))
 
-    def rebuild(self) -> Rebuilt:
+    def rebuild(self) -> ReplayedState:
         self.released.clear()
 
         def release(segment: int, nbytes: int) -> None:
@@ -102,7 +102,7 @@ class History:
         }
 
 
-def there(rebuilt: Rebuilt, id: int = 1) -> tuple[list[int], list[int]]:
+def there(rebuilt: ReplayedState, id: int = 1) -> tuple[list[int], list[int]]:
     entity = rebuilt.entities[id]
     return (
         [message.sequence_number for message in entity.active.scan(0)],
@@ -232,7 +232,7 @@ def test_what_a_later_version_wrote_is_refused(history: History, words: str) -> 
 # topics
 
 
-def numbers(rebuilt: Rebuilt, id: int) -> list[int]:
+def numbers(rebuilt: ReplayedState, id: int) -> list[int]:
     return [message.sequence_number for message in rebuilt.entities[id].active.scan(0)]
 
 

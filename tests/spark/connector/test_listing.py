@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.spark.connector.listing import Entities, Roster, depth
+from pairbus.spark.connector.listing import Entities, EntityDiscovery, depth
 from pairbus.spark.connector.options import Address, InvalidOption
 from tests.spark.conftest import Pair, admin_of, wire
 
@@ -27,7 +27,7 @@ class Found:
 def test_a_glob_is_listed_again_at_a_bounded_pace() -> None:
     now = 0.0
     found = Found("a", "b")
-    roster = Roster(found, every_s=30, clock=lambda: now)
+    roster = EntityDiscovery(found, every_s=30, clock=lambda: now)
     assert roster.names() == ["a", "b"]
     found.names.append("c")
     now = 29.0
@@ -41,7 +41,7 @@ def test_a_glob_is_listed_again_at_a_bounded_pace() -> None:
 def test_what_is_gone_stays_and_a_listing_that_fails_changes_nothing() -> None:
     now = 0.0
     found = Found("a", "b")
-    roster = Roster(found, every_s=30, clock=lambda: now)
+    roster = EntityDiscovery(found, every_s=30, clock=lambda: now)
     roster.names()
     found.names = ["b"]
     now = 31.0
@@ -50,13 +50,13 @@ def test_what_is_gone_stays_and_a_listing_that_fails_changes_nothing() -> None:
     now = 62.0
     assert roster.names() == ["a", "b"] and found.asked == 3
     with pytest.raises(InvalidOption):
-        Roster(found).names()
+        EntityDiscovery(found).names()
 
 
 def test_plain_names_are_never_listed_again() -> None:
     now = 0.0
     found = Found("a", may_change=False)
-    roster = Roster(found, clock=lambda: now)
+    roster = EntityDiscovery(found, clock=lambda: now)
     roster.names()
     now = 1e9
     assert roster.names() == ["a"] and found.asked == 1

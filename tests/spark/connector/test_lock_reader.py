@@ -18,7 +18,7 @@ from pairbus.spark.connector.lock_reader import receive as take_rows
 from pairbus.spark.connector.options import InvalidOption, parse
 from pairbus.spark.connector.schema import read
 from pairbus.spark.connector.selection import Selection
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.wire.sync import Receiver
 from tests.spark.conftest import Pair, admin_of, peeked, wire
 
@@ -167,11 +167,11 @@ def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockSt
     reading = stream()
     send(pair, "a", 1)
     start = reading.initialOffset()
-    Noticeboard(tmp_path).raise_flag(STOP)
+    ProcessMailbox(tmp_path).raise_flag(STOP)
     wait_for(lambda: reading._watching().ready())
     assert reading.latestOffset(start) == start
     assert reading._watcher is None
-    assert Noticeboard(tmp_path).news(POLLS)[-1] == {"stopped": True}
+    assert ProcessMailbox(tmp_path).news(POLLS)[-1] == {"stopped": True}
     assert reading.latestOffset(start) == start
     with wire(pair.secondary) as client:  # the watcher holds nothing
         assert len(client.receiver("a").receive(1, max_wait=2)) == 1
@@ -181,7 +181,7 @@ def test_p24_server_busy_at_a_destination_slows_the_source(
     pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
 ) -> None:
     reading = stream()
-    board = Noticeboard(tmp_path)
+    board = ProcessMailbox(tmp_path)
     send(pair, "a", 1)
     start = reading.initialOffset()
     end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
@@ -244,7 +244,7 @@ def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_wat
     assert reading.latestOffset(start) == start
     make_queue(pair.secondary, "late")
     send(pair, "late", 2)
-    Noticeboard(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
+    ProcessMailbox(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
     end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 2
     assert repr(reading._watcher) == "<Watcher 1 of 3 queues have messages>"
@@ -259,7 +259,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
 ) -> None:
     """Spark would run a batch that fails again and again, and the other queues would wait for it."""
     reading = stream()
-    board = Noticeboard(tmp_path)
+    board = ProcessMailbox(tmp_path)
     with admin_of(pair.secondary) as admin:
         admin.create_queue("short-lived")
         board.append(QUEUES, {"entities": ["short-lived"]})

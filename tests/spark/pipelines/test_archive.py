@@ -16,7 +16,7 @@ from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back,
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
-from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
 from ..conftest import Pair, peeked, wire
 
@@ -67,7 +67,7 @@ def test_a_restore_s_progress_is_what_its_tasks_say_and_never_more_than_there_is
     restorer = Restorer(tmp_path, pair.primary_address)
     restorer.progress.counted(30)
     restorer._to_go = {"orders": (20, 2000), "bills": (10, 500)}
-    restorer._board = board = Noticeboard(tmp_path)
+    restorer._board = board = ProcessMailbox(tmp_path)
     assert restorer.report().moved == 0
     board.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})
     board.append(SENT, {"to": "bills", "messages": 4, "bytes": 200})

@@ -22,7 +22,7 @@ from pairbus.spark.connector.schema import read
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.pipelines import transfer_loop
 from pairbus.spark.pipelines.archive import Archiver, Restorer
-from pairbus.spark.pipelines.move import Mover, Place, move
+from pairbus.spark.pipelines.move import EntityAddress, Mover, move
 from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
 from pairbus.testing import fault
 
@@ -77,9 +77,11 @@ def spark() -> Spark:
     return SmallSpark()
 
 
-def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[Place, Place]:
+def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[EntityAddress, EntityAddress]:
     target = pair.secondary_address if away else pair.primary_address
-    return Place(pair.primary_address, source, "contoso"), Place(target, destination, "backup" if away else "contoso")
+    return EntityAddress(pair.primary_address, source, "contoso"), EntityAddress(
+        target, destination, "backup" if away else "contoso"
+    )
 
 
 def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, spark: Spark) -> None:
@@ -305,7 +307,7 @@ def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(
 
     monkeypatch.setattr("pairbus.spark.pipelines.move.started", refuse)
     monkeypatch.setattr("pairbus.spark.pipelines.archive.started", refuse)
-    empty, there = (Place(pair.primary_address, each, "contoso") for each in ("empty", "there"))
+    empty, there = (EntityAddress(pair.primary_address, each, "contoso") for each in ("empty", "there"))
     for where in (None, "subject = 'x'"):
         mover = Mover(empty, there, where=where)
         assert mover.run() == [] and mover.report().remaining == 0

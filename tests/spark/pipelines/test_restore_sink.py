@@ -16,9 +16,9 @@ from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, Patience, Sent, send_patiently
 from pairbus.spark.pipelines.restore_sink import SENT, PacedWriter, Restoring, shares
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.syphon.core.destinations import HALT_S
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.testing import fault
 from pairbus.wire.errors import Busy, TimedOut, WireError
 from tests.spark.conftest import Pair, peeked
@@ -42,14 +42,14 @@ class Scene:
         self.sent += [(self.now, each) for each, error in zip(payloads, answers, strict=True) if error is None]
         return answers
 
-    def run(self, count: int, rate: Rate) -> None:
+    def run(self, count: int, rate: RateLimit) -> None:
         payloads = [b"%d" % number for number in range(count)]
         told: list[bytes] = []
         assert send_patiently(self.send, payloads, self.patience(rate), told.extend) == []
         assert sorted(each for _, each in self.sent) == sorted(payloads), "each once"
         assert told == [each for _, each in self.sent], "and said so as it was confirmed"
 
-    def patience(self, rate: Rate) -> Patience:
+    def patience(self, rate: RateLimit) -> Patience:
         return Patience("orders", rate, clock=lambda: self.now, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
@@ -60,7 +60,7 @@ class Scene:
 def test_p41_never_more_than_the_ceiling_and_half_a_second_s_worth(ceiling: float) -> None:
     scene = Scene()
     count = int(ceiling * 10)
-    scene.run(count, Rate(ceiling))
+    scene.run(count, RateLimit(ceiling))
     times = [at for at, _ in scene.sent]
     for first in range(count):
         for span in (1.0, 5.0):
@@ -71,13 +71,13 @@ def test_p41_never_more_than_the_ceiling_and_half_a_second_s_worth(ceiling: floa
 
 def test_without_a_ceiling_it_goes_at_once() -> None:
     scene = Scene()
-    scene.run(5000, Rate())
+    scene.run(5000, RateLimit())
     assert scene.now < 101 and scene.tries == 5000
 
 
 def test_p24_busy_halts_it_and_only_what_was_refused_is_sent_again() -> None:
     scene = Scene(lambda each, now: BUSY if now < 105 and int(each) % 2 else None)
-    scene.run(3000, Rate())
+    scene.run(3000, RateLimit())
     assert scene.tries == 3000 + 500, "the first thousand was refused by half"
     assert sum(at < 100 + HALT_S for at, _ in scene.sent) == 500
     assert scene.sent[-1][0] > 100 + HALT_S + 1, "and then it goes on slower"
@@ -86,11 +86,11 @@ def test_p24_busy_halts_it_and_only_what_was_refused_is_sent_again() -> None:
 def test_what_stays_busy_and_what_fails_end_it() -> None:
     scene = Scene(lambda *_: BUSY)
     with pytest.raises(NotSent, match=r"orders has taken no message for 300 s: .*wait a little.*; try later"):
-        scene.run(10, Rate())
+        scene.run(10, RateLimit())
     assert PATIENCE_S <= scene.now - 100 <= PATIENCE_S + 2 * HALT_S
     scene = Scene(lambda each, _: TimedOut("pairbus:timed-out", "no answer") if each == b"3" else None)
     with pytest.raises(NotSent, match=r"orders has taken no message for 300 s: .*no answer"):
-        scene.run(10, Rate())
+        scene.run(10, RateLimit())
 
 
 @pytest.mark.parametrize("how", ["asked", "taken down"])
@@ -98,7 +98,7 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
     pair: Pair, make_queue: Callable[..., None], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "orders")
-    board = Noticeboard(tmp_path / "board")
+    board = ProcessMailbox(tmp_path / "board")
     (tmp_path / "board").mkdir()
     # the first goes by itself in every task, since it has no session
     rows = [{"amqp": encode_message(properties=Properties(group_id="s"), body=b"x"), "entity": "orders"}] * 3
@@ -136,7 +136,7 @@ def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
     with fault(pair.data, "throttle", namespace="contoso", entity="orders", rate=50):
         assert given.write(iter([pa.RecordBatch.from_pylist(rows)] * 3)) == Sent(90)
     assert len(peeked(pair.primary, "orders")) == 90
-    notices = Noticeboard(tmp_path).news(SENT)
+    notices = ProcessMailbox(tmp_path).news(SENT)
     assert {notice["to"] for notice in notices} == {"orders"}
     sizes = [len(row["amqp"]) for row in rows]
     assert [sum(notice[name] for notice in notices) for name in ("messages", "bytes")] == [90, 3 * sum(sizes)]

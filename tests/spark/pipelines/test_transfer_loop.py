@@ -8,17 +8,17 @@ from pairbus.spark.pipelines.transfer_loop import (
     ROUND_MAX,
     Look,
     Over,
-    Rounds,
     Take,
     Told,
+    TransferLoop,
     Wait,
     spread,
 )
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.rate_limit import RateLimit
 
 
-def rounds(chosen: int | None = None, rate: float | None = None, **options: float) -> Rounds:
-    return Rounds(chosen, Rate(rate), 0.0, **options)
+def rounds(chosen: int | None = None, rate: float | None = None, **options: float) -> TransferLoop:
+    return TransferLoop(chosen, RateLimit(rate), 0.0, **options)
 
 
 def test_few_at_first_many_then_and_never_more_than_chosen() -> None:

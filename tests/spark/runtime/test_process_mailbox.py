@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
 
 def test_news_come_once_and_in_order(tmp_path: Path) -> None:
-    writer, reader = Noticeboard(tmp_path), Noticeboard(tmp_path)
+    writer, reader = ProcessMailbox(tmp_path), ProcessMailbox(tmp_path)
     assert reader.news("moves") == []
     writer.append("moves", {"n": 1})
     writer.append("moves", {"n": 2})
@@ -15,11 +15,11 @@ def test_news_come_once_and_in_order(tmp_path: Path) -> None:
     assert reader.news("moves") == []
     writer.append("moves", {"n": 4})
     assert reader.news("moves") == [{"n": 4}]
-    assert Noticeboard(tmp_path).news("moves") == [{"n": 1}, {"n": 2}, {"n": 4}]
+    assert ProcessMailbox(tmp_path).news("moves") == [{"n": 1}, {"n": 2}, {"n": 4}]
 
 
 def test_a_line_that_is_not_whole_yet_waits(tmp_path: Path) -> None:
-    reader = Noticeboard(tmp_path)
+    reader = ProcessMailbox(tmp_path)
     sheet = tmp_path / "moves"
     sheet.write_bytes(b'{"n":1}\n{"n":')
     assert reader.news("moves") == [{"n": 1}]
@@ -29,12 +29,12 @@ def test_a_line_that_is_not_whole_yet_waits(tmp_path: Path) -> None:
 
 
 def test_flags_are_seen_by_all_and_files_are_the_owners(tmp_path: Path) -> None:
-    board = Noticeboard(tmp_path)
+    board = ProcessMailbox(tmp_path)
     assert not board.is_raised("stop")
     board.raise_flag("stop")
     board.append("moves", {})
-    assert Noticeboard(tmp_path).is_raised("stop")
+    assert ProcessMailbox(tmp_path).is_raised("stop")
     board.lower_flag("stop")
     board.lower_flag("stop")
-    assert not Noticeboard(tmp_path).is_raised("stop")
+    assert not ProcessMailbox(tmp_path).is_raised("stop")
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())

@@ -19,10 +19,10 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.connector.options import Address, parse
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.query import SparkSyphon
 from pairbus.syphon.core import queue_discovery
-from pairbus.syphon.core.queue_discovery import Listed, Roster
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import Lister
 from pairbus.wire.errors import Unreachable
 from tests.spark.conftest import Pair, wire
@@ -75,13 +75,15 @@ def test_p36_a_queue_that_is_new_is_told_to_the_source_and_to_the_next_query(syp
     syphon.progress.counted(10)
     late = QUEUE.replace("/0", "/3")
     syphon._take_in([Listed(late, 3, 5, 0)])
-    assert Noticeboard(syphon._folder).news(QUEUES) == [{"entities": [late]}]
+    assert ProcessMailbox(syphon._folder).news(QUEUES) == [{"entities": [late]}]
     assert (syphon._paths, syphon._indexes) == ([QUEUE, late], {QUEUE: 0, late: 3})
     assert syphon.report().remaining == 15
 
 
 def test_p36_a_replay_reads_the_dead_letters_of_the_new_queue() -> None:
-    replay = SparkSyphon(ADDRESS, ADDRESS, [], dead_letters=True, lister=Lister(Roster("contoso", "backup"), nothing))
+    replay = SparkSyphon(
+        ADDRESS, ADDRESS, [], dead_letters=True, lister=Lister(QueueDiscovery("contoso", "backup"), nothing)
+    )
     replay._take_in([Listed(QUEUE, 0, 5, 1)])
     assert replay._paths == [f"{QUEUE}/$DeadLetterQueue"]
     shutil.rmtree(replay._folder)
@@ -100,7 +102,7 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
     async def find() -> list[Listed]:
         return found
 
-    waiting = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(Roster("contoso", "backup"), find))
+    waiting = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), find))
     begun: list[list[str]] = []
 
     def session() -> Any:
@@ -118,11 +120,11 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
     thread.join(5)
     assert begun == [[QUEUE]] and waiting.report().waiting_for is None
     assert caplog.messages[0].endswith("waiting for the first to appear (pairbus provision makes them)")
-    stopped = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(Roster("contoso", "backup"), nothing))
+    stopped = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), nothing))
     stopped.stop()
     assert stopped.run() == []
     with pytest.raises(ValueError, match="no backlog queue"):
-        SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(Roster("contoso", "backup"), nothing), drain=True)
+        SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), nothing), drain=True)
 
 
 def test_p36_a_queue_that_is_gone_is_no_trouble_of_the_secondary(

@@ -13,7 +13,7 @@ import pytest
 from pairbus.amqp.message import Header, Properties, encode_message, read_header, read_properties, split
 from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark.runtime import connections
-from pairbus.spark.syphon.task import Carrier, Locked, Tally
+from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
 from tests.spark.conftest import Pair, peeked, wire
 
@@ -38,8 +38,8 @@ def stock(pair: Pair, *payloads: bytes) -> list[Locked]:
         return [Locked(BACKLOG, each.lock_token, each.payload) for each in found if each.lock_token is not None]
 
 
-async def carry(pair: Pair, rows: list[Locked], **options: Any) -> Tally:
-    carrier = Carrier(
+async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
+    carrier = TransferTask(
         connections.endpoint(pair.primary_address), connections.endpoint(pair.secondary_address), **options
     )
     try:

@@ -9,7 +9,7 @@ from pairbus.amqp.message import Header, Properties, encode_message, read_applic
 from pairbus.amqp.types import Int, Symbol, Timestamp
 from pairbus.pairing.backlog.aliases import bring_home, sent_anew
 from pairbus.syphon.core.arrival import LOCK_S_MAX, LOCK_S_UNKNOWN, arrive, bound_for, key_of, message_id_of, path_of
-from pairbus.syphon.core.transfer import Parcel, Rejection
+from pairbus.syphon.core.transfer import PendingTransfer, Rejection
 from tests.syphon.rig import QUEUE
 
 NOW_UNIX = 1_700_000_000.0
@@ -31,14 +31,14 @@ def delivery(application: dict[str, Any] | None = None, **annotations: Any) -> b
     )
 
 
-def arrived(payload: bytes, **options: Any) -> Parcel | Rejection:
+def arrived(payload: bytes, **options: Any) -> PendingTransfer | Rejection:
     return arrive(QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, **options)
 
 
 def test_a_message_for_a_queue() -> None:
     payload = delivery()
     parcel = arrived(payload, handle="handle")
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, PendingTransfer)
     assert (parcel.path, parcel.key, parcel.token) == ("orders", (QUEUE, 42, 1_699_999_000_000), TOKEN)
     assert (parcel.lock_s, parcel.locked_until, parcel.handle, parcel.alone) == (60.0, 65.0, "handle", False)
     home = bring_home(payload, now=NOW_UNIX)
@@ -74,14 +74,14 @@ def test_p40_what_is_no_message() -> None:
 )
 def test_clocks_that_differ(until_s: float, lock_s: float) -> None:
     parcel = arrived(delivery(x_opt_locked_until=Timestamp(int((NOW_UNIX + until_s) * 1000))))
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, PendingTransfer)
     assert parcel.lock_s == pytest.approx(lock_s)
 
 
 def test_a_broker_that_says_nothing_of_its_own() -> None:
     payload = encode_message(application_properties={"x-ms-path": "orders"}, body=b"")
     parcel = arrived(payload)
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, PendingTransfer)
     assert (parcel.lock_s, parcel.key[1]) == (LOCK_S_UNKNOWN, None)
     assert key_of(QUEUE, {"x-opt-sequence-number": Int(3)}, b"") == (QUEUE, 3, None)
 
@@ -89,14 +89,14 @@ def test_a_broker_that_says_nothing_of_its_own() -> None:
 def test_sessions_and_partitions_go_alone() -> None:
     with_session = arrived(delivery({"x-ms-path": "orders", "x-ms-sessionid": "s"}))
     with_key = arrived(delivery(x_opt_partition_key="p"))
-    assert isinstance(with_session, Parcel) and with_session.alone
-    assert isinstance(with_key, Parcel) and with_key.alone
+    assert isinstance(with_session, PendingTransfer) and with_session.alone
+    assert isinstance(with_key, PendingTransfer) and with_key.alone
 
 
 def test_p28_time_in_the_backlog_counts_where_that_is_wanted() -> None:
     payload = delivery({"x-ms-path": "orders", "x-ms-timetolive": 2_000_000})
     plain, counted = arrived(payload), arrived(payload, count_backlog_time=True)
-    assert isinstance(plain, Parcel) and isinstance(counted, Parcel)
+    assert isinstance(plain, PendingTransfer) and isinstance(counted, PendingTransfer)
     assert plain.payload == bring_home(payload, now=NOW_UNIX).payload  # type: ignore[union-attr]
     assert counted.payload != plain.payload
 
@@ -105,7 +105,7 @@ def test_p41_a_replay_takes_off_what_dead_lettering_wrote() -> None:
     marks = {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
     payload = delivery({"x-ms-path": "orders", "colour": "red"} | marks)
     parcel = arrived(payload, is_replay=True)
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, PendingTransfer)
     assert read_application_properties(parcel.payload, split(parcel.payload)) == {"colour": "red"}
 
 
@@ -118,7 +118,7 @@ def test_for_the_ledger() -> None:
 def test_a_message_that_goes_on_as_it_is() -> None:
     payload = delivery({"DeadLetterReason": "my own", "colour": "red"})
     parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, handle="h")
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, PendingTransfer)
     assert (parcel.path, parcel.key, parcel.lock_s, parcel.handle) == (
         "copies",
         (QUEUE, 42, 1_699_999_000_000),
@@ -128,14 +128,14 @@ def test_a_message_that_goes_on_as_it_is() -> None:
     assert parcel.payload == sent_anew(payload, is_dead_letter=False) and b"DeadLetterReason" in parcel.payload
     assert not parcel.alone
     dead = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, is_dead_letter=True)
-    assert isinstance(dead, Parcel) and b"DeadLetterReason" not in dead.payload and b"colour" in dead.payload
+    assert isinstance(dead, PendingTransfer) and b"DeadLetterReason" not in dead.payload and b"colour" in dead.payload
 
 
 def test_what_names_a_session_or_a_partition_goes_on_alone() -> None:
     session = encode_message(None, None, Properties(message_id="m", group_id="s"), body=b"x")
     for payload in (session, delivery(x_opt_partition_key="p")):
         parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX)
-        assert isinstance(parcel, Parcel) and parcel.alone
+        assert isinstance(parcel, PendingTransfer) and parcel.alone
 
 
 def test_what_can_t_be_read_does_not_go_on() -> None:

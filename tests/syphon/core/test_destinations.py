@@ -9,7 +9,7 @@ from pairbus.syphon.core.destinations import (
     KNOWN_MAX,
     ROWS,
     Destinations,
-    Verdict,
+    RefusalVerdict,
     verdict_of,
 )
 from pairbus.wire.errors import (
@@ -34,41 +34,44 @@ GONE = NotFound("amqp:not-found", "no such entity")
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (refusal("amqp:not-found"), Verdict.GONE),
-        (refusal("com.microsoft:entity-not-found"), Verdict.GONE),
-        (refusal("amqp:link:message-size-exceeded"), Verdict.REFUSED),
-        (refusal("amqp:not-allowed"), Verdict.REFUSED),
-        (refusal("amqp:invalid-field"), Verdict.REFUSED),
-        (refusal("com.microsoft:argument-error"), Verdict.REFUSED),
-        (refusal("com.microsoft:server-busy"), Verdict.BUSY),
-        (refusal("amqp:resource-limit-exceeded"), Verdict.FULL),
-        (refusal("amqp:unauthorized-access"), Verdict.DENIED),
-        (refusal("com.microsoft:entity-disabled"), Verdict.AWAY),
-        (refusal("amqp:internal-error"), Verdict.AWAY),
-        (refusal("com.microsoft:timeout"), Verdict.AWAY),
-        (refusal("something:nobody-knows"), Verdict.AWAY),
-        (refusal(None), Verdict.AWAY),
-        (Refused("pairbus:released"), Verdict.AWAY),
-        (AWAY, Verdict.AWAY),
-        (LinkLost("pairbus:link-lost"), Verdict.AWAY),
-        (TimedOut("pairbus:timed-out"), Verdict.AWAY),
-        (WindowFull("pairbus:window-full"), Verdict.AWAY),
-        (ClientClosed("pairbus:client-closed"), Verdict.AWAY),
-        (WireError("amqp:unknown-error"), Verdict.AWAY),
+        (refusal("amqp:not-found"), RefusalVerdict.GONE),
+        (refusal("com.microsoft:entity-not-found"), RefusalVerdict.GONE),
+        (refusal("amqp:link:message-size-exceeded"), RefusalVerdict.REFUSED),
+        (refusal("amqp:not-allowed"), RefusalVerdict.REFUSED),
+        (refusal("amqp:invalid-field"), RefusalVerdict.REFUSED),
+        (refusal("com.microsoft:argument-error"), RefusalVerdict.REFUSED),
+        (refusal("com.microsoft:server-busy"), RefusalVerdict.BUSY),
+        (refusal("amqp:resource-limit-exceeded"), RefusalVerdict.FULL),
+        (refusal("amqp:unauthorized-access"), RefusalVerdict.DENIED),
+        (refusal("com.microsoft:entity-disabled"), RefusalVerdict.AWAY),
+        (refusal("amqp:internal-error"), RefusalVerdict.AWAY),
+        (refusal("com.microsoft:timeout"), RefusalVerdict.AWAY),
+        (refusal("something:nobody-knows"), RefusalVerdict.AWAY),
+        (refusal(None), RefusalVerdict.AWAY),
+        (Refused("pairbus:released"), RefusalVerdict.AWAY),
+        (AWAY, RefusalVerdict.AWAY),
+        (LinkLost("pairbus:link-lost"), RefusalVerdict.AWAY),
+        (TimedOut("pairbus:timed-out"), RefusalVerdict.AWAY),
+        (WindowFull("pairbus:window-full"), RefusalVerdict.AWAY),
+        (ClientClosed("pairbus:client-closed"), RefusalVerdict.AWAY),
+        (WireError("amqp:unknown-error"), RefusalVerdict.AWAY),
     ],
 )
-def test_p40_what_a_refusal_means(error: WireError, verdict: Verdict) -> None:
+def test_p40_what_a_refusal_means(error: WireError, verdict: RefusalVerdict) -> None:
     assert verdict_of(error) is verdict
 
 
 def test_p40_what_may_have_arrived_is_never_dead_lettered() -> None:
     for row in ROWS:
         error = row.kind(row.condition or "any:condition", "", outcome_unknown=True)
-        assert verdict_of(error) is Verdict.AWAY
+        assert verdict_of(error) is RefusalVerdict.AWAY
 
 
 def test_p40_only_two_verdicts_are_for_good() -> None:
-    assert {verdict for verdict in Verdict if verdict.is_for_good} == {Verdict.GONE, Verdict.REFUSED}
+    assert {verdict for verdict in RefusalVerdict if verdict.is_for_good} == {
+        RefusalVerdict.GONE,
+        RefusalVerdict.REFUSED,
+    }
 
 
 def test_an_unknown_destination_flows() -> None:
@@ -119,7 +122,7 @@ def test_a_trial_is_one_message_and_its_answer_decides() -> None:
     assert destinations.is_trying("orders")
     assert destinations.due(1.0) == []
     trouble = destinations.obstacle("orders", 1.0)
-    assert trouble is not None and trouble.verdict is Verdict.AWAY
+    assert trouble is not None and trouble.verdict is RefusalVerdict.AWAY
     assert destinations.obstacle("orders", 1e9) is trouble, "until its answer"
     assert destinations.succeeded("orders", epoch)
     assert destinations.obstacle("orders", 1.0) is None
@@ -160,7 +163,7 @@ def test_p24_a_halt_that_others_know_of_holds_here_too() -> None:
     halts = {"orders": 12.0}
     destinations = Destinations(lambda path: halts.get(path, 0.0))
     trouble = destinations.obstacle("orders", 11.0)
-    assert trouble is not None and trouble.verdict is Verdict.BUSY
+    assert trouble is not None and trouble.verdict is RefusalVerdict.BUSY
     assert destinations.obstacle("orders", 12.0) is None
     assert destinations.obstacle("news", 11.0) is None
 

@@ -7,7 +7,7 @@ from pairbus.syphon.core.pair_lifecycle import (
     REFUSED_S,
     RETRY_S,
     Fault,
-    Partnership,
+    PairLifecycle,
     StartSyphon,
     StopSyphon,
     Which,
@@ -16,8 +16,8 @@ from pairbus.syphon.core.pair_lifecycle import (
 BOTH: list[tuple[Which, Which]] = [("primary", "secondary"), ("secondary", "primary")]
 
 
-def pair(*, fault_partner: bool = True) -> Partnership:
-    return Partnership("east", "west", fault_partner=fault_partner)
+def pair(*, fault_partner: bool = True) -> PairLifecycle:
+    return PairLifecycle("east", "west", fault_partner=fault_partner)
 
 
 @pytest.mark.parametrize(("which", "other"), BOTH)

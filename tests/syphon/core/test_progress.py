@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from pairbus.syphon.core.destinations import Trouble, Verdict
+from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.progress import DESTINATIONS_MAX, Progress, duration
 
-AWAY = Trouble(Verdict.FULL, "5 GB of 5 GB", "amqp:resource-limit-exceeded", 2, 0.0, 9.0)
+AWAY = Trouble(RefusalVerdict.FULL, "5 GB of 5 GB", "amqp:resource-limit-exceeded", 2, 0.0, 9.0)
 
 
 def test_p41_counts_by_destination() -> None:

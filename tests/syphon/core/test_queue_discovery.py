@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pairbus.pairing.backlog.backlog_queues import path
-from pairbus.syphon.core.queue_discovery import FIRST_S, LIST_S, Listed, Roster
+from pairbus.syphon.core.queue_discovery import FIRST_S, LIST_S, Listed, QueueDiscovery
 
 
 def queue(number: int | str, messages: int = 0) -> Listed:
@@ -14,8 +14,8 @@ def queue(number: int | str, messages: int = 0) -> Listed:
     return Listed(path("contoso", number), number, messages, 0)
 
 
-def roster(*known: int, **options: Any) -> Roster:
-    return Roster("contoso", "backup", [path("contoso", number) for number in known], **options)
+def roster(*known: int, **options: Any) -> QueueDiscovery:
+    return QueueDiscovery("contoso", "backup", [path("contoso", number) for number in known], **options)
 
 
 @pytest.mark.parametrize(

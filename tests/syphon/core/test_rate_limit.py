@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.syphon.core.rate_limit import BURST_S, CUT_S, QUIET_S, RELIEF_S, SHARE, TELLING_PER_S, Rate
+from pairbus.syphon.core.rate_limit import BURST_S, CUT_S, QUIET_S, RELIEF_S, SHARE, TELLING_PER_S, RateLimit
 
 
 @pytest.mark.parametrize("ceiling", [0, -1, math.inf, math.nan])
 def test_bad_ceilings(ceiling: float) -> None:
     with pytest.raises(ValueError, match="messages a second"):
-        Rate(ceiling)
+        RateLimit(ceiling)
 
 
 def test_without_a_ceiling_there_is_no_limit() -> None:
-    rate = Rate()
+    rate = RateLimit()
     assert rate.batch(500, 10, 0.0) == 500
     rate.received(10**6, 0.0)
     assert rate.wait_s(0.0) == 0.0
@@ -24,7 +24,7 @@ def test_without_a_ceiling_there_is_no_limit() -> None:
 
 
 def test_p41_the_ceiling_holds_whatever_comes_at_once() -> None:
-    rate = Rate(100)
+    rate = RateLimit(100)
     assert rate.wait_s(0.0) == 0.0
     rate.received(100, 0.0)
     assert rate.wait_s(0.0) == pytest.approx(1.0)
@@ -37,7 +37,7 @@ def test_p41_the_ceiling_holds_whatever_comes_at_once() -> None:
 
 
 def test_what_was_not_used_is_not_saved_up() -> None:
-    rate = Rate(100)
+    rate = RateLimit(100)
     assert rate.wait_s(0.0) == 0.0
     assert rate.wait_s(1000.0) == 0.0
     rate.received(150, 1000.0)
@@ -47,7 +47,7 @@ def test_what_was_not_used_is_not_saved_up() -> None:
 @given(st.floats(1, 1000), st.lists(st.tuples(st.floats(0, 2), st.integers(1, 50)), max_size=60))
 def test_p41_never_above_the_ceiling(ceiling: float, steps: list[tuple[float, int]]) -> None:
     """Whoever waits as told, and asks for as many as told, stays below the ceiling in any long span."""
-    rate, now, moved = Rate(ceiling), 0.0, 0
+    rate, now, moved = RateLimit(ceiling), 0.0, 0
     for pause, wanted in steps:
         now += pause + rate.wait_s(now + pause)
         count = min(wanted, rate.batch(500, 1, now))
@@ -56,7 +56,7 @@ def test_p41_never_above_the_ceiling(ceiling: float, steps: list[tuple[float, in
     assert moved <= ceiling * (now + 2 * BURST_S) + 2
 
 
-def flowing(rate: Rate, per_s: float, since: float, until: float) -> None:
+def flowing(rate: RateLimit, per_s: float, since: float, until: float) -> None:
     now = since
     while now < until:
         rate.moved(round(per_s / 10), now)
@@ -64,7 +64,7 @@ def flowing(rate: Rate, per_s: float, since: float, until: float) -> None:
 
 
 def test_p24_busy_halves_what_was_moved() -> None:
-    rate = Rate()
+    rate = RateLimit()
     flowing(rate, 1000, 0.0, 10.0)
     assert rate.measured(10.0) == pytest.approx(1000, rel=0.05)
     rate.busy(10.0)
@@ -74,7 +74,7 @@ def test_p24_busy_halves_what_was_moved() -> None:
 
 
 def test_p40_one_that_gets_next_to_nothing_slows_nobody() -> None:
-    rate = Rate()
+    rate = RateLimit()
     flowing(rate, 1000, 0.0, 10.0)
     for now in range(10, 500, 10):
         rate.busy(float(now), 0.0)
@@ -85,7 +85,7 @@ def test_p40_one_that_gets_next_to_nothing_slows_nobody() -> None:
 
 
 def test_p24_one_cut_answers_for_all_that_was_under_way() -> None:
-    rate = Rate()
+    rate = RateLimit()
     flowing(rate, 1000, 0.0, 10.0)
     for step in range(20):
         rate.busy(10.0 + step / 10)
@@ -96,7 +96,7 @@ def test_p24_one_cut_answers_for_all_that_was_under_way() -> None:
 
 
 def test_p41_it_climbs_back_and_leaves_room_for_live_traffic() -> None:
-    rate = Rate()
+    rate = RateLimit()
     flowing(rate, 1000, 0.0, 10.0)
     rate.busy(10.0)
     assert rate.limit(10.0 + QUIET_S) == pytest.approx(500, rel=0.05)
@@ -110,7 +110,7 @@ def test_p41_it_climbs_back_and_leaves_room_for_live_traffic() -> None:
 
 
 def test_p41_the_ceiling_stays_the_ceiling() -> None:
-    rate = Rate(800)
+    rate = RateLimit(800)
     flowing(rate, 800, 0.0, 10.0)
     rate.busy(10.0)
     for minute in range(1, 200):
@@ -119,14 +119,14 @@ def test_p41_the_ceiling_stays_the_ceiling() -> None:
 
 
 def test_busy_before_anything_moved_tells_little_and_is_soon_forgotten() -> None:
-    rate = Rate()
+    rate = RateLimit()
     rate.busy(0.0)
     assert rate.limit(0.0) == TELLING_PER_S / 2
     assert rate.limit(300.0) > 30 * TELLING_PER_S
 
 
 def test_what_is_measured_is_what_was_moved_lately() -> None:
-    rate = Rate()
+    rate = RateLimit()
     assert rate.measured(0.0) == 0.0
     rate.moved(100, 0.0)
     rate.moved(100, 0.01)

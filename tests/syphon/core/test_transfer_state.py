@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from pairbus.syphon.core import transfer_index
-from pairbus.syphon.core.destinations import Destinations, Verdict
+from pairbus.syphon.core.destinations import Destinations, RefusalVerdict
 from pairbus.syphon.core.transfer import (
     Command,
     Complete,
     DeadLetter,
     Leave,
-    Parcel,
+    PendingTransfer,
     Rejection,
     Release,
     Renew,
@@ -17,7 +17,7 @@ from pairbus.syphon.core.transfer import (
     State,
 )
 from pairbus.syphon.core.transfer_index import CROWD, SLOW_S
-from pairbus.syphon.core.transfer_state import AT_TRIAL_MAX, PER_DESTINATION_MAX, SETTLE_TRIES, TICK_S, Underway
+from pairbus.syphon.core.transfer_state import AT_TRIAL_MAX, PER_DESTINATION_MAX, SETTLE_TRIES, TICK_S, TransferState
 from pairbus.wire.errors import LinkLost, Unreachable, WireError, refusal
 from tests.syphon.rig import QUEUE, parcel
 
@@ -31,26 +31,26 @@ OTHER = "contoso/x-servicebus-transfer/1"
 
 
 def take(
-    underway: Underway, path: str = "orders", now: float = 0.0, count: int = 100, size: int = 10**6
-) -> list[Parcel]:
+    underway: TransferState, path: str = "orders", now: float = 0.0, count: int = 100, size: int = 10**6
+) -> list[PendingTransfer]:
     send, commands = underway.send(path, now, count, size)
     assert commands == []
     return [] if send is None else send.parcels
 
 
-def received(underway: Underway, *parcels: Parcel | Rejection, now: float = 0.0) -> list[Command]:
+def received(underway: TransferState, *parcels: PendingTransfer | Rejection, now: float = 0.0) -> list[Command]:
     commands, _ = underway.received(parcels, now)
     return commands
 
 
-def sent(underway: Underway, *parcels: Parcel, now: float = 0.0) -> list[Parcel]:
+def sent(underway: TransferState, *parcels: PendingTransfer, now: float = 0.0) -> list[PendingTransfer]:
     assert received(underway, *parcels, now=now) == []
     return take(underway, parcels[0].path, now)
 
 
 class TestTheWayHome:
     def test_p39_completed_only_after_the_primary_confirmed(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         commands, wanted = underway.received([parcel(1), parcel(2)], 0.0)
         assert (commands, wanted) == ([], {"orders"})
         assert underway.waiting("orders") == 2
@@ -65,7 +65,7 @@ class TestTheWayHome:
         assert repr(underway) == "<Underway 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
     def test_messages_of_several_queues_are_completed_each_in_its_own(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1), parcel(1, queue=OTHER), parcel(2))
         assert underway.confirmed(parcels) == [
             Complete(QUEUE, [parcels[0], parcels[2]]),
@@ -73,10 +73,10 @@ class TestTheWayHome:
         ]
 
     def test_nothing_to_send(self) -> None:
-        assert Underway().send("orders", 0.0, 10, 10) == (None, [])
+        assert TransferState().send("orders", 0.0, 10, 10) == (None, [])
 
     def test_a_transfer_holds_as_many_as_fit(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, *(parcel(number, size=40) for number in range(5)))
         assert len(take(underway, size=100)) == 2
         assert len(take(underway, count=1)) == 1
@@ -85,12 +85,12 @@ class TestTheWayHome:
         assert take(underway) == []
 
     def test_one_with_a_session_goes_alone(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2, alone=True), parcel(3), parcel(4))
         assert [[each.key[1] for each in take(underway)] for _ in range(3)] == [[1], [2], [3, 4]]
 
     def test_payloads_are_let_go_when_they_are_home(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         (one,) = sent(underway, parcel(1))
         underway.confirmed([one])
         assert one.payload == b""
@@ -99,7 +99,7 @@ class TestTheWayHome:
 
 class TestPoison:
     def test_p40_what_has_no_destination_is_dead_lettered_with_reason(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         bad = parcel(1, "")
         commands, wanted = underway.received([Rejection(bad, "MissingPath", "there is no x-ms-path")], 0.0)
         assert commands == [DeadLetter(QUEUE, [bad], "MissingPath", "there is no x-ms-path")]
@@ -108,7 +108,7 @@ class TestPoison:
         assert underway.in_hand == 0
 
     def test_p40_a_destination_that_is_gone_dead_letters_its_messages(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2), parcel(3))
         parcels = take(underway, count=2)
         (command,) = underway.failed(parcels, GONE, 0.0)
@@ -121,14 +121,14 @@ class TestPoison:
         assert sent(underway, parcel(5), now=10.0), "then it may have been made"
 
     def test_p40_one_that_could_not_be_opened_because_it_is_gone(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2))
         (command,) = underway.unsendable("orders", GONE, 0.0)
         assert isinstance(command, DeadLetter) and len(command.parcels) == 2
 
     def test_p40_a_refused_batch_is_sent_again_one_by_one(self) -> None:
         """One message without a session id must not take the others with it."""
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1), parcel(2), parcel(3))
         assert underway.failed(parcels, NOT_ALLOWED, 0.0) == []
         assert underway.waiting("orders") == 3
@@ -142,18 +142,18 @@ class TestPoison:
         assert underway.destinations.trouble("orders") is None, "nothing is wrong with the destination"
 
     def test_p40_lists_of_dead_letters_are_settled_together(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2), parcel(3, queue=OTHER), parcel(4))
         commands = underway.unsendable("orders", GONE, 0.0)
         assert [(command[0], len(command[1])) for command in commands] == [(QUEUE, 2), (OTHER, 1), (QUEUE, 1)]
 
     def test_p41_a_replay_leaves_what_is_refused_where_it_is(self) -> None:
-        underway = Underway(buries=False)
+        underway = TransferState(buries=False)
         bad = parcel(1, "")
         commands, _ = underway.received([Rejection(bad, "MissingPath", "none")], 0.0)
         (leave,) = commands
         assert isinstance(leave, Leave)
-        assert (leave.parcels, leave.trouble.verdict, leave.trouble.text) == ([bad], Verdict.REFUSED, "none")
+        assert (leave.parcels, leave.trouble.verdict, leave.trouble.text) == ([bad], RefusalVerdict.REFUSED, "none")
         parcels = sent(underway, parcel(2))
         (leave,) = underway.failed(parcels, GONE, 0.0)
         assert isinstance(leave, Leave) and leave.parcels == parcels
@@ -162,7 +162,7 @@ class TestPoison:
 class TestAway:
     @pytest.mark.parametrize("error", [AWAY, UNKNOWN, BUSY, FULL, refusal("amqp:internal-error")])
     def test_p40_left_to_the_lock_and_readers_pass_on(self, error: WireError) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2), parcel(3))
         parcels = take(underway, count=2)
         first, second = underway.failed(parcels, error, 0.0)
@@ -176,7 +176,7 @@ class TestAway:
         assert len(take(underway, "news", 0.1)) == 1
 
     def test_p40_tried_again_with_one_message_when_its_time_has_come(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1)), AWAY, 0.0)
         commands, wanted = underway.received([parcel(2), parcel(3)], 1.0)
         assert (commands, wanted) == ([], {"orders"})
@@ -188,7 +188,7 @@ class TestAway:
         assert len(take(underway, now=1.1)) == 2
 
     def test_p40_a_trial_that_fails_leaves_those_that_waited_for_it(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1)), AWAY, 0.0)
         received(underway, parcel(2), parcel(3), now=1.0)
         trial = take(underway, now=1.0)
@@ -199,14 +199,14 @@ class TestAway:
         assert sent(underway, parcel(5), now=3.5)
 
     def test_p40_only_so_many_wait_for_a_trial(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(0)), AWAY, 0.0)
         assert len(sent(underway, parcel(1), now=1.0)) == 1
         (leave,) = received(underway, *(parcel(number) for number in range(2, 2 + AT_TRIAL_MAX)), now=1.0)
         assert isinstance(leave, Leave) and len(leave.parcels) == 1
 
     def test_a_slow_destination_does_not_take_all_the_room(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         many = [parcel(number) for number in range(PER_DESTINATION_MAX)]
         assert received(underway, *many) == []
         assert received(underway, parcel(-1, now=SLOW_S), now=SLOW_S) == [], "it may yet take them"
@@ -217,7 +217,7 @@ class TestAway:
         assert wanted == {"news"}
 
     def test_readers_wait_for_a_destination_that_takes_what_it_gets(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         assert not underway.is_crowded(0.0)
         received(underway, *(parcel(number) for number in range(CROWD + 1)))
         assert underway.is_crowded(0.0)
@@ -226,20 +226,20 @@ class TestAway:
         assert not underway.is_crowded(0.0)
 
     def test_a_lock_that_has_run_short_is_not_sent_under(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2, now=0.0, lock_s=100.0))
         send, (leave,) = underway.send("orders", 50.5, 10, 10**6)
         assert isinstance(leave, Leave) and [each.key[1] for each in leave.parcels] == [1]
         assert send is not None and [each.key[1] for each in send.parcels] == [2]
 
     def test_short_locks_are_sent_under_nevertheless(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1, lock_s=5.0))
         assert take(underway, now=3.0)
 
     def test_left_messages_that_a_stop_could_release_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(transfer_index, "LEFT_MAX", 3)
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, *(parcel(number) for number in range(5))), AWAY, 0.0)
         assert underway.left == 3
         (release,) = underway.stop()
@@ -248,7 +248,7 @@ class TestAway:
 
 class TestSettling:
     def test_p39_a_completion_that_failed_is_asked_for_again(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1), parcel(2))
         underway.confirmed(parcels)
         assert underway.unsettled(parcels, 1.0, lock_lost=False) == [Complete(QUEUE, parcels)]
@@ -256,7 +256,7 @@ class TestSettling:
         assert underway.in_hand == 0
 
     def test_p39_completed_without_sending_again_when_it_comes_again(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1))
         underway.confirmed(parcels)
         assert underway.unsettled(parcels, 1.0, lock_lost=True) == []
@@ -268,14 +268,14 @@ class TestSettling:
         assert repr(underway) == "<Underway 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
     def test_p39_a_queue_made_anew_has_the_same_numbers_and_other_messages(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1, enqueued=1_000))
         underway.confirmed(parcels)
         underway.unsettled(parcels, 1.0, lock_lost=True)
         assert sent(underway, parcel(1, enqueued=2_000), now=2.0)
 
     def test_settling_is_given_up_after_a_while(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1))
         underway.confirmed(parcels)
         for _ in range(SETTLE_TRIES - 1):
@@ -284,13 +284,13 @@ class TestSettling:
         assert underway.in_hand == 0
 
     def test_settling_is_given_up_when_the_lock_is_over(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1))
         underway.confirmed(parcels)
         assert underway.unsettled(parcels, 60.0, lock_lost=False) == []
 
     def test_p40_dead_lettering_that_failed_is_asked_for_again(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         bad = parcel(1, "")
         underway.received([Rejection(bad, "MissingPath", "none")], 0.0)
         assert underway.unsettled([bad], 1.0, lock_lost=False) == [DeadLetter(QUEUE, [bad], "MissingPath", "none")]
@@ -299,7 +299,7 @@ class TestSettling:
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(transfer_index, "REMEMBERED_MAX", 2)
-        underway = Underway()
+        underway = TransferState()
         for number in range(4):
             parcels = sent(underway, parcel(number))
             underway.confirmed(parcels)
@@ -309,7 +309,7 @@ class TestSettling:
 
 class TestLocks:
     def test_only_locks_of_sends_under_way_are_renewed(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2), parcel(3))
         under_way = take(underway, count=1)
         home = take(underway, count=1)
@@ -322,7 +322,7 @@ class TestLocks:
         assert underway.tick(61.0) == []
 
     def test_short_locks_are_renewed_in_time(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         under_way = sent(underway, parcel(1, lock_s=5.0))
         assert underway.tick(1.0) == []
         assert underway.tick(2.5) == [Renew(QUEUE, under_way)]
@@ -331,14 +331,14 @@ class TestLocks:
         assert underway.tick(5.0) == [Renew(QUEUE, under_way)]
 
     def test_what_waits_past_its_lock_is_dropped_and_comes_again(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2, lock_s=90.0))
         underway.tick(60.0)
         assert underway.waiting("orders") == 1
         assert [each.key[1] for each in take(underway, now=60.0)] == [2]
 
     def test_left_locks_end_by_themselves(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1)), AWAY, 0.0)
         assert underway.deadline is not None
         underway.tick(59.0)
@@ -347,7 +347,7 @@ class TestLocks:
         assert (underway.left, underway.deadline) == (0, None)
 
     def test_the_time_of_the_next_look(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         assert underway.deadline is None
         received(underway, parcel(1, now=7.0), now=7.0)
         assert underway.deadline == 7.0 + TICK_S
@@ -358,7 +358,7 @@ class TestLocks:
 
     def test_one_that_comes_again_while_it_is_under_way_lends_its_lock(self) -> None:
         """Its lock ran out during a slow send: it must not be sent twice for that."""
-        underway = Underway()
+        underway = TransferState()
         (one,) = sent(underway, parcel(1))
         again = parcel(1, now=61.0)
         commands, wanted = underway.received([again], 61.0)
@@ -368,7 +368,7 @@ class TestLocks:
         assert complete == Complete(QUEUE, [one])
 
     def test_one_that_comes_again_while_its_completion_is_asked_for(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         (one,) = sent(underway, parcel(1))
         underway.confirmed([one])
         again = parcel(1, now=61.0)
@@ -378,7 +378,7 @@ class TestLocks:
         assert underway.in_hand == 0
 
     def test_one_that_comes_again_while_it_waits_or_is_refused_begins_anew(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1))
         received(underway, parcel(1, now=61.0), now=61.0)
         assert (underway.in_hand, underway.waiting("orders")) == (1, 1)
@@ -390,7 +390,7 @@ class TestLocks:
         assert underway.in_hand == 2, "a late answer says nothing of the new delivery"
 
     def test_left_ones_that_come_again_are_no_longer_left(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1)), AWAY, 0.0)
         assert sent(underway, parcel(1, now=61.0), now=61.0)
         assert underway.left == 0
@@ -398,7 +398,7 @@ class TestLocks:
 
 class TestEnding:
     def test_p44_a_stop_releases_what_waits_and_what_was_left(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1, "news")), AWAY, 0.0)
         received(underway, parcel(2), parcel(3, queue=OTHER))
         under_way = take(underway, count=1)
@@ -416,7 +416,7 @@ class TestEnding:
         assert underway.give_up() == []
 
     def test_p44_what_the_primary_did_not_answer_is_released_at_last(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         received(underway, parcel(1), parcel(2))
         (one,) = take(underway, count=1)
         (two,) = take(underway, count=1)
@@ -430,7 +430,7 @@ class TestEnding:
 
     @pytest.mark.parametrize("error", [AWAY, NOT_ALLOWED])
     def test_p44_what_fails_during_the_stop_goes_back_too(self, error: WireError) -> None:
-        underway = Underway()
+        underway = TransferState()
         parcels = sent(underway, parcel(1), parcel(2))
         underway.stop()
         underway.failed(parcels, error, 0.0)
@@ -439,7 +439,7 @@ class TestEnding:
         assert (underway.in_hand, underway.left) == (0, 0)
 
     def test_p41_left_ones_can_be_wanted_back(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1), parcel(2), parcel(3)), AWAY, 0.0)
         assert underway.left_paths() == {"orders"}
         (release,) = underway.retry("orders", 1)
@@ -451,7 +451,7 @@ class TestEnding:
 
     def test_p40_what_was_left_comes_back_with_its_destination(self) -> None:
         """One message tries it when its time has come; the others follow when it is back, not when their locks end."""
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1), parcel(2), parcel(3)), AWAY, 0.0)
         assert underway.revive(0.5) == [], "it was tried just now"
         (release,) = underway.revive(1.0)
@@ -464,7 +464,7 @@ class TestEnding:
         assert (underway.left, underway.revive(3.0)) == (0, [])
 
     def test_p40_what_stays_away_is_tried_with_one_message_and_ever_longer_pauses(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         underway.failed(sent(underway, parcel(1), parcel(2)), AWAY, 0.0)
         for now, pause in ((1.0, 2.0), (3.0, 4.0), (7.0, 8.0)):
             (release,) = underway.revive(now)
@@ -475,7 +475,7 @@ class TestEnding:
     @pytest.mark.parametrize("late", [False, True])
     def test_p41_what_a_replay_can_never_deliver_is_not_asked_back(self, late: bool) -> None:
         """It would be received and refused again each time, for ever: its lock's end is soon enough."""
-        underway = Underway(buries=False)
+        underway = TransferState(buries=False)
         if late:  # the primary says so
             underway.failed(sent(underway, parcel(1)), NOT_ALLOWED, 0.0)
         else:  # it names no destination
@@ -486,14 +486,14 @@ class TestEnding:
         assert isinstance(release, Release), "a clean stop gives it back all the same"
 
     def test_p24_a_halt_keeps_what_was_left(self) -> None:
-        underway = Underway(Destinations(lambda path: 30.0))
+        underway = TransferState(Destinations(lambda path: 30.0))
         received(underway, parcel(1))
         assert underway.left == 1
         assert underway.revive(29.0) == []
         assert len(underway.revive(30.0)) == 1
 
     def test_nothing_is_reported_for_nothing(self) -> None:
-        underway = Underway()
+        underway = TransferState()
         assert underway.failed([], AWAY, 0.0) == []
         assert underway.confirmed([]) == []
         assert underway.tick(0.0) == []

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pairbus.broker.http.resources import Namespace
+from pairbus.broker.http.resources import ManagedNamespace
 from pairbus.broker.model.description import (
     RIGHTS,
     AuthorizationRule,
@@ -152,7 +152,7 @@ class KeyRing:
 
 
 def grant_on_entity(
-    namespace: Namespace,
+    namespace: ManagedNamespace,
     path: str,
     name: str,
     rights: tuple[str, ...],

@@ -26,7 +26,7 @@ CONNECTION_BYTES: Final = 16 * 1024
 TLS_BYTES: Final = 96 * 1024
 
 
-class Strangers:
+class UnauthenticatedQuota:
     __slots__ = ("_held", "held_bytes")
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ _NOBODY_S = 60.0
 _WAITING_MAX = 10_000
 
 
-class SessionDoor:
+class SessionWaiters:
     __slots__ = ("_due", "_host", "_queue", "_waiting")
 
     def __init__(self, host: NamespaceServer, queue: MessageQueue) -> None:
@@ -90,7 +90,7 @@ class Waiting:
     __slots__ = ("_door", "connection", "link", "path", "timer")
 
     def __init__(
-        self, door: SessionDoor, connection: AmqpConnection, link: SenderLink, path: str, timer: asyncio.TimerHandle
+        self, door: SessionWaiters, connection: AmqpConnection, link: SenderLink, path: str, timer: asyncio.TimerHandle
     ) -> None:
         self._door = door
         self.connection = connection

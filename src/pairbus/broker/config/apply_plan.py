@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.broker.access.keys import KeyRing, random_key
-from pairbus.broker.http.resources import Namespace, SubscriptionLike
+from pairbus.broker.http.resources import ManagedNamespace, SubscriptionLike
 from pairbus.broker.model.description import InvalidDescription
 from pairbus.errors import BrokerError
 
@@ -58,12 +58,12 @@ def hand_out_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
         raise BrokerError(f"{plan.name}: authorization rules of the configuration can't be taken: {error}") from None
 
 
-async def construct(namespace: Namespace, plan: NamespacePlan, clock: Clock) -> None:
-    await _Construction(namespace, clock).carry_out(plan)
+async def construct(namespace: ManagedNamespace, plan: NamespacePlan, clock: Clock) -> None:
+    await _PlanApplier(namespace, clock).carry_out(plan)
 
 
-class _Construction:
-    def __init__(self, namespace: Namespace, clock: Clock) -> None:
+class _PlanApplier:
+    def __init__(self, namespace: ManagedNamespace, clock: Clock) -> None:
         self._namespace = namespace
         self._clock = clock
 

@@ -51,7 +51,7 @@ from .config_table import (
     TOML,
     WHOLE,
     ConfigError,
-    Kind,
+    EntryKind,
     Table,
     shown,
     snake_case,
@@ -66,14 +66,14 @@ _SQL_NOT_YET: Final = "SQL rules are not supported yet"
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 # The service's name → the field of the description, and how it is read.
-_SHARED: Final[dict[str, tuple[str, Kind]]] = {
+_SHARED: Final[dict[str, tuple[str, EntryKind]]] = {
     "DefaultMessageTimeToLive": ("default_ttl", DURATION),
     "EnableBatchedOperations": ("enable_batched_operations", FLAG),
     "Status": ("status", TEXT),
     "AutoDeleteOnIdle": ("auto_delete_on_idle", DURATION),
     "UserMetadata": ("user_metadata", TEXT),
 }
-_SENT_TO: Final[dict[str, tuple[str, Kind]]] = {
+_SENT_TO: Final[dict[str, tuple[str, EntryKind]]] = {
     "DuplicateDetectionHistoryTimeWindow": ("duplicate_window", DURATION),
     "RequiresDuplicateDetection": ("requires_duplicate_detection", FLAG),
     "MaxSizeInMegabytes": ("max_size_mb", WHOLE),
@@ -81,7 +81,7 @@ _SENT_TO: Final[dict[str, tuple[str, Kind]]] = {
     "EnablePartitioning": ("enable_partitioning", FLAG),
     "EnableExpress": ("enable_express", FLAG),
 }
-_RECEIVED_FROM: Final[dict[str, tuple[str, Kind]]] = {
+_RECEIVED_FROM: Final[dict[str, tuple[str, EntryKind]]] = {
     "LockDuration": ("lock_duration", DURATION),
     "MaxDeliveryCount": ("max_delivery_count", WHOLE),
     "RequiresSession": ("requires_session", FLAG),
@@ -89,7 +89,7 @@ _RECEIVED_FROM: Final[dict[str, tuple[str, Kind]]] = {
     "ForwardTo": ("forward_to", TEXT_OR_NONE),
     "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", TEXT_OR_NONE),
 }
-PROPERTIES: Final[Mapping[type, Mapping[str, tuple[str, Kind]]]] = {
+PROPERTIES: Final[Mapping[type, Mapping[str, tuple[str, EntryKind]]]] = {
     QueueDescription: _RECEIVED_FROM | _SENT_TO | _SHARED,
     TopicDescription: _SENT_TO | _SHARED | {"SupportOrdering": ("support_ordering", FLAG)},
     SubscriptionDescription: _RECEIVED_FROM

@@ -31,7 +31,7 @@ class ConfigError(PairbusError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EntryKind:
     """How a value is read; `read` raises ValueError for one that it does not take."""
 
     allowed: str
@@ -92,21 +92,23 @@ def _namespace(value: Any) -> str:
     raise ValueError
 
 
-FLAG: Final = Kind("true or false", _only(bool))
-WHOLE: Final = Kind("a whole number", _only(int))
-TEXT: Final = Kind("text", _only(str))
-TEXT_OR_NONE: Final = Kind("text, empty for none", lambda value: _only(str)(value) or None)
-TABLE: Final = Kind("a table of keys and values", _only(dict))
-LIST: Final = Kind("a list of tables", _only(list))
-_JSON_DURATION: Final = Kind("an ISO 8601 duration such as PT1M30S", _iso)
-_TOML_DURATION: Final = Kind("an ISO 8601 duration such as PT1M30S, or a number of seconds", _iso_or_seconds)
+FLAG: Final = EntryKind("true or false", _only(bool))
+WHOLE: Final = EntryKind("a whole number", _only(int))
+TEXT: Final = EntryKind("text", _only(str))
+TEXT_OR_NONE: Final = EntryKind("text, empty for none", lambda value: _only(str)(value) or None)
+TABLE: Final = EntryKind("a table of keys and values", _only(dict))
+LIST: Final = EntryKind("a list of tables", _only(list))
+_JSON_DURATION: Final = EntryKind("an ISO 8601 duration such as PT1M30S", _iso)
+_TOML_DURATION: Final = EntryKind("an ISO 8601 duration such as PT1M30S, or a number of seconds", _iso_or_seconds)
 DURATION: Final = _JSON_DURATION
 """Stands for the form's own: only TOML knows numbers of seconds."""
-NAMESPACE: Final = Kind("lower-case letters, digits and inner dashes, at most 50 characters", _namespace)
-PORT: Final = Kind("a port from 0 (any free one) to 65535", _port)
-PORTS: Final = Kind(f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports)
-TIMEOUT: Final = Kind("a duration above zero, in seconds or as PT10M", _timeout)
-RIGHTS_LIST: Final = Kind(f"a list of {', '.join(RIGHTS)}", _rights)
+NAMESPACE: Final = EntryKind("lower-case letters, digits and inner dashes, at most 50 characters", _namespace)
+PORT: Final = EntryKind("a port from 0 (any free one) to 65535", _port)
+PORTS: Final = EntryKind(
+    f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports
+)
+TIMEOUT: Final = EntryKind("a duration above zero, in seconds or as PT10M", _timeout)
+RIGHTS_LIST: Final = EntryKind(f"a list of {', '.join(RIGHTS)}", _rights)
 
 
 def snake_case(name: str) -> str:
@@ -134,7 +136,7 @@ class Table:
         self._known.add(self.form.spelling(name))
         return self._content.get(self._keys.get(self.form.key(self.form.spelling(name)), ""))
 
-    def take(self, name: str, kind: Kind, *, required: bool = False, secret: bool = False) -> Any:
+    def take(self, name: str, kind: EntryKind, *, required: bool = False, secret: bool = False) -> Any:
         """The value, or None for a key that is not there."""
         value = self.raw(name)
         if value is None:
@@ -180,7 +182,7 @@ class Form:
     spelling: Callable[[str], str]
     key: Callable[[str], str]
     """Keys that are equal after this are the same; the emulator's do not mind capitals."""
-    duration: Kind
+    duration: EntryKind
     nested: bool
     """Properties have a table of their own beside the name."""
 

@@ -47,7 +47,7 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """What a kind of fault needs or may be given, and what it answers with to which operations."""
 
     needs: str | None = None
@@ -64,16 +64,16 @@ _BUSY = (
     "Please wait 2 seconds and try again."
 )
 
-KINDS: Mapping[str, Kind] = {
-    "unreachable": Kind(),
-    "black-hole": Kind(),
-    "no-send": Kind(refuses=frozenset({"send"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "no-receive": Kind(refuses=frozenset({"receive"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "no-manage": Kind(refuses=frozenset({"manage"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "throttle": Kind("rate", None, frozenset({"send", "receive", "manage"}), SERVER_BUSY, _BUSY),
-    "latency": Kind("delay"),
-    "lost-answer": Kind(takes="delay"),
-    "hang": Kind(),
+KINDS: Mapping[str, FaultKind] = {
+    "unreachable": FaultKind(),
+    "black-hole": FaultKind(),
+    "no-send": FaultKind(refuses=frozenset({"send"}), condition=INTERNAL_ERROR, text=_UNABLE),
+    "no-receive": FaultKind(refuses=frozenset({"receive"}), condition=INTERNAL_ERROR, text=_UNABLE),
+    "no-manage": FaultKind(refuses=frozenset({"manage"}), condition=INTERNAL_ERROR, text=_UNABLE),
+    "throttle": FaultKind("rate", None, frozenset({"send", "receive", "manage"}), SERVER_BUSY, _BUSY),
+    "latency": FaultKind("delay"),
+    "lost-answer": FaultKind(takes="delay"),
+    "hang": FaultKind(),
 }
 
 

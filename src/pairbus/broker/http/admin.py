@@ -27,12 +27,12 @@ from pairbus.amqp import errors as conditions
 from pairbus.broker.access.keys import random_key
 from pairbus.broker.http import atom
 from pairbus.broker.http.resources import (
+    ManagedNamespace,
     Missing,
-    Namespace,
-    Place,
     Queues,
+    ResourceKind,
+    ResourcePath,
     Rules,
-    Shelf,
     Subscriptions,
     Topics,
     parse_place,
@@ -119,7 +119,7 @@ class _Call:
 class AdminApi:
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: ManagedNamespace,
         authorize: Callable[[str, float], sas.Claims],
         clock: Callable[[], float],
         *,
@@ -183,14 +183,14 @@ class AdminApi:
         if folded == "$namespaceinfo":
             return {"GET": self._get_namespace}
         if folded == "$resources/queues":
-            return {"GET": partial(self._list, self._queues, Place(""))}
+            return {"GET": partial(self._list, self._queues, ResourcePath(""))}
         if folded == "$resources/topics":
-            return {"GET": partial(self._list, self._topics, Place(""))}
+            return {"GET": partial(self._list, self._topics, ResourcePath(""))}
         place = parse_place(call.path)
         if not folded or folded.startswith("$") or place is None:
             raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
         if place.rule is not None:
-            shelves: tuple[Shelf, ...] = (self._rules,)
+            shelves: tuple[ResourceKind, ...] = (self._rules,)
         elif place.subscription is not None:
             shelves = (self._subscriptions,)
         else:
@@ -237,7 +237,7 @@ class AdminApi:
         )
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
-    async def _list(self, shelf: Shelf, place: Place, call: _Call) -> Response:
+    async def _list(self, shelf: ResourceKind, place: ResourcePath, call: _Call) -> Response:
         skip = call.whole("$skip", 0)
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
         found = shelf.all(place)
@@ -251,10 +251,10 @@ class AdminApi:
         feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
-    async def _get(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
+    async def _get(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
         return self._answer(200, call, *_find(shelves, place), place)
 
-    async def _put(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
+    async def _put(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
         """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
         only way to take a value away. Without, it creates."""
         by_table = {shelf.table.tag: shelf for shelf in shelves}
@@ -280,7 +280,9 @@ class AdminApi:
         await self._settled(shelf, lambda done: change(place, new, call.now, done))
         return self._answer(201 if old is None else 200, call, *_find([shelf], place), place)
 
-    def _described(self, shelf: Shelf, place: Place, fields: dict[str, Any], old: Any | None, call: _Call) -> Any:
+    def _described(
+        self, shelf: ResourceKind, place: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
+    ) -> Any:
         """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
         if "authorization_rules" in fields:
             given = fields["authorization_rules"]
@@ -311,13 +313,13 @@ class AdminApi:
             stamped.append(new if new == before else dataclasses.replace(new, modified_at=now))
         return tuple(stamped)
 
-    async def _delete(self, shelves: Sequence[Shelf], place: Place, call: _Call) -> Response:
+    async def _delete(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
         shelf, found = _find(shelves, place)
         description = shelf.description(found)
         await self._settled(shelf, lambda done: shelf.delete(place, description, call.now, done))
         return Response(200)
 
-    async def _settled(self, shelf: Shelf, begin: Callable[[Done], object]) -> None:
+    async def _settled(self, shelf: ResourceKind, begin: Callable[[Done], object]) -> None:
         """Begin a change and wait for the namespace's word on it."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin(lambda error: None if answer.done() else answer.set_result(error))
@@ -331,7 +333,7 @@ class AdminApi:
         log.error("a change of namespace %s failed: %r", self._namespace.name, error)
         raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
 
-    def _entry(self, call: _Call, shelf: Shelf, place: Place, found: Any) -> str:
+    def _entry(self, call: _Call, shelf: ResourceKind, place: ResourcePath, found: Any) -> str:
         description = shelf.description(found)
         return atom.write_entry(
             atom.write_description(shelf.table, description, shelf.counts(found), call.version),
@@ -343,7 +345,7 @@ class AdminApi:
             updated=getattr(description, "updated_at", description.created_at),
         )
 
-    def _answer(self, status: int, call: _Call, shelf: Shelf, found: Any, place: Place) -> Response:
+    def _answer(self, status: int, call: _Call, shelf: ResourceKind, found: Any, place: ResourcePath) -> Response:
         entry = self._entry(call, shelf, place, found)
         return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
@@ -382,7 +384,7 @@ def _take_apart(request: Request, now: float) -> _Call:
     return _Call(request, unquote(parts.path).strip("/"), query, base, now)
 
 
-def _find(shelves: Sequence[Shelf], place: Place) -> tuple[Shelf, Any]:
+def _find(shelves: Sequence[ResourceKind], place: ResourcePath) -> tuple[ResourceKind, Any]:
     for shelf in shelves:
         found = shelf.all(place).get(place.name.lower())
         if found is not None:
@@ -390,7 +392,7 @@ def _find(shelves: Sequence[Shelf], place: Place) -> tuple[Shelf, Any]:
     raise Missing(" or ".join(shelf.noun for shelf in shelves), place.name)
 
 
-def _invalid(error: InvalidDescription, shelf: Shelf) -> _Answer:
+def _invalid(error: InvalidDescription, shelf: ResourceKind) -> _Answer:
     element = shelf.table.element_of(error.field)
     value = repr(error.value)
     shown = value if len(value) <= 100 else value[:99] + "…"

@@ -74,7 +74,7 @@ class RuntimeCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldKind:
     """How one form of value is read and written. `read` raises ValueError; a `None` from `write` leaves it out."""
 
     allowed: str
@@ -90,7 +90,7 @@ class Field:
 
     element: str
     name: str
-    kind: Kind
+    kind: FieldKind
     read_only: bool = False
     since: str = ""
 
@@ -150,11 +150,11 @@ def _always(element: str, text: str) -> Computed:
     return Computed(element, lambda d, c: f"<{element}>{text}</{element}>")
 
 
-FLAG = Kind("true or false", read_flag, lambda value: "true" if value else "false")
-WHOLE = Kind("a whole number", read_whole, str)
-DURATION = Kind("an ISO 8601 duration such as PT1M30S", read_duration, write_duration)
-TEXT = Kind("text", str, lambda value: None if value is None else escaped(value))
-TIME = Kind("a time", str, write_time)
+FLAG = FieldKind("true or false", read_flag, lambda value: "true" if value else "false")
+WHOLE = FieldKind("a whole number", read_whole, str)
+DURATION = FieldKind("an ISO 8601 duration such as PT1M30S", read_duration, write_duration)
+TEXT = FieldKind("text", str, lambda value: None if value is None else escaped(value))
+TIME = FieldKind("a time", str, write_time)
 
 _AUTHORIZATION_RULES = Nested(
     "AuthorizationRules", "authorization_rules", read_authorization_rules, write_authorization_rules

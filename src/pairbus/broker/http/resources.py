@@ -64,7 +64,7 @@ class TopicLike(Protocol):
     def accessed_at(self) -> float: ...
 
 
-class Namespace(Protocol):
+class ManagedNamespace(Protocol):
     """What is asked of a namespace. Keys are lower-cased names; `done` gets None, or a Refusal or error that says why
     not."""
 
@@ -96,7 +96,7 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResourcePath:
     """Where a path of the API leads. The last part that is not None is what is meant; an empty one means all there."""
 
     entity: str
@@ -116,7 +116,7 @@ class Place:
         return self.entity + subscription + ("" if self.rule is None else f"{RULES}{self.rule}")
 
 
-def parse_place(path: str) -> Place | None:
+def parse_place(path: str) -> ResourcePath | None:
     """`news`, `news/Subscriptions`, `news/Subscriptions/all`, `news/Subscriptions/all/Rules[/$Default]`, in any case.
     None for what can't be a path at all. Names of topics hold slashes, but never that word (bounds.py)."""
     segments = path.split("/")
@@ -124,40 +124,40 @@ def parse_place(path: str) -> Place | None:
     at = lowered.index("subscriptions", 1) if "subscriptions" in lowered[1:] else len(segments)
     entity, rest = "/".join(segments[:at]), segments[at + 1 :]
     if at == len(segments):
-        return Place(entity)
+        return ResourcePath(entity)
     if not rest:
-        return Place(entity, "")
+        return ResourcePath(entity, "")
     if len(rest) == 1:
-        return Place(entity, rest[0])
+        return ResourcePath(entity, rest[0])
     if lowered[at + 2] != "rules" or len(rest) > 3:
         return None
-    return Place(entity, rest[0], rest[2] if len(rest) == 3 else "")
+    return ResourcePath(entity, rest[0], rest[2] if len(rest) == 3 else "")
 
 
-class Shelf(ABC):
+class ResourceKind(ABC):
     """One kind of thing. `place` says where; what a path leads through and isn't there is `Missing`."""
 
     noun: ClassVar[str]
     table: ClassVar[DescriptionKind]
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: ManagedNamespace) -> None:
         self._namespace = namespace
 
     @abstractmethod
-    def all(self, place: Place) -> Mapping[str, Any]: ...
+    def all(self, place: ResourcePath) -> Mapping[str, Any]: ...
     @abstractmethod
-    def describe(self, place: Place, fields: dict[str, Any], now: float) -> Any: ...
+    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> Any: ...
     @abstractmethod
-    def create(self, place: Place, description: Any, now: float, done: Done) -> None: ...
+    def create(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
     @abstractmethod
-    def update(self, place: Place, description: Any, now: float, done: Done) -> None: ...
+    def update(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
     @abstractmethod
-    def delete(self, place: Place, description: Any, now: float, done: Done) -> None: ...
+    def delete(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
 
     def description(self, found: Any) -> Any:
         return found.description
 
-    def path(self, place: Place, description: Any) -> str:
+    def path(self, place: ResourcePath, description: Any) -> str:
         return str(description.name)
 
     def counts(self, found: Any) -> RuntimeCounts:
@@ -175,50 +175,50 @@ class Shelf(ABC):
         else:
             validate_update(old, new)
 
-    def _topic(self, place: Place) -> TopicLike:
+    def _topic(self, place: ResourcePath) -> TopicLike:
         topic = self._namespace.topics.get(place.entity.lower())
         if topic is None:
             raise Missing("topic", place.entity)
         return topic
 
 
-class Queues(Shelf):
+class Queues(ResourceKind):
     noun = "queue"
     table = QUEUE
 
-    def all(self, place: Place) -> Mapping[str, QueueLike]:
+    def all(self, place: ResourcePath) -> Mapping[str, QueueLike]:
         return self._namespace.queues
 
-    def describe(self, place: Place, fields: dict[str, Any], now: float) -> QueueDescription:
+    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> QueueDescription:
         return QueueDescription(name=place.entity, created_at=now, updated_at=now, **fields)
 
-    def create(self, place: Place, description: QueueDescription, now: float, done: Done) -> None:
+    def create(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
         self._namespace.create_queue(description, now, done)
 
-    def update(self, place: Place, description: QueueDescription, now: float, done: Done) -> None:
+    def update(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
         self._namespace.update_queue(description, now, done)
 
-    def delete(self, place: Place, description: QueueDescription, now: float, done: Done) -> None:
+    def delete(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
         self._namespace.delete_queue(description.name, now, done)
 
 
-class Topics(Shelf):
+class Topics(ResourceKind):
     noun = "topic"
     table = TOPIC
 
-    def all(self, place: Place) -> Mapping[str, TopicLike]:
+    def all(self, place: ResourcePath) -> Mapping[str, TopicLike]:
         return self._namespace.topics
 
-    def describe(self, place: Place, fields: dict[str, Any], now: float) -> TopicDescription:
+    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> TopicDescription:
         return TopicDescription(name=place.entity, created_at=now, updated_at=now, **fields)
 
-    def create(self, place: Place, description: TopicDescription, now: float, done: Done) -> None:
+    def create(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
         self._namespace.create_topic(description, now, done)
 
-    def update(self, place: Place, description: TopicDescription, now: float, done: Done) -> None:
+    def update(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
         self._namespace.update_topic(description, now, done)
 
-    def delete(self, place: Place, description: TopicDescription, now: float, done: Done) -> None:
+    def delete(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
         self._namespace.delete_topic(description.name, now, done)
 
     def counts(self, found: TopicLike) -> RuntimeCounts:
@@ -235,60 +235,60 @@ class Topics(Shelf):
         )
 
 
-class Subscriptions(Shelf):
+class Subscriptions(ResourceKind):
     noun = "subscription"
     table = SUBSCRIPTION
 
-    def all(self, place: Place) -> Mapping[str, SubscriptionLike]:
+    def all(self, place: ResourcePath) -> Mapping[str, SubscriptionLike]:
         return self._topic(place).subscriptions
 
-    def describe(self, place: Place, fields: dict[str, Any], now: float) -> SubscriptionDescription:
+    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> SubscriptionDescription:
         topic = self._topic(place).description.name
         rule = fields.get("default_rule")
         if rule is not None:
             fields = fields | {"default_rule": dataclasses.replace(rule, created_at=now)}
         return SubscriptionDescription(topic=topic, name=place.name, created_at=now, updated_at=now, **fields)
 
-    def create(self, place: Place, description: SubscriptionDescription, now: float, done: Done) -> None:
+    def create(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
         self._namespace.create_subscription(description, now, done)
 
-    def update(self, place: Place, description: SubscriptionDescription, now: float, done: Done) -> None:
+    def update(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
         self._namespace.update_subscription(description, now, done)
 
-    def delete(self, place: Place, description: SubscriptionDescription, now: float, done: Done) -> None:
+    def delete(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
         self._namespace.delete_subscription(description.topic, description.name, now, done)
 
-    def path(self, place: Place, description: SubscriptionDescription) -> str:
+    def path(self, place: ResourcePath, description: SubscriptionDescription) -> str:
         return f"{description.topic}/Subscriptions/{description.name}"
 
 
-class Rules(Shelf):
+class Rules(ResourceKind):
     noun = "rule"
     table = RULE
 
-    def all(self, place: Place) -> Mapping[str, RuleDescription]:
+    def all(self, place: ResourcePath) -> Mapping[str, RuleDescription]:
         return {rule.name.lower(): rule for rule in self._subscription(place).rules.values()}
 
     def description(self, found: RuleDescription) -> RuleDescription:
         return found
 
-    def describe(self, place: Place, fields: dict[str, Any], now: float) -> RuleDescription:
+    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> RuleDescription:
         self._subscription(place)
         return RuleDescription(name=place.name, created_at=now, **fields)
 
-    def create(self, place: Place, description: RuleDescription, now: float, done: Done) -> None:
+    def create(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
         at = self._subscription(place).description
         self._namespace.create_rule(at.topic, at.name, description, now, done)
 
-    def update(self, place: Place, description: RuleDescription, now: float, done: Done) -> None:
+    def update(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
         at = self._subscription(place).description
         self._namespace.update_rule(at.topic, at.name, description, now, done)
 
-    def delete(self, place: Place, description: RuleDescription, now: float, done: Done) -> None:
+    def delete(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
         at = self._subscription(place).description
         self._namespace.delete_rule(at.topic, at.name, description.name, now, done)
 
-    def path(self, place: Place, description: RuleDescription) -> str:
+    def path(self, place: ResourcePath, description: RuleDescription) -> str:
         at = self._subscription(place).description
         return f"{at.topic}/Subscriptions/{at.name}/Rules/{description.name}"
 
@@ -298,7 +298,7 @@ class Rules(Shelf):
     def check(self, new: RuleDescription, old: RuleDescription | None) -> None:
         validate_rule(new)
 
-    def _subscription(self, place: Place) -> SubscriptionLike:
+    def _subscription(self, place: ResourcePath) -> SubscriptionLike:
         name = place.subscription or ""
         found = self._topic(place).subscriptions.get(name.lower())
         if found is None:

@@ -19,7 +19,7 @@ from typing import cast
 
 import h11
 
-from pairbus.broker.access.unauthenticated import Strangers
+from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 
 log = logging.getLogger("pairbus.broker.http_server")
 
@@ -81,13 +81,13 @@ class HttpProtocol(asyncio.Protocol):
         handler: Handler,
         limits: HttpLimits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.time,
-        strangers: Strangers | None = None,
+        strangers: UnauthenticatedQuota | None = None,
     ) -> None:
         """`strangers` hears what is held for each request until it is answered."""
         self._handler = handler
         self._limits = limits
         self._clock = clock
-        self._strangers = Strangers() if strangers is None else strangers
+        self._strangers = UnauthenticatedQuota() if strangers is None else strangers
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes_max)
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop

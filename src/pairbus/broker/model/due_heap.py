@@ -15,7 +15,7 @@ from .message import Message
 _STALE_MAX: Final = 1024
 
 
-class Timetable:
+class DueHeap:
     __slots__ = ("_entries", "_entries_max", "_time_of", "asked", "next", "passed")
 
     def __init__(self, time_of: Callable[[Message], float]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.errors import MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
 
-from .due_heap import Timetable
+from .due_heap import DueHeap
 from .message import (
     DEFERRED,
     GONE,
@@ -35,7 +35,7 @@ from .message import (
     place_of,
 )
 from .outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
-from .ready_list import Line
+from .ready_list import ReadyList
 from .sessions import SessionLock, Sessions
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ class MessageQueue:
         self._count = 0
         self._chunks: dict[int, dict[int, Message]] = {}
         self._keys: list[int] | None = None
-        self.line = Line()
+        self.line = ReadyList()
         #: Something is, or was, in one of the timetables since nothing was due at all.
         self.is_timed = False
-        self.lifetimes = Timetable(_expiry)
-        self.schedule = Timetable(_activation)
+        self.lifetimes = DueHeap(_expiry)
+        self.schedule = DueHeap(_activation)
         self._locks: dict[bytes, Message] = {}
         # (locked until, tie, messages locked together); stale entries stay until they come up or are too many.
         self._expiries: list[tuple[float, int, tuple[Message, ...]]] = []

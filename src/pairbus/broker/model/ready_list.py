@@ -12,7 +12,7 @@ from .message import Message
 _STALE_MAX: Final = 1024
 
 
-class Line:
+class ReadyList:
     """`ready` is rising; what comes back or arrives out of order waits in the heap beside it. `stale` are those that
     have left and still stand in one of the two."""
 

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from .message import LOCKED, Message, Stored
-from .ready_list import Line
+from .ready_list import ReadyList
 
 if TYPE_CHECKING:
     from .queue import MessageQueue
@@ -62,7 +62,7 @@ class Session:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.line = Line()
+        self.line = ReadyList()
         self.lock: SessionLock | None = None
         #: Its messages, whatever they are doing.
         self.count = 0

@@ -30,7 +30,7 @@ _RECORD_HEAD_BYTES: Final = records.BATCH_HEAD_BYTES
 _ACTIVATED_MAX: Final = 1000
 
 
-class Intake:
+class EnqueueOperations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._journal = store.journal

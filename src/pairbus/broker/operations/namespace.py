@@ -22,13 +22,13 @@ from pairbus.broker.storage.replay import rebuild
 from pairbus.broker.storage.store import Done, Store, Witness, refusal_of
 from pairbus.journal import Journal
 
-from .enqueue import Intake
+from .enqueue import EnqueueOperations
 from .lock_tokens import random_tokens
-from .publish import Publishing
-from .receive import Deliveries
+from .publish import PublishOperations
+from .receive import ReceiveOperations
 from .registry import ENTITIES_MAX, Registry
 from .session_access import SessionAccess
-from .settlement import Settlement
+from .settlement import SettlementOperations
 from .topics import Topics
 
 __all__ = ["ENTITIES_MAX", "Done", "Namespace", "refusal_of"]
@@ -62,10 +62,10 @@ class Namespace:
         self.update_rule = topics.update_rule
         self.delete_rule = topics.delete_rule
 
-        self._intake = Intake(store)
-        settlement = self._settlement = Settlement(store)
-        self._publishing = Publishing(store, settlement)
-        deliveries = Deliveries(store, settlement)
+        self._intake = EnqueueOperations(store)
+        settlement = self._settlement = SettlementOperations(store)
+        self._publishing = PublishOperations(store, settlement)
+        deliveries = ReceiveOperations(store, settlement)
         access = SessionAccess(store, settlement)
         self.acquire = deliveries.acquire
         self.take = deliveries.take

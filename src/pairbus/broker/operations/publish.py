@@ -28,7 +28,7 @@ from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal
 from pairbus.journal import JournalError
 
 from .enqueue import Duplicates, contents_of
-from .settlement import Settlement
+from .settlement import SettlementOperations
 
 # Published with one record; those behind them are due at once.
 _DUE_MAX: Final = 100
@@ -57,8 +57,8 @@ class Printed(NamedTuple):
     nbytes: int
 
 
-class Publishing:
-    def __init__(self, store: Store, settlement: Settlement) -> None:
+class PublishOperations:
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
         self._store = store
         self._settlement = settlement
         self._journal = store.journal

@@ -27,7 +27,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.store import Store, not_found, refusal_of
 from pairbus.journal import JournalError
 
-from .settlement import Settlement, messages_not_found
+from .settlement import SettlementOperations, messages_not_found
 
 Taken = Callable[[list[Message], Refusal | None], None]
 
@@ -37,8 +37,8 @@ _UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, Typ
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
 
-class Deliveries:
-    def __init__(self, store: Store, settlement: Settlement) -> None:
+class ReceiveOperations:
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
         self._store = store
         self._settlement = settlement
 

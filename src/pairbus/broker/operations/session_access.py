@@ -20,13 +20,13 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal_of
 from pairbus.journal import JournalError
 
-from .settlement import Settlement
+from .settlement import SettlementOperations
 
 SESSIONS_MAX: Final = 1_000_000
 
 
 class SessionAccess:
-    def __init__(self, store: Store, settlement: Settlement) -> None:
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
         self._store = store
         self._settlement = settlement
 

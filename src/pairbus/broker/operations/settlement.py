@@ -39,7 +39,7 @@ _OVERDUE_MAX: Final = 1000
 _DELETED_MAX: Final = 4000
 
 
-class Settlement:
+class SettlementOperations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._journal = store.journal

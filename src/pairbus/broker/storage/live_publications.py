@@ -32,13 +32,13 @@ class _Copied(NamedTuple):
     changes_offset: int
 
 
-class _Reprint(NamedTuple):
+class _LivePublication(NamedTuple):
     copies: list[_Copied]
     content_offset: int
     nbytes: int
 
 
-class Reprints:
+class LivePublications:
     def __init__(
         self,
         entities: Mapping[int, QueueEntity],
@@ -48,14 +48,14 @@ class Reprints:
         self._entities = entities
         self._changes_of = changes_of
         self._release = release
-        self._reprints: dict[int, list[_Reprint]] = {}
+        self._reprints: dict[int, list[_LivePublication]] = {}
 
     def live(self, record: Record) -> tuple[int, list[bytes], Seen | None]:
         """How many publications are left, the parts that tell of them, and the ids that the record made known."""
         payload = record.payload
         _, publications, seen = read_publish(payload)
         parts: list[bytes] = []
-        reprints: list[_Reprint] = []
+        reprints: list[_LivePublication] = []
         at = records.BATCH_HEAD_BYTES
         for publication in publications:
             packed, copies = self._copies(record, publication, at)
@@ -65,7 +65,7 @@ class Reprints:
             content_at = publication.content_offset
             content = payload[content_at : content_at + publication.content_length]
             nbytes = len(publication.head) + len(content)
-            reprints.append(_Reprint(copies, at + len(head), nbytes))
+            reprints.append(_LivePublication(copies, at + len(head), nbytes))
             parts += (head, content)
             at += len(head) + len(content)
         if reprints:
@@ -122,7 +122,7 @@ class Reprints:
         )
         return copy, message.changes
 
-    def _place(self, copied: _Copied, reprint: _Reprint, segment: int, offset: int) -> bool:
+    def _place(self, copied: _Copied, reprint: _LivePublication, segment: int, offset: int) -> bool:
         entity = self._entities.get(copied.entity_id)
         known = None if entity is None else entity.find(copied.sequence_number)
         if known is None:

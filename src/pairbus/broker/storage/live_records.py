@@ -26,7 +26,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Session
 from pairbus.journal import Record
 
-from .live_publications import Reprints
+from .live_publications import LivePublications
 
 UNPLACED: Final = (-1, -1)
 _DESCRIPTIONS: Final = (records.QUEUE, records.TOPIC, records.SUBSCRIPTION)
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     head_bytes: int
 
 
-class Survivors:
+class LiveRecords:
     def __init__(
         self,
         entities: Mapping[int, QueueEntity],
@@ -64,7 +64,7 @@ class Survivors:
         self._read = read
         self._release = release
         self._batches: dict[int, Batch] = {}
-        self._reprints = Reprints(entities, self._changes, release)
+        self._reprints = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
         kind = record.kind

@@ -14,13 +14,13 @@ from pairbus.broker.model.message import Message
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.journal import Journal, JournalError
 
-from .live_records import Survivors
+from .live_records import LiveRecords
 
 _NOTES_MAX: Final = 1000
 
 
-class Upkeep:
-    def __init__(self, journal: Journal, survivors: Survivors, notes: list[str]) -> None:
+class Maintenance:
+    def __init__(self, journal: Journal, survivors: LiveRecords, notes: list[str]) -> None:
         self.journal = journal
         self.survivors = survivors
         self.notes = notes

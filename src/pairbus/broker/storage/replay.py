@@ -36,7 +36,7 @@ _UNKNOWN: Final = QueueDescription(name="-")
 _SHARED_MAX: Final = 1024
 
 
-class Rebuilt:
+class ReplayedState:
     __slots__ = ("entities", "meta", "next_id", "notes")
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Rebuilt:
         self.notes: list[str] = []
 
 
-def rebuild(history: Iterable[Record], release: Release) -> Rebuilt:
+def rebuild(history: Iterable[Record], release: Release) -> ReplayedState:
     """`release(segment, nbytes)` hears of every byte that turns out to be of no use."""
     replay = _Replay(release)
     for record in history:
@@ -57,7 +57,7 @@ def rebuild(history: Iterable[Record], release: Release) -> Rebuilt:
 class _Replay:
     def __init__(self, release: Release) -> None:
         self.release = release
-        self.rebuilt = Rebuilt()
+        self.rebuilt = ReplayedState()
         # Few headers and few changes differ, so equal ones are one object. So do session ids.
         self._shared: dict[bytes, bytes] = {}
         self._session_ids: dict[str, str] = {}
@@ -97,7 +97,7 @@ class _Replay:
         else:
             raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
 
-    def finish(self) -> Rebuilt:
+    def finish(self) -> ReplayedState:
         rebuilt = self.rebuilt
         names: dict[tuple[int, str], QueueEntity] = {}
         for entity in list(rebuilt.entities.values()):

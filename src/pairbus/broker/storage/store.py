@@ -17,8 +17,8 @@ from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, RecordTooLarge
 
-from .live_records import Survivors
-from .maintenance import Upkeep
+from .live_records import LiveRecords
+from .maintenance import Maintenance
 
 Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
@@ -75,8 +75,8 @@ class Store:
         self.watched: dict[MessageQueue, None] = {}
         #: Hears of messages that go without their receivers' doing, where somebody keeps a ledger.
         self.witness: Witness | None = None
-        self.survivors = Survivors(self.by_id, journal.read, journal.release)
-        self.upkeep = Upkeep(journal, self.survivors, self.notes)
+        self.survivors = LiveRecords(self.by_id, journal.read, journal.release)
+        self.upkeep = Maintenance(journal, self.survivors, self.notes)
         # changes that many messages have alike, such as the reason of a dead letter
         self._shared: dict[bytes, bytes] = {}
 

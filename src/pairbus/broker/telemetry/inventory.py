@@ -22,7 +22,7 @@ _SLICE: Final = 100
 _TURN_S: Final = 0.005
 
 
-class Stock(NamedTuple):
+class Inventory(NamedTuple):
     written: int
     #: Messages that there was no time for.
     unwritten: int
@@ -30,7 +30,7 @@ class Stock(NamedTuple):
 
 async def write_left(
     namespace: Namespace, ledger: LedgerWriter, clock: Callable[[], float], seconds: float = float("inf")
-) -> Stock:
+) -> Inventory:
     """`seconds`: how long it may take."""
     began = monotonic()
     ends = began + seconds
@@ -56,4 +56,4 @@ async def write_left(
         # Or nobody could tell "nothing is left" from "nobody asked".
         event("stock", clock(), name, ms=(monotonic() - began) * 1000)
     ledger.flush()
-    return Stock(count, unwritten)
+    return Inventory(count, unwritten)

@@ -24,7 +24,7 @@ class Key(NamedTuple):
     cause: str
 
 
-class Tally:
+class Usage:
     __slots__ = ("nbytes", "operations", "units")
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Meter:
     __slots__ = ("_tallies",)
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str, str], Usage] = {}
 
     def __repr__(self) -> str:
         return f"<Meter {sum(tally.operations for tally in self._tallies.values())} operations>"
@@ -52,12 +52,12 @@ class Meter:
         tally.units += 1 if size <= UNIT_BYTES else units(size)
         tally.nbytes += size
 
-    def rows(self) -> Iterator[tuple[Key, Tally]]:
+    def rows(self) -> Iterator[tuple[Key, Usage]]:
         """In a fixed order."""
         for key, tally in sorted(self._tallies.items()):
             yield Key(*key), tally
 
-    def _new(self, entity: str, operation: str, cause: str) -> Tally:
+    def _new(self, entity: str, operation: str, cause: str) -> Usage:
         if len(self._tallies) >= KEYS_MAX:
             entity = OTHER
-        return self._tallies.setdefault((entity, operation, cause), Tally())
+        return self._tallies.setdefault((entity, operation, cause), Usage())

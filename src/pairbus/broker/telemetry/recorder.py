@@ -37,7 +37,7 @@ _OUTCOMES: dict[type, str] = {
 }
 
 
-class Observation:
+class Recorder:
     __slots__ = ("_clock", "_count", "_counters", "_name", "_unauthorized_logged_at", "ledger", "meter")
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Final
 HALT_S: Final = 10.0
 
 
-class Halt:
+class BusyPause:
     __slots__ = ("_busy_since", "until")
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pairbus.pairing.events import Announce, Command, EntityThrottled, PingFailed, StateChanged
-from pairbus.pairing.routing.busy_pause import Halt
+from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
 from pairbus.pairing.routing.rotation import Rotation
@@ -40,7 +40,7 @@ class Coordinator:
         #: When `tick` is needed next; None: not before something else happens. It may lie in the past.
         self.deadline: float | None = None
         #: Entities that are, or were just now, busy, in lower case.
-        self.halts: dict[str, Halt] = {}
+        self.halts: dict[str, BusyPause] = {}
         #: Why each UNREACHABLE entity refuses.
         self.refusals: dict[str, BaseException] = {}
         self._entities: dict[str, Failover] = {}
@@ -153,12 +153,12 @@ class Coordinator:
         halt = self.halts.get(entity.lower()) if self.halts else None
         return 0.0 if halt is None else halt.until
 
-    def _halt(self, entity: str, now: float, *, sending: bool) -> Halt:
+    def _halt(self, entity: str, now: float, *, sending: bool) -> BusyPause:
         self._forget_halts(now)
         key = entity.lower()
         halt = self.halts.get(key)
         if halt is None:
-            halt = self.halts[key] = Halt()
+            halt = self.halts[key] = BusyPause()
         was_on = halt.is_on(now)
         halt.busy(now, sending=sending)
         if not was_on:

@@ -52,7 +52,7 @@ class Entities:
         return entities.resolved(self.patterns, queues, subscriptions)
 
 
-class Roster:
+class EntityDiscovery:
     """The entities of a stream. With globs they are listed again, at most once in `every_s`; a listing that fails later
     than the first changes nothing, and neither does an entity that is gone."""
 

@@ -14,7 +14,7 @@ LOCK_S: Final = 60.0
 ROWS_FIRST: Final = 2000
 
 
-class LockPace:
+class LockBatchSize:
     def __init__(self) -> None:
         self._lock_s = LOCK_S
         self._bound: int | None = None

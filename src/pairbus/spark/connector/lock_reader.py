@@ -17,18 +17,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.syphon.core.arrival import path_of
 from pairbus.syphon.core.queue_discovery import GONE
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound, Refused, WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
 
 from .batch_limits import Portions
-from .listing import Roster
-from .lock_batch_size import LockPace
-from .long_poll import Watcher
+from .listing import EntityDiscovery
+from .lock_batch_size import LockBatchSize
+from .long_poll import LongPoll
 from .options import Address, ConnectorOptions, InvalidOption
 from .schema import CarriedRows, Rows
 from .selection import Selection
@@ -72,15 +72,15 @@ class Share(InputPartition):
 class LockStream(DataSourceStreamReader):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
-        self._roster = Roster(entities)
-        self._watcher: Watcher | None = None
-        self._rate = Rate(options.rate_max)
-        self._pace = LockPace()
+        self._roster = EntityDiscovery(entities)
+        self._watcher: LongPoll | None = None
+        self._rate = RateLimit(options.rate_max)
+        self._pace = LockBatchSize()
         self._last: dict[str, Any] = {"epoch": 0}
         self._in_batch: list[str] = []
         self._halts: dict[str, float] = {}
         self._is_stopped = False
-        self._board = None if options.board is None else Noticeboard(options.board)
+        self._board = None if options.board is None else ProcessMailbox(options.board)
 
     def initialOffset(self) -> dict[str, Any]:
         return {"epoch": 0}
@@ -141,11 +141,11 @@ class LockStream(DataSourceStreamReader):
                 self._watcher = None
             self._tell({"stopped": True})
 
-    def _watching(self) -> Watcher:
+    def _watching(self) -> LongPoll:
         if self._watcher is None:
             if self._board is None:  # the syphon has its own way with queues that are not there
                 self._check()
-            self._watcher = Watcher(
+            self._watcher = LongPoll(
                 lambda: connections.endpoint(self._options.address).client(),
                 self._roster.names(),
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),

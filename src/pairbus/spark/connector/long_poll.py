@@ -25,7 +25,7 @@ RETRY_S_MAX: Final = 30.0
 APART_S: Final = 0.1
 
 
-class Watcher:
+class LongPoll:
     """`polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once for each attempt. `found(message)`:
     what a poll yielded, on the watcher's thread."""
 

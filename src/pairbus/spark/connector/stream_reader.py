@@ -24,7 +24,7 @@ from pairbus.wire.sync import WireClient
 
 from .batch_limits import Allowance
 from .batch_reader import NOTHING, Slice, Wanted, find_range, first_from, peek_slice, plan
-from .listing import Roster
+from .listing import EntityDiscovery
 from .lock_reader import LockStream, Share, take
 from .options import SEQUENCE_MAX, Address, ConnectorOptions, InvalidOption
 from .selection import Selection
@@ -92,7 +92,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
         self._address: Address = options.address
-        self._roster = Roster(entities)
+        self._roster = EntityDiscovery(entities)
         self._until: Offset | None = None
         self._allowance = Allowance(options.rate_max)
         #: The last end, where Spark does not say it.

@@ -25,9 +25,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pairbus.errors import PairbusError
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import Noticeboard
-from pairbus.syphon.core.destinations import HALT_S, Verdict, pause, verdict_of
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.syphon.core.destinations import HALT_S, RefusalVerdict, pause, verdict_of
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import LockLost, NotFound, WireError
 
 from .arrow_rows import StreamWriter, batches, by_bytes
@@ -152,7 +152,9 @@ def attempt(address: Address, target: str, messages: Sequence[Outgoing]) -> list
     answers = sender.send_grouped(payloads, [message.company for message in messages], timeout=SEND_TIMEOUT_S)
     # one that is refused takes its whole batch with it; by themselves the others pass, and the answer is its own
     refused = [
-        index for index, error in enumerate(answers) if error is not None and verdict_of(error) is Verdict.REFUSED
+        index
+        for index, error in enumerate(answers)
+        if error is not None and verdict_of(error) is RefusalVerdict.REFUSED
     ]
     if refused:
         alone: list[WireError | None]
@@ -171,7 +173,7 @@ class Patience:
     def __init__(
         self,
         target: str,
-        rate: Rate,
+        rate: RateLimit,
         limit_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -195,14 +197,14 @@ class Patience:
         """Raises NotSent for what no waiting helps, and when the time is over."""
         now = self.clock()
         verdicts = {verdict_of(error): error for error in errors}
-        for verdict in (Verdict.GONE, Verdict.DENIED):
+        for verdict in (RefusalVerdict.GONE, RefusalVerdict.DENIED):
             if verdict in verdicts:
                 raise NotSent(f"{len(errors)} messages to {self._target} were not confirmed: {verdicts[verdict]}")
         left_s = self._progress_at + self._limit_s - now
         if left_s <= 0:
             raise NotSent(f"{self._target} has taken no message for {self._limit_s:.0f} s: {errors[0]}; try later")
         self._strikes += 1
-        if Verdict.BUSY in verdicts:
+        if RefusalVerdict.BUSY in verdicts:
             self.rate.busy(now)
             pause_s = HALT_S
         else:
@@ -244,7 +246,7 @@ def send_patiently(
         for message, answer in zip(some, answers, strict=True):
             if answer is None:
                 arrived.append(message)
-            elif verdict_of(answer) is Verdict.REFUSED:
+            elif verdict_of(answer) is RefusalVerdict.REFUSED:
                 refused.append((message, answer))
             else:
                 again.append(message)
@@ -268,7 +270,7 @@ class _Sending:
 
     def __init__(self, writer: _Writing, task: Task) -> None:
         self._writer = writer
-        self._rate = Rate(writer.rate_max)
+        self._rate = RateLimit(writer.rate_max)
         self._entity = writer.entity
         #: Destinations that have taken a message without a session.
         self._without_session: set[str] = set()
@@ -507,7 +509,7 @@ class _Writing:
             _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.on_refused)
         if self._board is not None:
             with contextlib.suppress(OSError):  # it was taken down just now
-                Noticeboard(self._board).append(WRITTEN, asdict(total))
+                ProcessMailbox(self._board).append(WRITTEN, asdict(total))
 
 
 class ServiceBusWriter(_Writing, DataSourceArrowWriter):

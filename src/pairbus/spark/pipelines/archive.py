@@ -29,11 +29,11 @@ from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import local_path, located
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.api import address_of_text, started
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import LockLost, WireError
 
 from .lock_batches import LockBatch
@@ -51,7 +51,7 @@ from .preflight import (
 )
 from .restore_sink import NAME, SENT, Restoring, RestoringSink, shares
 from .transfer import Transfer, rate_of
-from .transfer_loop import LOOK_MAX, PATIENCE_S, Rounds, Told
+from .transfer_loop import LOOK_MAX, PATIENCE_S, Told, TransferLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +152,7 @@ class Archiver(Transfer):
         self.progress.counted(chosen.messages)
         if not chosen.messages:
             return []
-        rounds = Rounds(chosen.messages, Rate(), time.monotonic(), patience_s=self._patience_s)
+        rounds = TransferLoop(chosen.messages, RateLimit(), time.monotonic(), patience_s=self._patience_s)
         numbers = itertools.count(1)
 
         def take(count: int) -> None:
@@ -169,7 +169,7 @@ class Archiver(Transfer):
         self.progress.counted(left)
         return [Unavailable(self._entity, left, over.reason)] if left else []
 
-    def _round(self, spark: SparkSession, rounds: Rounds, batch: LockBatch, number: int) -> None:
+    def _round(self, spark: SparkSession, rounds: TransferLoop, batch: LockBatch, number: int) -> None:
         from pyspark.errors import PySparkException
 
         try:
@@ -263,7 +263,7 @@ class Restorer(Transfer):
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
         self._spark, self._master, self._conf, self._on_start = spark, master, conf, on_start
-        self._board: Noticeboard | None = None
+        self._board: ProcessMailbox | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
 
@@ -323,7 +323,7 @@ class Restorer(Transfer):
         spark.dataSource.register(RestoringSink)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
             with self._lock:
-                self._board = Noticeboard(folder)
+                self._board = ProcessMailbox(folder)
             is_sent = self._send(spark, rows, replace(restoring, board=folder))
         if is_sent:
             with self._lock:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.spark.connector.options import Address, InvalidOption, as_options, as_settle_options
 from pairbus.spark.connector.source import register
 from pairbus.spark.connector.writer import WRITTEN, Sent
-from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.spark.syphon.api import started
 
 from .archive import address_of
@@ -82,7 +82,7 @@ class Carrying:
     def __init__(self, query: StreamingQuery, folder: Path) -> None:
         self.query = query
         self._folder = folder
-        self._board = Noticeboard(folder / "board")
+        self._board = ProcessMailbox(folder / "board")
         self._written = Sent()
         self._lock = threading.Lock()
 

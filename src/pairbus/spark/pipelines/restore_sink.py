@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, ServiceBusWriter
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 
 NAME: Final = "servicebus-restored"
 #: The sheet of the noticeboard.
@@ -60,7 +60,7 @@ class PacedWriter(ServiceBusWriter):
     def __init__(self, restoring: Restoring) -> None:
         super().__init__(restoring.address, restoring.entity)
         self.rate_max = restoring.rate_max
-        self._paced_board = None if restoring.board is None else Noticeboard(restoring.board)
+        self._paced_board = None if restoring.board is None else ProcessMailbox(restoring.board)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._paced_board is not None and not self._paced_board.is_there:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.draining import STRIKES
-from pairbus.syphon.core.rate_limit import Rate
+from pairbus.syphon.core.rate_limit import RateLimit
 
 ROUND_MAX: Final = 20_000
 #: Of one task: a link may have 5,000 deliveries open, and those settled by token, elsewhere, count until it is swept.
@@ -72,11 +72,11 @@ class Told(NamedTuple):
     is_busy: bool = False
 
 
-class Rounds:
+class TransferLoop:
     """`chosen`: how many there are to be moved, None where nobody counted them. An end without a reason comes only
     after a look that found nothing but what was refused."""
 
-    def __init__(self, chosen: int | None, rate: Rate, now: float, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, chosen: int | None, rate: RateLimit, now: float, *, patience_s: float = PATIENCE_S) -> None:
         self._chosen = chosen
         self._rate = rate
         self._patience_s = patience_s

@@ -15,7 +15,7 @@ from typing import Any, Final
 STOP: Final = "stop"
 
 
-class Noticeboard:
+class ProcessMailbox:
     """`append` is one write of one line, so that writers need no lock; `news` is what came since it was last asked."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -14,7 +14,7 @@ from pairbus.spark.connector.listing import administration
 from pairbus.spark.connector.options import Address, InvalidOption
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
-from pairbus.syphon.core.queue_discovery import Roster
+from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
 from pairbus.wire import ConnectionString
 
@@ -128,7 +128,7 @@ def _found(
         ) from error
     if is_drain and not known:
         raise InvalidOption(f"{label} has no backlog queue of {name}: nothing to drain")
-    roster = Roster(name, label, [each.path for each in known], orphans=True)
+    roster = QueueDiscovery(name, label, [each.path for each in known], orphans=True)
     return [(each.path, each.number) for each in known], Lister(roster, partial(list_backlog, make_admin, name))
 
 

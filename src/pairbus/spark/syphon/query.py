@@ -29,11 +29,11 @@ from pairbus.ledger import LedgerWriter
 from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import Address, as_options
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import STOP, Noticeboard
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, session
 from pairbus.syphon import inspection
 from pairbus.syphon.core import draining
-from pairbus.syphon.core.destinations import Trouble, Verdict, pause
+from pairbus.syphon.core.destinations import RefusalVerdict, Trouble, pause
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.syphon.core.queue_discovery import GONE, Listed
@@ -140,7 +140,7 @@ class SparkSyphon:
         self._known: set[str] = set()
         self._stop = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
-        self._board = Noticeboard(self._folder)
+        self._board = ProcessMailbox(self._folder)
         self._sink = SinkOptions(
             primary, secondary, self._board.folder, count_backlog_time, dead_letters, ledger is not None
         )
@@ -428,8 +428,8 @@ class SparkSyphon:
         for path, (verdict, text, condition, strikes) in notice["troubles"].items():
             known = self._troubles.get(path)
             seen = strikes if known is None else max(strikes, known.strikes + (1 if path not in notice["moved"] else 0))
-            until = now + pause(Verdict(verdict), seen)
-            self._troubles[path] = Trouble(Verdict(verdict), text, condition, seen, now, until)
+            until = now + pause(RefusalVerdict(verdict), seen)
+            self._troubles[path] = Trouble(RefusalVerdict(verdict), text, condition, seen, now, until)
         for queue, number, enqueued, reason in notice["refused"]:
             self._refused[queue, number, enqueued] = reason
         for which in _BOTH:

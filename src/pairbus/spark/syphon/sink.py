@@ -28,10 +28,10 @@ from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.schema import CARRIED
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.process_mailbox import Noticeboard
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.wire.sync import LoopThread
 
-from .task import Carrier, Locked, Tally
+from .task import Locked, TaskCounts, TransferTask
 
 NAME: Final = "servicebus-syphon"
 EVENTS: Final = "events"
@@ -59,18 +59,18 @@ class SinkOptions:
         return cls(**{**found, "primary": Address(**found["primary"]), "secondary": Address(**found["secondary"])})
 
 
-_carriers: dict[SinkOptions, tuple[int, LoopThread, Carrier]] = {}
+_carriers: dict[SinkOptions, tuple[int, LoopThread, TransferTask]] = {}
 
 
-def carrier(options: SinkOptions) -> tuple[LoopThread, Carrier]:
+def carrier(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
     """This worker's own, kept for the micro-batches to come."""
     kept = _carriers.get(options)
     if kept is not None and kept[0] == os.getpid():
         return kept[1], kept[2]
     thread = LoopThread()
 
-    async def make() -> Carrier:
-        return Carrier(
+    async def make() -> TransferTask:
+        return TransferTask(
             connections.endpoint(options.primary),
             connections.endpoint(options.secondary),
             count_backlog_time=options.count_backlog_time,
@@ -88,7 +88,7 @@ def carrier(options: SinkOptions) -> tuple[LoopThread, Carrier]:
 class Carried(WriterCommitMessage):
     """`retried`: how many attempts at this task have died before, with what they knew."""
 
-    tallies: list[Tally]
+    tallies: list[TaskCounts]
     retried: int = 0
 
 
@@ -107,7 +107,7 @@ class _Carrying:
         return Carried(tallies, attempts_before())
 
     def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        board = Noticeboard(self._options.board)
+        board = ProcessMailbox(self._options.board)
         tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
         retried = sum(each.retried for each in messages if isinstance(each, Carried))
         board.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
@@ -139,7 +139,7 @@ def _rows(batch: pa.RecordBatch) -> list[Locked]:
     return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
 
 
-def summed(batch_id: int, tallies: list[Tally]) -> dict[str, Any]:
+def summed(batch_id: int, tallies: list[TaskCounts]) -> dict[str, Any]:
     """A notice for the application and the source."""
     moved: dict[str, int] = {}
     buried: dict[str, int] = {}

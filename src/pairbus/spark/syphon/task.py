@@ -15,11 +15,20 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.syphon.core.arrival import arrive, bound_for, message_id_of
-from pairbus.syphon.core.destinations import Destinations, Verdict, verdict_of
+from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
 from pairbus.syphon.core.pair_lifecycle import Which
-from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, Parcel, Rejection, Release, Renew
-from pairbus.syphon.core.transfer_state import Underway
-from pairbus.syphon.destination_sender import Lane
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+)
+from pairbus.syphon.core.transfer_state import TransferState
+from pairbus.syphon.destination_sender import DestinationSender
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
@@ -51,7 +60,7 @@ class Event(NamedTuple):
 
 
 @dataclass
-class Tally:
+class TaskCounts:
     """What became of one task's messages."""
 
     moved: dict[str, int] = field(default_factory=dict)
@@ -73,7 +82,7 @@ class Tally:
     events: list[Event] = field(default_factory=list)
 
 
-class Carrier:
+class TransferTask:
     """`carry` on one loop, batch after batch. `destination`: where all of them go, as they are; without it each goes
     home, to where its alias says (P27). Only what goes home is dead-lettered where it is refused for good."""
 
@@ -90,26 +99,26 @@ class Carrier:
         self.loop = asyncio.get_running_loop()
         self._destination = destination
         self._buries = not is_replay and destination is None
-        self.underway = Underway(Destinations(), buries=self._buries)
+        self.underway = TransferState(Destinations(), buries=self._buries)
         self.primary_client = primary.client()
         self._primary = primary
         self._secondary_client = secondary.client()
         self._count_backlog_time = count_backlog_time
         self._is_replay = is_replay
         self._wants_events = wants_events
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, DestinationSender] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
-        self._tally = Tally()
+        self._tally = TaskCounts()
 
     def __repr__(self) -> str:
         return f"<Carrier to {self._primary.label}: {self.underway!r}>"
 
-    async def carry(self, rows: Sequence[Locked]) -> Tally:
+    async def carry(self, rows: Sequence[Locked]) -> TaskCounts:
         """Returns when every message is settled or left; the tally is complete then."""
-        tally = self._tally = Tally()
+        tally = self._tally = TaskCounts()
         now, now_unix = self.loop.time(), time.time()
         self.underway.tick(now)  # forgets what was left by earlier batches
         if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
@@ -140,7 +149,7 @@ class Carrier:
             tally.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return tally
 
-    def _arrival(self, row: Locked, now: float, now_unix: float) -> Parcel | Rejection:
+    def _arrival(self, row: Locked, now: float, now_unix: float) -> PendingTransfer | Rejection:
         token = row.token.bytes_le
         if self._destination is not None:
             return bound_for(
@@ -172,7 +181,7 @@ class Carrier:
         for command in (*self.underway.stop(), *self.underway.give_up()):
             if isinstance(command, Release):
                 self._note_left(command.parcels)
-        self.underway = Underway(self.underway.destinations, buries=self._buries)
+        self.underway = TransferState(self.underway.destinations, buries=self._buries)
 
     # -- what a lane asks of its engine
 
@@ -185,7 +194,7 @@ class Carrier:
                 case DeadLetter(queue, parcels, reason, description):
                     self.spawn(self._settle(queue, parcels, "suspended", reason, description))
                 case Leave(_, parcels, trouble):
-                    is_refused = trouble.verdict is Verdict.REFUSED
+                    is_refused = trouble.verdict is RefusalVerdict.REFUSED
                     self._note_left(parcels, is_refused)
                     if is_refused:
                         self._tally.refused += [
@@ -196,7 +205,7 @@ class Carrier:
                 case Renew():
                     pass  # no renewal on Spark: batches are small enough
 
-    def confirmed(self, parcels: Sequence[Parcel]) -> None:
+    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None:
         path, tally = parcels[0].path, self._tally
         tally.moved[path] = tally.moved.get(path, 0) + len(parcels)
         tally.moved_bytes += sum(parcel.size for parcel in parcels)
@@ -206,14 +215,14 @@ class Carrier:
         self._record("move", path, parcels, "ok")
         self.carry_out(self.underway.confirmed(parcels))
 
-    def not_confirmed(self, parcels: Sequence[Parcel], error: WireError) -> None:
-        if verdict_of(error) is Verdict.BUSY:
+    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
+        if verdict_of(error) is RefusalVerdict.BUSY:
             self._tally.busy.add(parcels[0].path)
         self._record("move", parcels[0].path, parcels, error.condition)
         self.carry_out(self.underway.failed(parcels, error, self.loop.time()))
 
     def unsendable(self, path: str, error: WireError) -> None:
-        if verdict_of(error) is Verdict.BUSY:
+        if verdict_of(error) is RefusalVerdict.BUSY:
             self._tally.busy.add(path)
         self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
 
@@ -238,7 +247,7 @@ class Carrier:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def forget_lane(self, lane: Lane) -> None:
+    def forget_lane(self, lane: DestinationSender) -> None:
         if self._lanes.get(lane.path) is lane:
             del self._lanes[lane.path]
             self.spawn(lane.close())
@@ -246,13 +255,13 @@ class Carrier:
     # -- the backlog
 
     async def _settle(
-        self, queue: str, parcels: list[Parcel], disposition: str, reason: str | None, description: str | None
+        self, queue: str, parcels: list[PendingTransfer], disposition: str, reason: str | None, description: str | None
     ) -> None:
         for begin in range(0, len(parcels), TOKENS_AT_ONCE):
             await self._settle_some(queue, parcels[begin : begin + TOKENS_AT_ONCE], disposition, reason, description)
 
     async def _settle_some(
-        self, queue: str, parcels: list[Parcel], disposition: str, reason: str | None, description: str | None
+        self, queue: str, parcels: list[PendingTransfer], disposition: str, reason: str | None, description: str | None
     ) -> None:
         try:
             await self._secondary_client.settle_by_token(
@@ -280,13 +289,13 @@ class Carrier:
             self._record("dead-letter", None, parcels, "ok")
         self.underway.settled(parcels)
 
-    def _note_left(self, parcels: Sequence[Parcel], is_refused: bool = False) -> None:
+    def _note_left(self, parcels: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
         for parcel in parcels:
             token = str(parcel.handle.token)
             self._tally.left.append((parcel.handle.queue, token, parcel.path, parcel.locked_until + ends, is_refused))
 
-    def _record(self, kind: str, entity: str | None, parcels: Sequence[Parcel], outcome: str) -> None:
+    def _record(self, kind: str, entity: str | None, parcels: Sequence[PendingTransfer], outcome: str) -> None:
         if self._wants_events:
             now = time.time()
             self._tally.events += [
@@ -307,10 +316,10 @@ class Carrier:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken = error
 
-    def _lane(self, path: str) -> Lane:
+    def _lane(self, path: str) -> DestinationSender:
         lane = self._lanes.get(path)
         if lane is None:
-            lane = self._lanes[path] = Lane(self, path)
+            lane = self._lanes[path] = DestinationSender(self, path)
         return lane
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_application_properties, read_message_annotations, read_properties, split
 from pairbus.pairing.backlog.aliases import PATH, Rejected, bring_home, sent_anew
 
-from .transfer import Key, Parcel, Rejection
+from .transfer import Key, PendingTransfer, Rejection
 
 #: The service's bounds for a lock; where a peer or two clocks say otherwise, something in between is taken.
 LOCK_S_MIN: Final = 1.0
@@ -31,7 +31,7 @@ def arrive(
     handle: Any = None,
     count_backlog_time: bool = False,
     is_replay: bool = False,
-) -> Parcel | Rejection:
+) -> PendingTransfer | Rejection:
     """`now`: the engine's clock; `now_unix`: the wall's. `is_replay`: it comes from the queue's dead letters."""
     try:
         annotations = read_message_annotations(payload, split(payload))
@@ -48,10 +48,12 @@ def arrive(
         is_replay=is_replay,
     )
     if isinstance(home, Rejected):
-        parcel = Parcel(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
+        parcel = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
         return Rejection(parcel, home.reason, home.description)
     alone = home.session_id is not None or _PARTITION_KEY in home.payload
-    return Parcel(queue, key, token, home.path, home.payload, now=now, lock_s=lock_s, handle=handle, alone=alone)
+    return PendingTransfer(
+        queue, key, token, home.path, home.payload, now=now, lock_s=lock_s, handle=handle, alone=alone
+    )
 
 
 def bound_for(
@@ -64,7 +66,7 @@ def bound_for(
     now_unix: float,
     handle: Any = None,
     is_dead_letter: bool = False,
-) -> Parcel | Rejection:
+) -> PendingTransfer | Rejection:
     """A delivery of any entity that goes on to `destination` as it is, without what its broker laid on top."""
     try:
         sections = split(payload)
@@ -73,12 +75,12 @@ def bound_for(
         anew = sent_anew(payload, is_dead_letter=is_dead_letter)
     except AmqpError as error:
         key = key_of(queue, {}, token)
-        parcel = Parcel(queue, key, token, destination, payload, now=now, lock_s=LOCK_S_UNKNOWN, handle=handle)
+        parcel = PendingTransfer(queue, key, token, destination, payload, now=now, lock_s=LOCK_S_UNKNOWN, handle=handle)
         return Rejection(parcel, "MessageNotReadable", f"the message can't be decoded: {error}")
     lock_s = _lock_s(annotations.get("x-opt-locked-until"), now_unix)
     alone = session_id is not None or _PARTITION_KEY in anew
     key = key_of(queue, annotations, token)
-    return Parcel(queue, key, token, destination, anew, now=now, lock_s=lock_s, handle=handle, alone=alone)
+    return PendingTransfer(queue, key, token, destination, anew, now=now, lock_s=lock_s, handle=handle, alone=alone)
 
 
 def key_of(queue: str, annotations: dict[Any, Any], token: bytes) -> Key:

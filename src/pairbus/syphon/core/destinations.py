@@ -45,7 +45,7 @@ GONE_S: Final = 10.0
 KNOWN_MAX: Final = 10_000
 
 
-class Verdict(enum.Enum):
+class RefusalVerdict(enum.Enum):
     GONE = "gone"  # there is no such destination: its messages are dead-lettered
     REFUSED = "refused"  # this message is refused for good: it is dead-lettered, others may pass
     BUSY = "busy"
@@ -55,7 +55,7 @@ class Verdict(enum.Enum):
 
     @property
     def is_for_good(self) -> bool:
-        return self is Verdict.GONE or self is Verdict.REFUSED
+        return self is RefusalVerdict.GONE or self is RefusalVerdict.REFUSED
 
 
 class Row(NamedTuple):
@@ -63,47 +63,47 @@ class Row(NamedTuple):
 
     kind: type[WireError]
     condition: str | None
-    verdict: Verdict
+    verdict: RefusalVerdict
 
 
 #: The first row that fits decides. A condition that nobody knows is taken for trouble that passes.
 ROWS: Final[tuple[Row, ...]] = (
-    Row(NotFound, None, Verdict.GONE),
-    Row(TooLarge, None, Verdict.REFUSED),
-    Row(QuotaExceeded, None, Verdict.FULL),
-    Row(Busy, None, Verdict.BUSY),
-    Row(Unauthorized, None, Verdict.DENIED),
-    Row(Refused, "amqp:not-allowed", Verdict.REFUSED),
-    Row(Refused, "amqp:not-implemented", Verdict.REFUSED),
-    Row(Refused, "amqp:invalid-field", Verdict.REFUSED),
-    Row(Refused, "amqp:decode-error", Verdict.REFUSED),
-    Row(Refused, "amqp:precondition-failed", Verdict.REFUSED),
-    Row(Refused, "com.microsoft:argument-error", Verdict.REFUSED),
-    Row(Refused, "com.microsoft:argument-out-of-range", Verdict.REFUSED),
+    Row(NotFound, None, RefusalVerdict.GONE),
+    Row(TooLarge, None, RefusalVerdict.REFUSED),
+    Row(QuotaExceeded, None, RefusalVerdict.FULL),
+    Row(Busy, None, RefusalVerdict.BUSY),
+    Row(Unauthorized, None, RefusalVerdict.DENIED),
+    Row(Refused, "amqp:not-allowed", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:not-implemented", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:invalid-field", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:decode-error", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:precondition-failed", RefusalVerdict.REFUSED),
+    Row(Refused, "com.microsoft:argument-error", RefusalVerdict.REFUSED),
+    Row(Refused, "com.microsoft:argument-out-of-range", RefusalVerdict.REFUSED),
     # whoever disabled it may enable it again: a backlog that was dead-lettered meanwhile would have to be replayed
-    Row(Refused, "com.microsoft:entity-disabled", Verdict.AWAY),
-    Row(Refused, None, Verdict.AWAY),
-    Row(LinkLost, None, Verdict.AWAY),
-    Row(Unreachable, None, Verdict.AWAY),
-    Row(TimedOut, None, Verdict.AWAY),
-    Row(WindowFull, None, Verdict.AWAY),
-    Row(ClientClosed, None, Verdict.AWAY),
+    Row(Refused, "com.microsoft:entity-disabled", RefusalVerdict.AWAY),
+    Row(Refused, None, RefusalVerdict.AWAY),
+    Row(LinkLost, None, RefusalVerdict.AWAY),
+    Row(Unreachable, None, RefusalVerdict.AWAY),
+    Row(TimedOut, None, RefusalVerdict.AWAY),
+    Row(WindowFull, None, RefusalVerdict.AWAY),
+    Row(ClientClosed, None, RefusalVerdict.AWAY),
 )
 
 
-def verdict_of(error: WireError) -> Verdict:
+def verdict_of(error: WireError) -> RefusalVerdict:
     if error.outcome_unknown:
-        return Verdict.AWAY  # it may have arrived: whatever else is said of it, it is not dead
+        return RefusalVerdict.AWAY  # it may have arrived: whatever else is said of it, it is not dead
     for kind, condition, verdict in ROWS:
         if isinstance(error, kind) and condition in (None, error.condition):
             return verdict
-    return Verdict.AWAY
+    return RefusalVerdict.AWAY
 
 
 class Trouble(NamedTuple):
     """Why a destination is not sent to."""
 
-    verdict: Verdict
+    verdict: RefusalVerdict
     text: str
     condition: str
     #: Failed attempts in a row.
@@ -148,7 +148,7 @@ class Destinations:
         if self._halted_until is not None:
             until = self._halted_until(path)
             if until > now:
-                return Trouble(Verdict.BUSY, "halted", "com.microsoft:server-busy", 1, now, until)
+                return Trouble(RefusalVerdict.BUSY, "halted", "com.microsoft:server-busy", 1, now, until)
         return None
 
     def begin(self, path: str) -> int:
@@ -206,8 +206,8 @@ class Destinations:
         record = self._records.setdefault(path, _Record())
         verdict = verdict_of(error)
         before = record.trouble
-        if record.epoch != epoch and (verdict is not Verdict.BUSY or before is not None):
-            if verdict is Verdict.BUSY and before is not None:
+        if record.epoch != epoch and (verdict is not RefusalVerdict.BUSY or before is not None):
+            if verdict is RefusalVerdict.BUSY and before is not None:
                 # told late, but told: nothing is sent for ten seconds from now (P24)
                 record.trouble = before._replace(until=max(before.until, now + HALT_S))
             return False
@@ -229,9 +229,9 @@ class Destinations:
             del self._records[path]
 
 
-def pause(verdict: Verdict, strikes: int) -> float:
+def pause(verdict: RefusalVerdict, strikes: int) -> float:
     """How long nothing is sent after so many failures in a row."""
     if verdict.is_for_good:
         return GONE_S
-    first = HALT_S if verdict is Verdict.BUSY else AWAY_S_FIRST
+    first = HALT_S if verdict is RefusalVerdict.BUSY else AWAY_S_FIRST
     return min(AWAY_S_MAX, first * 2.0 ** min(strikes - 1, 16))

@@ -60,7 +60,7 @@ class _Side:
         return f"has faulted: the syphon's access to it has been refused for {REFUSED_S:g} s ({self.error})"
 
 
-class Partnership:
+class PairLifecycle:
     def __init__(self, primary: str, secondary: str, *, fault_partner: bool = True) -> None:
         self._sides: dict[Which, _Side] = {"primary": _Side(primary), "secondary": _Side(secondary)}
         self._fault_partner = fault_partner

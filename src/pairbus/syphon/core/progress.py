@@ -19,7 +19,7 @@ DESTINATIONS_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class Tally:
+class TransferCounts:
     """Of one destination. `left` counts deliveries that were left to their lock, so a message may be in it often."""
 
     moved: int = 0
@@ -44,7 +44,7 @@ class Report:
     rate_per_s: float
     eta_s: float | None
     elapsed_s: float
-    destinations: Mapping[str, Tally] = field(default_factory=dict)
+    destinations: Mapping[str, TransferCounts] = field(default_factory=dict)
     #: What keeps the whole from going on, such as a primary that can't be reached.
     waiting_for: str | None = None
     #: Tasks on Spark that died before they could tell what they had moved: that is done, and not counted.
@@ -90,7 +90,7 @@ class Progress:
     def __init__(self, now: float) -> None:
         self._began = now
         self._moved = self._moved_bytes = self._left = self._buried = self._polls = 0
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, TransferCounts] = {}
         self._meter = Meter(SPAN_S)
         self._depth: int | None = None
         self.waiting_for: str | None = None
@@ -137,7 +137,7 @@ class Progress:
         remaining = None if self._depth is None else max(0, self._depth - self._moved - self._buried)
         rate = self._meter.per_s(now)
         eta = remaining / rate if remaining is not None and rate > 0 else None
-        tallies = {path: Tally(each.moved, each.left, each.dead_lettered, each.trouble)
+        tallies = {path: TransferCounts(each.moved, each.left, each.dead_lettered, each.trouble)
                    for path, each in self._tallies.items()}  # fmt: skip
         return Report(
             self._moved,
@@ -154,10 +154,10 @@ class Progress:
             self.lost_tasks,
         )
 
-    def _tally(self, path: str) -> Tally:
+    def _tally(self, path: str) -> TransferCounts:
         tally = self._tallies.get(path)
         if tally is None:
-            tally = Tally()
+            tally = TransferCounts()
             if len(self._tallies) < DESTINATIONS_MAX:
                 self._tallies[path] = tally
         return tally

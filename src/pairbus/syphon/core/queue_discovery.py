@@ -37,7 +37,7 @@ class News(NamedTuple):
     lines: list[str]
 
 
-class Roster:
+class QueueDiscovery:
     """Of the queues of `primary_name` at `secondary`: those below `count`, or all with a number; with `orphans` all.
     `known` are read already. `is_blind`: the first listing failed, and that was said."""
 

@@ -36,7 +36,7 @@ SPAN_S: Final = 5.0
 BURST_S: Final = 0.5
 
 
-class Rate:
+class RateLimit:
     """`ceiling`: messages a second, None for none."""
 
     def __init__(self, ceiling: float | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from .transfer import TABLE, Input, Key, Parcel, State
+from .transfer import TABLE, Input, Key, PendingTransfer, State
 
 #: A destination that has more than this waiting, and takes it, is worth waiting for before more is received …
 CROWD: Final = 4_000
@@ -21,14 +21,14 @@ LEFT_MAX: Final = 100_000
 REMEMBERED_MAX: Final = 100_000
 
 
-class Books:
+class TransferIndex:
     def __init__(self) -> None:
         #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
-        self._parcels: dict[Key, Parcel] = {}
+        self._parcels: dict[Key, PendingTransfer] = {}
         self._in_hand: dict[str, int] = {}
         self._in_hand_bytes = 0
-        self._waiting: dict[str, deque[Parcel]] = {}
-        self._left: dict[Key, Parcel] = {}
+        self._waiting: dict[str, deque[PendingTransfer]] = {}
+        self._left: dict[Key, PendingTransfer] = {}
         self._remembered: dict[Key, None] = {}
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class Books:
 
     # -- the books
 
-    def _move(self, parcel: Parcel, what: Input) -> bool:
+    def _move(self, parcel: PendingTransfer, what: Input) -> bool:
         before = parcel.state
         after = TABLE.get((before, what))
         if after is None:
@@ -87,12 +87,12 @@ class Books:
                 del self._left[parcel.key]
         return True
 
-    def _keep(self, parcel: Parcel) -> None:
+    def _keep(self, parcel: PendingTransfer) -> None:
         self._parcels[parcel.key] = parcel
         self._in_hand[parcel.path] = self._in_hand.get(parcel.path, 0) + 1
         self._in_hand_bytes += parcel.size
 
-    def _forget(self, parcel: Parcel) -> None:
+    def _forget(self, parcel: PendingTransfer) -> None:
         parcel.payload = b""
         if self._parcels.get(parcel.key) is not parcel:
             return
@@ -102,21 +102,21 @@ class Books:
         if count:
             self._in_hand[parcel.path] = count
 
-    def _queue_up(self, parcel: Parcel, *, first: bool = False) -> None:
+    def _queue_up(self, parcel: PendingTransfer, *, first: bool = False) -> None:
         waiting = self._waiting.setdefault(parcel.path, deque())
         if first:
             waiting.appendleft(parcel)
         else:
             waiting.append(parcel)
 
-    def _unqueue(self, parcel: Parcel) -> None:
+    def _unqueue(self, parcel: PendingTransfer) -> None:
         waiting = self._waiting.get(parcel.path)
         if waiting is not None and parcel in waiting:
             waiting.remove(parcel)
             if not waiting:
                 del self._waiting[parcel.path]
 
-    def _remember(self, parcel: Parcel) -> None:
+    def _remember(self, parcel: PendingTransfer) -> None:
         if parcel.key[1] is not None:
             self._remembered[parcel.key] = None
             if len(self._remembered) > REMEMBERED_MAX:

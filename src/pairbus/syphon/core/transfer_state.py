@@ -16,9 +16,21 @@ from typing import Final
 
 from pairbus.wire.errors import WireError
 
-from .destinations import Destinations, Trouble, Verdict, verdict_of
-from .transfer import Command, Complete, DeadLetter, Input, Leave, Parcel, Rejection, Release, Renew, Send, State
-from .transfer_index import CROWD, LEFT_MAX, Books
+from .destinations import Destinations, RefusalVerdict, Trouble, verdict_of
+from .transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Input,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+    Send,
+    State,
+)
+from .transfer_index import CROWD, LEFT_MAX, TransferIndex
 
 #: A lock that has less than this left, or a quarter of its time, is too short to begin a send under.
 SPARE_S: Final = 10.0
@@ -34,7 +46,7 @@ AT_TRIAL_MAX: Final = 200
 SETTLE_TRIES: Final = 5
 
 
-class Underway(Books):
+class TransferState(TransferIndex):
     """`buries`: False where dead-lettering is no way out, since the messages come from a dead-letter queue."""
 
     def __init__(self, destinations: Destinations | None = None, *, buries: bool = True) -> None:
@@ -51,11 +63,11 @@ class Underway(Books):
 
     # -- from the backlog
 
-    def received(self, arrivals: Iterable[Parcel | Rejection], now: float) -> tuple[list[Command], set[str]]:
+    def received(self, arrivals: Iterable[PendingTransfer | Rejection], now: float) -> tuple[list[Command], set[str]]:
         """What to do at once, and the destinations that have something to `send`. Parcels come in state WAITING."""
         commands: list[Command] = []
-        left: dict[str, tuple[Trouble, list[Parcel]]] = {}
-        known: list[Parcel] = []
+        left: dict[str, tuple[Trouble, list[PendingTransfer]]] = {}
+        known: list[PendingTransfer] = []
         wanted: set[str] = set()
         if not self._parcels and not self._left:
             self._ticked_at = now
@@ -93,7 +105,7 @@ class Underway(Books):
     def _waits_for_trial(self, path: str) -> bool:
         return self.destinations.is_trying(path) and self._in_hand[path] <= AT_TRIAL_MAX
 
-    def _came_again(self, known: Parcel, parcel: Parcel) -> bool:
+    def _came_again(self, known: PendingTransfer, parcel: PendingTransfer) -> bool:
         """The same message while it is still in hand: its lock had run out. The new lock serves a send under way."""
         if self._move(known, Input.AGAIN):
             known.token, known.handle = parcel.token, parcel.handle
@@ -122,8 +134,8 @@ class Underway(Books):
             return None, commands
         if self.destinations.is_trial(path):
             count_max = 1
-        chosen: list[Parcel] = []
-        late: list[Parcel] = []
+        chosen: list[PendingTransfer] = []
+        late: list[PendingTransfer] = []
         size = 0
         while waiting and len(chosen) < count_max:
             parcel = waiting[0]
@@ -148,9 +160,9 @@ class Underway(Books):
             parcel.epoch = epoch
         return Send(path, chosen), commands
 
-    def confirmed(self, parcels: Sequence[Parcel]) -> list[Command]:
+    def confirmed(self, parcels: Sequence[PendingTransfer]) -> list[Command]:
         """By the primary, all of one transfer. The only way to a completion."""
-        home: list[Parcel] = []
+        home: list[PendingTransfer] = []
         for parcel in parcels:
             if self._move(parcel, Input.CONFIRMED):
                 parcel.payload = b""
@@ -161,7 +173,7 @@ class Underway(Books):
             self.destinations.succeeded(parcels[0].path, parcels[0].epoch)
         return [Complete(queue, given) for queue, given in _by_queue(home)]
 
-    def failed(self, parcels: Sequence[Parcel], error: WireError, now: float) -> list[Command]:
+    def failed(self, parcels: Sequence[PendingTransfer], error: WireError, now: float) -> list[Command]:
         """One transfer was refused, or its outcome is unknown."""
         commands: list[Command] = []
         if not parcels:
@@ -169,7 +181,7 @@ class Underway(Books):
         path, epoch = parcels[0].path, parcels[0].epoch
         verdict = verdict_of(error)
         trouble = Trouble(verdict, error.description, error.condition, 1, now, now)
-        if verdict is Verdict.REFUSED:
+        if verdict is RefusalVerdict.REFUSED:
             # it answered: whatever is wrong with these messages, nothing is wrong with the destination
             self.destinations.succeeded(path, epoch)
             if len(parcels) > 1:
@@ -214,16 +226,16 @@ class Underway(Books):
 
     # -- settling
 
-    def settled(self, parcels: Iterable[Parcel]) -> None:
+    def settled(self, parcels: Iterable[PendingTransfer]) -> None:
         for parcel in parcels:
             self._move(parcel, Input.SETTLED)
             self._remembered.pop(parcel.key, None)
 
-    def unsettled(self, parcels: Iterable[Parcel], now: float, *, lock_lost: bool) -> list[Command]:
+    def unsettled(self, parcels: Iterable[PendingTransfer], now: float, *, lock_lost: bool) -> list[Command]:
         """The settlement failed, or nobody knows: it is asked for again while the lock lasts. A message that stays in
         the backlog although it is home comes again, and is known then."""
         commands: list[Command] = []
-        again: list[Parcel] = []
+        again: list[PendingTransfer] = []
         for parcel in parcels:
             parcel.tries += 1
             if lock_lost or parcel.tries >= SETTLE_TRIES or parcel.locked_until <= now:
@@ -237,7 +249,7 @@ class Underway(Books):
                 commands.append(DeadLetter(parcel.queue, [parcel], *parcel.reason))
         return commands
 
-    def _lose(self, parcel: Parcel) -> None:
+    def _lose(self, parcel: PendingTransfer) -> None:
         if parcel.state is State.HOME:
             self._remember(parcel)
         self._move(parcel, Input.LOCK_LOST)
@@ -248,7 +260,7 @@ class Underway(Books):
         if now < self._ticked_at + TICK_S:
             return []
         self._ticked_at = now
-        due: list[Parcel] = []
+        due: list[PendingTransfer] = []
         over = [parcel for parcel in self._left.values() if parcel.locked_until <= now]
         for parcel in self._parcels.values():
             if parcel.state is State.SENT:
@@ -264,7 +276,7 @@ class Underway(Books):
             self._move(parcel, Input.LOCK_OVER)
         return [Renew(queue, parcels) for queue, parcels in _by_queue(due)]
 
-    def renewed(self, parcels: Iterable[Parcel], now: float) -> None:
+    def renewed(self, parcels: Iterable[PendingTransfer], now: float) -> None:
         for parcel in parcels:
             parcel.locked_until = now + parcel.lock_s
 
@@ -303,18 +315,18 @@ class Underway(Books):
         """What has no answer from the primary goes back, and what it refused meanwhile; what it confirmed must not, and
         waits for its lock to end."""
         commands = self.stop()
-        released: list[Parcel] = []
+        released: list[PendingTransfer] = []
         for parcel in list(self._parcels.values()):
             if parcel.state is State.SENT:
                 released.append(parcel)
             self._move(parcel, Input.GIVEN_UP)
         return [*commands, *(Release(queue, parcels) for queue, parcels in _by_queue(released))]
 
-    def _reject(self, parcel: Parcel, reason: str, description: str, commands: list[Command]) -> None:
+    def _reject(self, parcel: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
             if self._move(parcel, Input.AWAY):
                 parcel.reason = (reason, description)
-                trouble = Trouble(Verdict.REFUSED, description, reason, 1, parcel.since, parcel.since)
+                trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, parcel.since, parcel.since)
                 commands.append(Leave(parcel.path, [parcel], trouble))
         elif self._move(parcel, Input.REJECTED):
             parcel.payload = b""
@@ -328,17 +340,17 @@ class Underway(Books):
 
 def _words(path: str, trouble: Trouble) -> tuple[str, str]:
     """Reason and description of a dead letter."""
-    if trouble.verdict is Verdict.GONE:
+    if trouble.verdict is RefusalVerdict.GONE:
         return "DestinationNotFound", f"the primary has no {path!r}: {trouble.text} ({trouble.condition})"
     return "DestinationRefused", f"{path!r} refused the message for good: {trouble.text} ({trouble.condition})"
 
 
 def _passing(text: str, condition: str, now: float) -> Trouble:
-    return Trouble(Verdict.AWAY, text, condition, 0, now, now)
+    return Trouble(RefusalVerdict.AWAY, text, condition, 0, now, now)
 
 
-def _by_queue(parcels: Iterable[Parcel]) -> list[tuple[str, list[Parcel]]]:
-    found: dict[str, list[Parcel]] = {}
+def _by_queue(parcels: Iterable[PendingTransfer]) -> list[tuple[str, list[PendingTransfer]]]:
+    found: dict[str, list[PendingTransfer]] = {}
     for parcel in parcels:
         found.setdefault(parcel.queue, []).append(parcel)
     return list(found.items())
