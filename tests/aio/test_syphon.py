@@ -76,7 +76,9 @@ async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
     with pair.fault("no-send", entity=orders):
         await pair.divert(0, [diverted(orders, "m1"), diverted(orders, "m2")])
         await application.host.start()
-        await until(lambda: application.host._syphon._engine and application.host._syphon._engine.underway.left == 2)
+        await until(
+            lambda: application.host._syphon._engine and application.host._syphon._engine.transfer_state.left == 2
+        )
         await application.close()
     receiver = await pair.west_client.receiver(queue)
     assert len(await receiver.receive(5, 2.0)) == 2

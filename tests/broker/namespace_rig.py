@@ -118,12 +118,12 @@ class Rig:
         return True
 
     def _counts(self, record: Record) -> bool:
-        survivors = self.namespace.survivors
-        kept = survivors.live(record)
+        live_records = self.namespace.live_records
+        kept = live_records.live(record)
         if kept is None or kept[0] != records.SEEN:
             return kept is not None
         # Ids that were seen are known by themselves, not by place: after a kill the original stands beside its copy.
-        sighting = survivors._batches.pop(record.lsn).sighting
+        sighting = live_records._batches.pop(record.lsn).sighting
         return sighting is not None and sighting.segment == record.segment
 
     @property
@@ -146,7 +146,7 @@ class Rig:
             self.answer()
 
     def compact(self) -> int | None:
-        task = self.loop.create_task(self.journal.compact(self.namespace.survivors))
+        task = self.loop.create_task(self.journal.compact(self.namespace.live_records))
         while not task.done():
             self.loop.run_until_complete(asyncio.sleep(0))
             self.run()

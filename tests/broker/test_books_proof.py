@@ -46,7 +46,7 @@ class Bench:
         self.served = broker.namespaces["contoso"]
 
     def flushed(self) -> list[Event]:
-        ledger = self.served.observation.ledger
+        ledger = self.served.recorder.ledger
         assert ledger is not None
         ledger.flush()
         return events(self.data, "contoso")

@@ -74,7 +74,7 @@ def findings(*, lost: int = 0) -> Findings:
 BEGAN = 1_000.0
 
 
-def story(plan: DrillPlan) -> Timeline:
+def timeline(plan: DrillPlan) -> Timeline:
     """An outage from second 14 to second 34, and everything as it should be."""
     told = Timeline(plan, BEGAN)
     told.outage_began(BEGAN + 14)

@@ -8,7 +8,7 @@ from pairbus.drill.plan import TROUBLES, DrillPlan
 from pairbus.drill.timeline import STATUS_S, Timeline, TimelineEntry, introduction
 
 
-def story(**given: Any) -> Timeline:
+def timeline(**given: Any) -> Timeline:
     return Timeline(DrillPlan(**given), 1000.0)
 
 
@@ -25,20 +25,20 @@ def state(t: float, entity: str, before: str, after: str, cause: str) -> dict[st
 
 
 def test_times_are_relative() -> None:
-    told = story().heard(state(1012.34, "orders", "healthy", "failed over", "send failed"))
+    told = timeline().heard(state(1012.34, "orders", "healthy", "failed over", "send failed"))
     assert texts(told) == ["  12.3 s  state   orders: healthy → failed over (send failed)"]
 
 
 @pytest.mark.parametrize("fault", TROUBLES)
 def test_every_outage_is_told_with_its_length(fault: str) -> None:
-    told = story(fault=fault)
+    told = timeline(fault=fault)
     assert "contoso " + TROUBLES[fault].begins in str(told.outage_began(1010.0)[0])
     assert str(told.outage_ended(1030.5)[0]).endswith("after 20.5 s")
     assert told.outage == (1010.0, 1030.5)
 
 
 def test_the_backlog_is_what_was_diverted_less_what_was_moved() -> None:
-    told = story()
+    told = timeline()
     told.heard(sent(1010.0, confirmed=700, diverted=300))
     assert (told.tally.depth, told.tally.deepest) == (300, 300)
     told.moved(1011.0, 250)
@@ -49,14 +49,14 @@ def test_the_backlog_is_what_was_diverted_less_what_was_moved() -> None:
 
 
 def test_a_status_comes_now_and_then() -> None:
-    told = story()
+    told = timeline()
     assert told.heard(sent(1000.0 + STATUS_S / 2, confirmed=1)) == []
     (line,) = told.heard(sent(1000.0 + STATUS_S, confirmed=2, diverted=1))
     assert line.text == "sent 2 of 2,400 (1 to the backlog), raised 0, received 0, backlog 1"
 
 
 def test_pings_are_told_together() -> None:
-    told = story()
+    told = timeline()
     for entity in ("orders", "invoices"):
         assert told.heard({"t": 1001.0, "fact": "ping", "entity": entity, "ok": False}) == []
     told.heard({"t": 1001.5, "fact": "ping", "entity": "orders", "ok": True})
@@ -66,7 +66,7 @@ def test_pings_are_told_together() -> None:
 
 
 def test_the_first_message_on_each_route_is_measured() -> None:
-    told = story()
+    told = timeline()
     assert told.heard({"t": 1001.0, "fact": "route", "entity": "orders", "route": "backlog"}) == []
     told.outage_began(1010.0)
     told.heard({"t": 1010.5, "fact": "route", "entity": "orders", "route": "backlog"})
@@ -79,7 +79,7 @@ def test_the_first_message_on_each_route_is_measured() -> None:
 
 
 def test_healthy_is_when_all_are() -> None:
-    told = story()
+    told = timeline()
     assert told.is_healthy
     told.heard(state(1001.0, "news", "healthy", "failed over", "send failed"))
     assert not told.is_healthy
@@ -88,7 +88,7 @@ def test_healthy_is_when_all_are() -> None:
 
 
 def test_what_raised_is_remembered_and_the_first_of_an_entity_told() -> None:
-    told = story()
+    told = timeline()
     fact = {"t": 1001.0, "fact": "raised", "entity": "orders", "ids": ["orders-7"], "error": "ServiceBusError"}
     (line,) = told.heard(fact)
     assert line.text == "orders: ServiceBusError to the caller of orders-7"
@@ -97,7 +97,7 @@ def test_what_raised_is_remembered_and_the_first_of_an_entity_told() -> None:
 
 
 def test_the_longest_wait_is_kept() -> None:
-    told = story()
+    told = timeline()
     told.heard(sent(1001.0, waited_s=2.5))
     told.heard(sent(1001.5, waited_s=1.0))
     assert told.longest_wait_s == 2.5
@@ -105,7 +105,7 @@ def test_the_longest_wait_is_kept() -> None:
 
 def test_a_fact_that_nobody_knows_is_an_error() -> None:
     with pytest.raises(ValueError, match="'sung' is no fact"):
-        story().heard({"t": 1001.0, "fact": "sung"})
+        timeline().heard({"t": 1001.0, "fact": "sung"})
 
 
 def test_the_introduction_says_that_intervals_are_short() -> None:

@@ -17,7 +17,7 @@ PLAN = DrillPlan()
 
 
 def found(raised: int = 0, **counts: Any) -> Findings:
-    told = sample.story(PLAN)
+    told = sample.timeline(PLAN)
     told.tally.raised = raised
     return reckon(PLAN, told, sample.reports(PLAN, **counts), sample.BEGAN + 81, 3.9)
 
@@ -84,7 +84,7 @@ def test_p53_estimate_and_report_agree_and_are_seen_not_to() -> None:
     bad = replace(good, cost={**good.cost, "terms": doubled})
     terms = {each.term: each.agrees for each in compared(PLAN, foreseen(PLAN), bad.cost)}
     assert not terms["backlog-sends"] and not terms["healthy-sends"]
-    findings = reckon(PLAN, sample.story(PLAN), bad, sample.BEGAN + 81, 3.9)
+    findings = reckon(PLAN, sample.timeline(PLAN), bad, sample.BEGAN + 81, 3.9)
     assert "They do NOT agree" in findings.estimate_remark
 
 

@@ -20,7 +20,7 @@ from pairbus.pairing.backlog import backlog_queues
 
 
 def steal(rehearsal: Rehearsal) -> None:
-    while rehearsal.story.tally.confirmed < rehearsal.plan.messages:
+    while rehearsal.timeline.tally.confirmed < rehearsal.plan.messages:
         time.sleep(0.1)
     with ServiceBusClient.from_connection_string(rehearsal.secondary.ready.connection_string) as client:
         for path in backlog_queues.paths("contoso", rehearsal.plan.backlog_queues):

@@ -95,8 +95,8 @@ class Pair:
                 self.west.connection_string, connection_verify=self.west.ca_file, **OPTIONS
             )
 
-        roster = QueueDiscovery(self.name, "west", [queue for queue, _ in queues])
-        return Lister(roster, partial(list_backlog, admin, self.name))
+        discovery = QueueDiscovery(self.name, "west", [queue for queue, _ in queues])
+        return Lister(discovery, partial(list_backlog, admin, self.name))
 
     @asynccontextmanager
     async def running(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> AsyncIterator[SyphonEngine]:

@@ -7,7 +7,7 @@ from pairbus.syphon.core.transfer import PendingTransfer
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
-def parcel(
+def transfer(
     number: int | None = 1,
     path: str = "orders",
     *,

@@ -282,7 +282,7 @@ async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:
     syphon = await host(pair, told, (0,), halts=halts)
     with pair.fault("throttle", entity=orders, rate=0.0):
         await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
-        await until(lambda: syphon._engine is not None and syphon._engine.underway.left == 2)
+        await until(lambda: syphon._engine is not None and syphon._engine.transfer_state.left == 2)
     await syphon.stop()
     assert halts.told == [orders]
     assert await pair.ids(news) == []

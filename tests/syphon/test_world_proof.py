@@ -93,7 +93,7 @@ class World(RuleBasedStateMachine):
     def carry_out(self, syphon: TransferState, commands: list[Command]) -> None:
         for command in commands:
             if isinstance(command, Leave):
-                assert all(parcel.state is State.LEFT for parcel in command.parcels)
+                assert all(transfer.state is State.LEFT for transfer in command.transfers)
             else:
                 self.settlements.append((syphon, command))
 
@@ -107,10 +107,10 @@ class World(RuleBasedStateMachine):
         for message in ready[:count]:
             message.token = b"%d" % next(self.tokens)
             message.locked_until = self.now + LOCK_S
-            parcel = PendingTransfer(
+            transfer = PendingTransfer(
                 queue, (queue, message.number, 0), message.token, message.path, b"x", now=self.now, lock_s=LOCK_S
             )
-            arrivals.append(Rejection(parcel, "MissingPath", "none") if message.path == "" else parcel)
+            arrivals.append(Rejection(transfer, "MissingPath", "none") if message.path == "" else transfer)
         commands, wanted = syphon.received(arrivals, self.now)
         assert all(syphon.waiting(path) for path in wanted)
         self.carry_out(syphon, commands)
@@ -132,8 +132,8 @@ class World(RuleBasedStateMachine):
             assert not waited or obstacle is not None or commands, "what can be sent is sent"
             return False
         assert obstacle is None
-        assert len(send.parcels) == 1 or not syphon.destinations.is_trial(path)
-        self.sends.append((syphon, send.parcels))
+        assert len(send.transfers) == 1 or not syphon.destinations.is_trial(path)
+        self.sends.append((syphon, send.transfers))
         return True
 
     @rule(which=syphons, span=seconds)
@@ -156,22 +156,22 @@ class World(RuleBasedStateMachine):
         self.answer(data.draw(st.integers(0, len(self.sends) - 1)), fate)
 
     def answer(self, index: int, fate: str) -> None:
-        syphon, parcels = self.sends.pop(index)
-        error = self.store(syphon, parcels) if fate != "lost before" else UNKNOWN
+        syphon, transfers = self.sends.pop(index)
+        error = self.store(syphon, transfers) if fate != "lost before" else UNKNOWN
         if fate == "lost after":
             error = UNKNOWN
         if error is UNKNOWN:
-            for parcel in parcels:
-                self.of(parcel).excuses += 1
-                self.of(parcel).unheard += 1
+            for transfer in transfers:
+                self.of(transfer).excuses += 1
+                self.of(transfer).unheard += 1
         if error is None:
-            self.carry_out(syphon, syphon.confirmed(parcels))
+            self.carry_out(syphon, syphon.confirmed(transfers))
         else:
-            self.carry_out(syphon, syphon.failed(parcels, error, self.now))
+            self.carry_out(syphon, syphon.failed(transfers, error, self.now))
 
-    def store(self, syphon: TransferState, parcels: list[PendingTransfer]) -> WireError | None:
-        path = parcels[0].path
-        messages = [self.of(parcel) for parcel in parcels]
+    def store(self, syphon: TransferState, transfers: list[PendingTransfer]) -> WireError | None:
+        path = transfers[0].path
+        messages = [self.of(transfer) for transfer in transfers]
         if self.weather[path] == "picky" and any(message.is_odd for message in messages):
             if len(messages) == 1:
                 messages[0].may_die = True
@@ -188,8 +188,8 @@ class World(RuleBasedStateMachine):
                 message.may_die |= message.path == path
         return error
 
-    def of(self, parcel: PendingTransfer) -> Message:
-        return self.messages[parcel.queue, parcel.key[1]]  # type: ignore[index]
+    def of(self, transfer: PendingTransfer) -> Message:
+        return self.messages[transfer.queue, transfer.key[1]]  # type: ignore[index]
 
     # -- what the backlog answers
 
@@ -201,24 +201,24 @@ class World(RuleBasedStateMachine):
     def settle(self, index: int, fate: str) -> None:
         syphon, command = self.settlements.pop(index)
         assert not isinstance(command, Leave)
-        tokens = {id(parcel): parcel.token for parcel in command.parcels}
-        for parcel in command.parcels:
-            message = self.of(parcel)
-            is_held = self.locked(message) and message.token == tokens[id(parcel)] and message.place == "backlog"
+        tokens = {id(transfer): transfer.token for transfer in command.transfers}
+        for transfer in command.transfers:
+            message = self.of(transfer)
+            is_held = self.locked(message) and message.token == tokens[id(transfer)] and message.place == "backlog"
             if is_held and fate != "lost before":
                 self.apply(message, command)
             if isinstance(command, Release):
                 continue
             if isinstance(command, Renew):
                 if is_held and fate == "answered":
-                    syphon.renewed([parcel], self.now)
+                    syphon.renewed([transfer], self.now)
                 continue
             if fate != "answered":
-                self.carry_out(syphon, syphon.unsettled([parcel], self.now, lock_lost=False))
+                self.carry_out(syphon, syphon.unsettled([transfer], self.now, lock_lost=False))
             elif is_held:
-                syphon.settled([parcel])
+                syphon.settled([transfer])
             else:
-                self.carry_out(syphon, syphon.unsettled([parcel], self.now, lock_lost=True))
+                self.carry_out(syphon, syphon.unsettled([transfer], self.now, lock_lost=True))
 
     def apply(self, message: Message, command: Any) -> None:
         if isinstance(command, Complete):
@@ -238,7 +238,7 @@ class World(RuleBasedStateMachine):
     @rule(span=seconds)
     def wait(self, span: float) -> None:
         self.now += span
-        in_flight = {id(self.of(parcel)) for _, parcels in self.sends for parcel in parcels}
+        in_flight = {id(self.of(transfer)) for _, transfers in self.sends for transfer in transfers}
         for message in self.messages.values():
             is_over = message.place == "backlog" and message.token != message.excused and not self.locked(message)
             # while it is on the wire, or not yet completed: another syphon may send it once more
@@ -264,17 +264,17 @@ class World(RuleBasedStateMachine):
         self.syphons[which] = TransferState()
 
     def cut_off(self, syphon: TransferState, arrives: bool, settles: bool) -> None:
-        for _, parcels in [send for send in self.sends if send[0] is syphon]:
-            for parcel in parcels:
-                self.of(parcel).excuses += 1
+        for _, transfers in [send for send in self.sends if send[0] is syphon]:
+            for transfer in transfers:
+                self.of(transfer).excuses += 1
             if arrives:
-                self.store(syphon, parcels)
+                self.store(syphon, transfers)
         self.sends = [send for send in self.sends if send[0] is not syphon]
         for _, command in [settlement for settlement in self.settlements if settlement[0] is syphon]:
-            for parcel in command.parcels:
-                message = self.of(parcel)
+            for transfer in command.transfers:
+                message = self.of(transfer)
                 message.excuses += 1
-                if settles and self.locked(message) and message.token == parcel.token and message.place == "backlog":
+                if settles and self.locked(message) and message.token == transfer.token and message.place == "backlog":
                     self.apply(message, command)
         self.settlements = [settlement for settlement in self.settlements if settlement[0] is not syphon]
 
@@ -286,9 +286,9 @@ class World(RuleBasedStateMachine):
             assert syphon.send(path, self.now, 10, 1000) == (None, [])
         if waits:
             self.run_answers(syphon)
-        for owner, parcels in self.sends:
-            for parcel in parcels if owner is syphon else ():
-                self.of(parcel).excuses += 1
+        for owner, transfers in self.sends:
+            for transfer in transfers if owner is syphon else ():
+                self.of(transfer).excuses += 1
         self.carry_out(syphon, syphon.give_up())
         assert (syphon.in_hand, syphon.left) == (0, 0)
         for index in reversed(range(len(self.settlements))):
@@ -316,14 +316,14 @@ class World(RuleBasedStateMachine):
     @invariant()
     def the_books_are_right(self) -> None:
         for syphon in self.syphons:
-            parcels = list(syphon._parcels.values())
-            assert syphon.in_hand_bytes == sum(parcel.size for parcel in parcels)
-            assert sum(syphon._in_hand.values()) == len(parcels)
-            waiting = [parcel for given in syphon._waiting.values() for parcel in given]
-            assert {id(parcel) for parcel in waiting} == {
-                id(parcel) for parcel in parcels if parcel.state is State.WAITING
+            transfers = list(syphon._transfers.values())
+            assert syphon.in_hand_bytes == sum(transfer.size for transfer in transfers)
+            assert sum(syphon._in_hand.values()) == len(transfers)
+            waiting = [transfer for given in syphon._waiting.values() for transfer in given]
+            assert {id(transfer) for transfer in waiting} == {
+                id(transfer) for transfer in transfers if transfer.state is State.WAITING
             }
-            assert all(parcel.state is State.LEFT for parcel in syphon._left.values())
+            assert all(transfer.state is State.LEFT for transfer in syphon._left.values())
 
     def teardown(self) -> None:
         """In fine weather everything comes home, or lies with the dead letters for a reason."""

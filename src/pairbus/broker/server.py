@@ -85,10 +85,10 @@ class NamespaceServer:
         self.link_idle_timeout_s = plan.link_idle_timeout
         self.loop = asyncio.get_running_loop()
         self.connections: set[AmqpConnection] = set()
-        self.strangers = broker.strangers
+        self.unauthenticated = broker.unauthenticated
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
-        self.observation: Recorder
+        self.recorder: Recorder
         self._broker = broker
         self._plan = plan
         self._folder = broker.data / plan.name
@@ -98,7 +98,7 @@ class NamespaceServer:
             broker.host,
             plan.ports or (0,),
             lambda: AmqpConnection(self),
-            lambda: HttpProtocol(self._answer_http, strangers=self.strangers),
+            lambda: HttpProtocol(self._answer_http, unauthenticated=self.unauthenticated),
             broker.certificates.server_context(),
         )
         self._admin: AdminApi
@@ -174,9 +174,9 @@ class NamespaceServer:
             ledger = LedgerWriter(self._folder / "ledger", "broker", clock=self.clock)
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
-        self.observation = Recorder(self.name, counters, ledger, self.clock)
+        self.recorder = Recorder(self.name, counters, ledger, self.clock)
         if ledger is not None:
-            self.namespace.tell(self.observation.witnessed)
+            self.namespace.tell(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
             self._ends.push_async_callback(self._leave, ledger)
         self._ends.push_async_callback(self._listener.close)
@@ -188,7 +188,7 @@ class NamespaceServer:
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
             metrics=lambda: self._broker.metrics.exposition(self.name),
             trouble=lambda: _trouble(journal),
-            answered=self.observation.answered,
+            answered=self.recorder.answered,
         )
         for follower in (self.namespace.shift, self.faults.shift):
             self.clock.followers.append(follower)
@@ -227,7 +227,7 @@ class NamespaceServer:
 
     def take_stock(self, done: Listed) -> None:
         """Writes what is still there into the ledger while the broker goes on."""
-        ledger = self.observation.ledger
+        ledger = self.recorder.ledger
         if ledger is None:
             done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
             return
@@ -428,7 +428,7 @@ class Broker:
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         #: Connections of all namespaces that have shown no token.
-        self.strangers = UnauthenticatedQuota()
+        self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
         self._closing_ends = float("inf")
@@ -538,7 +538,7 @@ class Broker:
 
     def _tokenless(self, name: str) -> Iterator[Sample]:
         """Those of all namespaces: one limit holds for them together."""
-        yield {}, self.strangers.held_bytes
+        yield {}, self.unauthenticated.held_bytes
 
     def _syncs(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, self.namespaces[name].journal_syncs

@@ -302,7 +302,7 @@ def _lister(
     from pairbus.syphon.core.queue_discovery import QueueDiscovery
     from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
 
-    roster = QueueDiscovery(
+    discovery = QueueDiscovery(
         name,
         secondary.host,
         [each.path for each in queues],
@@ -310,7 +310,7 @@ def _lister(
         orphans=orphans,
         is_blind=any(each.messages is None for each in queues),
     )
-    return Lister(roster, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
+    return Lister(discovery, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
 
 
 async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:

@@ -37,7 +37,7 @@ async def conduct(
         loop = asyncio.get_running_loop()
 
         def say(text: str) -> None:
-            for line in rehearsal.story.say(time.time(), "report", text):
+            for line in rehearsal.timeline.say(time.time(), "report", text):
                 tell(line)
 
         say("Spark reads the ledgers")
@@ -45,7 +45,7 @@ async def conduct(
         reports = await on_a_thread(
             lambda: read_reports(session, rehearsal.ledgers, lambda text: loop.call_soon_threadsafe(say, text))
         )
-        return reckon(plan, rehearsal.story, reports, time.time(), rehearsal.drain_s)
+        return reckon(plan, rehearsal.timeline, reports, time.time(), rehearsal.drain_s)
     finally:
         await spark.stop()
 

@@ -114,32 +114,34 @@ def _operations(figures: Mapping[str, Any] | None) -> int:
     return int(figures["operations"]) if figures else 0
 
 
-def reckon(plan: DrillPlan, story: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
+def reckon(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
     audit = reports.audit
     lost, unknown = audit["lost"], audit["unknown"]
-    raised = story.tally.raised
+    raised = timeline.tally.raised
     is_good = lost == 0 and not unknown and not raised
     terms = compared(plan, foreseen(plan), reports.cost)
     agree = all(each.agrees for each in terms)
-    outage = _outage(story)
-    shown = _as_json(plan, story, reports, terms, is_good=is_good, seconds_taken=ended - story.began, drain_s=drain_s)
+    outage = _outage(timeline)
+    shown = _as_json(
+        plan, timeline, reports, terms, is_good=is_good, seconds_taken=ended - timeline.began, drain_s=drain_s
+    )
     return Findings(
         is_good=is_good,
         headline=_headline(plan, audit, raised),
-        remarks=_remarks(plan, story, audit),
-        tiles=_tiles(story, audit, ended - story.began, drain_s),
-        frame=Frame(_end(story, reports.series), outage),
+        remarks=_remarks(plan, timeline, audit),
+        tiles=_tiles(timeline, audit, ended - timeline.began, drain_s),
+        frame=Frame(_end(timeline, reports.series), outage),
         states={
-            name: [(each["t"] - story.began, each["state"]) for each in _states_of(reports.series, name)]
+            name: [(each["t"] - timeline.began, each["state"]) for each in _states_of(reports.series, name)]
             for name in [entity.name for entity in plan.entities]
         },
-        pings=_pings(story, reports.series),
+        pings=_pings(timeline, reports.series),
         step_s=float(reports.series["step"]),
-        sends=_shifted(story, reports.series, reports.series["sends"]),
-        depths=_shifted(story, reports.series, {"depth": reports.series["backlog_depth"]})["depth"],
-        moments=[Moment(at, "syphon") for at in _times(story, "syphon", "drains")],
+        sends=_shifted(timeline, reports.series, reports.series["sends"]),
+        depths=_shifted(timeline, reports.series, {"depth": reports.series["backlog_depth"]})["depth"],
+        moments=[Moment(at, "syphon") for at in _times(timeline, "syphon", "drains")],
         delays=[
-            Delay(each["t"] - story.began, each["p50"], each["p99"])
+            Delay(each["t"] - timeline.began, each["p50"], each["p99"])
             for each in reports.series["delay"]
             if each["p50"] is not None
         ],
@@ -149,17 +151,17 @@ def reckon(plan: DrillPlan, story: Timeline, reports: Reports, ended: float, dra
         estimate_remark=_estimate_remark(reports.cost, agree=agree),
         audit=[Figure(key, key.replace("_", " "), audit.get(key), text) for key, text in MEANINGS.items()],
         audit_by_entity=_audit_by_entity(audit),
-        availability=_availability(plan, story, reports.availability),
-        timeline=[str(line) for line in story.lines],
+        availability=_availability(plan, timeline, reports.availability),
+        timeline=[str(line) for line in timeline.lines],
         settings=_settings(plan),
         notes=[*audit.get("notes", ()), *reports.cost.get("notes", ())],
-        held=f"{datetime.fromtimestamp(story.began, UTC):%Y-%m-%d %H:%M} UTC · {plan.fault} for {plan.outage_s:g} s",
+        held=f"{datetime.fromtimestamp(timeline.began, UTC):%Y-%m-%d %H:%M} UTC · {plan.fault} for {plan.outage_s:g} s",
         as_json=shown,
     )
 
 
 def _as_json(
-    plan: DrillPlan, story: Timeline, reports: Reports, terms: Sequence[Comparison], *, is_good: bool,
+    plan: DrillPlan, timeline: Timeline, reports: Reports, terms: Sequence[Comparison], *, is_good: bool,
     seconds_taken: float, drain_s: float | None,
 ) -> dict[str, Any]:  # fmt: skip
     audit = reports.audit
@@ -170,12 +172,12 @@ def _as_json(
         "lost_ids": list(audit.get("ids", {}).get("lost", ())),
         "doubled": audit["doubled"],
         "unknown": audit["unknown"],
-        "raised": story.tally.raised,
+        "raised": timeline.tally.raised,
         "seconds": round(seconds_taken, 1),
-        "fail_over_s": _worst(story.diverted_after),
-        "return_s": _worst(story.returned_after),
+        "fail_over_s": _worst(timeline.diverted_after),
+        "return_s": _worst(timeline.returned_after),
         "drain_s": None if drain_s is None else round(drain_s, 1),
-        "longest_wait_s": round(story.longest_wait_s, 3),
+        "longest_wait_s": round(timeline.longest_wait_s, 3),
         "plan": plan.as_json(),
         "audit": dict(audit),
         "availability": dict(reports.availability),
@@ -203,13 +205,13 @@ def _headline(plan: DrillPlan, audit: Mapping[str, Any], raised: int) -> str:
     return f"PASSED: lost 0 of {audit['confirmed']:,} messages"
 
 
-def _remarks(plan: DrillPlan, story: Timeline, audit: Mapping[str, Any]) -> list[str]:
-    assert story.outage is not None
-    began, ended = story.outage
+def _remarks(plan: DrillPlan, timeline: Timeline, audit: Mapping[str, Any]) -> list[str]:
+    assert timeline.outage is not None
+    began, ended = timeline.outage
     away = (ended or began) - began
     found = [
         f"{PRIMARY} {plan.trouble.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
-        f"backlog, {audit['carried_home']:,} came home; {_raised(story.tally.raised)}; doubled {audit['doubled']:,}."
+        f"backlog, {audit['carried_home']:,} came home; {_raised(timeline.tally.raised)}; doubled {audit['doubled']:,}."
     ]
     for finding in ("lost", "unknown"):
         ids = list(audit.get("ids", {}).get(finding, ()))
@@ -223,17 +225,20 @@ def _raised(count: int) -> str:
     return "no send raised to its caller" if not count else f"{count:,} sends raised to their callers"
 
 
-def _tiles(story: Timeline, audit: Mapping[str, Any], taken_s: float, drain_s: float | None) -> list[Tile]:
-    over, back = _worst(story.diverted_after), _worst(story.returned_after)
+def _tiles(timeline: Timeline, audit: Mapping[str, Any], taken_s: float, drain_s: float | None) -> list[Tile]:
+    over, back = _worst(timeline.diverted_after), _worst(timeline.returned_after)
     drained = "-" if drain_s is None else seconds(drain_s)
     return [
         Tile("lost", f"{audit['lost']:,}", "messages lost", is_good=not audit["lost"]),
         Tile("doubled", f"{audit['doubled']:,}", "messages doubled", is_good=not audit["doubled"]),
-        Tile("raised", f"{story.tally.raised:,}", "sends that raised to their callers", is_good=not story.tally.raised),
+        Tile(
+            "raised", f"{timeline.tally.raised:,}", "sends that raised to their callers",
+            is_good=not timeline.tally.raised,
+        ),
         Tile("confirmed", f"{audit['confirmed']:,}", "messages sent and confirmed"),
         Tile("fail-over", _seconds(over), "from the outage until every entity had a message in the backlog"),
         Tile("return", _seconds(back), "from the primary's return until every entity had sent to it"),
-        Tile("drain", drained, f"for the syphon to carry home {story.tally.moved:,} messages"),
+        Tile("drain", drained, f"for the syphon to carry home {timeline.tally.moved:,} messages"),
         Tile("duration", seconds(taken_s), "from start to verdict"),
     ]  # fmt: skip
 
@@ -241,24 +246,24 @@ def _tiles(story: Timeline, audit: Mapping[str, Any], taken_s: float, drain_s: f
 # -- over time
 
 
-def _outage(story: Timeline) -> tuple[float, float] | None:
-    if story.outage is None or story.outage[1] is None:
+def _outage(timeline: Timeline) -> tuple[float, float] | None:
+    if timeline.outage is None or timeline.outage[1] is None:
         return None
-    return story.outage[0] - story.began, story.outage[1] - story.began
+    return timeline.outage[0] - timeline.began, timeline.outage[1] - timeline.began
 
 
-def _end(story: Timeline, series: Mapping[str, Any]) -> float:
+def _end(timeline: Timeline, series: Mapping[str, Any]) -> float:
     """Of the charts: where the last thing happened."""
     lengths = [len(values) for values in (*series["sends"].values(), series["backlog_depth"])]
-    last: float = series["start"] - story.began + max(lengths, default=0) * series["step"]
-    return max([last, *(line.t for line in story.lines if line.kind in ("RETURN", "state"))])
+    last: float = series["start"] - timeline.began + max(lengths, default=0) * series["step"]
+    return max([last, *(line.t for line in timeline.lines if line.kind in ("RETURN", "state"))])
 
 
 def _shifted(
-    story: Timeline, series: Mapping[str, Any], values: Mapping[str, Sequence[float]]
+    timeline: Timeline, series: Mapping[str, Any], values: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
     """From the first event of the ledgers to the drill's beginning: whole steps of nothing in front."""
-    lead = max(0, round((series["start"] - story.began) / series["step"]))
+    lead = max(0, round((series["start"] - timeline.began) / series["step"]))
     return {name: [0.0] * lead + [float(each) for each in known] for name, known in values.items()}
 
 
@@ -267,15 +272,15 @@ def _states_of(series: Mapping[str, Any], entity: str) -> Sequence[Mapping[str, 
     return found
 
 
-def _pings(story: Timeline, series: Mapping[str, Any]) -> dict[str, list[tuple[float, bool]]]:
+def _pings(timeline: Timeline, series: Mapping[str, Any]) -> dict[str, list[tuple[float, bool]]]:
     found: dict[str, list[tuple[float, bool]]] = {}
     for each in series["pings"]:
-        found.setdefault(each["entity"], []).append((each["t"] - story.began, each["outcome"] == "ok"))
+        found.setdefault(each["entity"], []).append((each["t"] - timeline.began, each["outcome"] == "ok"))
     return found
 
 
-def _times(story: Timeline, kind: str, word: str) -> list[float]:
-    return [line.t for line in story.lines if line.kind == kind and word in line.text][:1]
+def _times(timeline: Timeline, kind: str, word: str) -> list[float]:
+    return [line.t for line in timeline.lines if line.kind == kind and word in line.text][:1]
 
 
 # -- cost
@@ -350,7 +355,7 @@ def _cell(value: Any) -> str:
     return "unknown" if value is None else f"{value:,}"
 
 
-def _availability(plan: DrillPlan, story: Timeline, availability: Mapping[str, Any]) -> Table:
+def _availability(plan: DrillPlan, timeline: Timeline, availability: Mapping[str, Any]) -> Table:
     rows = []
     for entity in plan.entities:
         known = availability["entities"].get(entity.name, {})
@@ -361,8 +366,8 @@ def _availability(plan: DrillPlan, story: Timeline, availability: Mapping[str, A
                 _percent(known.get("primary_availability")),
                 _cell(known.get("refused")),
                 _seconds(known.get("outage_s")),
-                _seconds(story.diverted_after.get(entity.name)),
-                _seconds(story.returned_after.get(entity.name)),
+                _seconds(timeline.diverted_after.get(entity.name)),
+                _seconds(timeline.returned_after.get(entity.name)),
             )
         )
     heads = ("entity", "could send", "could send to the primary", "refused to callers", "away from the primary",

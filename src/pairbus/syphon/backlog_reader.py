@@ -239,48 +239,48 @@ class BacklogReader:
         """So many of its messages wait for their locks to end."""
         self._left += count
 
-    def complete(self, parcels: Sequence[PendingTransfer]) -> None:
-        self._settle(parcels, COMPLETE, lambda some: self._by_token(some, "completed"))
+    def complete(self, transfers: Sequence[PendingTransfer]) -> None:
+        self._settle(transfers, COMPLETE, lambda some: self._by_token(some, "completed"))
 
-    def dead_letter(self, parcels: Sequence[PendingTransfer], reason: str, description: str) -> None:
+    def dead_letter(self, transfers: Sequence[PendingTransfer], reason: str, description: str) -> None:
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
         state = Rejected(error=Error(DEAD_LETTER, description, info)).encode()
         words = {"reason": reason, "description": description}
-        self._settle(parcels, state, lambda some: self._by_token(some, "suspended", **words))
+        self._settle(transfers, state, lambda some: self._by_token(some, "suspended", **words))
 
     def _settle(
         self,
-        parcels: Sequence[PendingTransfer],
+        transfers: Sequence[PendingTransfer],
         state: bytes,
         by_token: Callable[[Sequence[PendingTransfer]], Coroutine[Any, Any, None]],
     ) -> None:
         """Each parcel's answer is reported to the engine, once."""
-        for receiver, given in _by_receiver(parcels):
-            if receiver is None or any(parcel.tries for parcel in given):
+        for receiver, given in _by_receiver(transfers):
+            if receiver is None or any(transfer.tries for transfer in given):
                 self.engine.spawn(by_token(given))
                 continue
             try:
-                answer = receiver.settle_nowait([parcel.handle[2] for parcel in given], state)
+                answer = receiver.settle_nowait([transfer.handle[2] for transfer in given], state)
             except (LinkLost, ClientClosed):
                 self.engine.spawn(by_token(given))
                 continue
             answer.add_done_callback(partial(self._answered, given))
 
-    def _answered(self, parcels: Sequence[PendingTransfer], future: asyncio.Future[None]) -> None:
+    def _answered(self, transfers: Sequence[PendingTransfer], future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
         if error is None:
-            self.engine.settled(parcels)
+            self.engine.settled(transfers)
         elif isinstance(error, WireError):
             refused = set(error.delivery_ids)
-            lost = [parcel for parcel in parcels if not refused or parcel.handle[2].delivery_id in refused]
-            self.engine.settled([parcel for parcel in parcels if parcel not in lost] if refused else [])
+            lost = [transfer for transfer in transfers if not refused or transfer.handle[2].delivery_id in refused]
+            self.engine.settled([transfer for transfer in transfers if transfer not in lost] if refused else [])
             self.engine.unsettled(lost, error)
         else:
             raise error
 
-    async def _by_token(self, parcels: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
-        for start in range(0, len(parcels), TOKENS_AT_ONCE):
-            some = parcels[start : start + TOKENS_AT_ONCE]
+    async def _by_token(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
+        for start in range(0, len(transfers), TOKENS_AT_ONCE):
+            some = transfers[start : start + TOKENS_AT_ONCE]
             try:
                 await self._ask(some, disposition, **words)
                 self.engine.settled(some)
@@ -288,21 +288,21 @@ class BacklogReader:
                 if len(some) == 1:
                     self.engine.unsettled(some, error)
                     continue
-                for parcel in some:  # one that is lost must not stand for the others
-                    await self._by_token([parcel], disposition, **words)
+                for transfer in some:  # one that is lost must not stand for the others
+                    await self._by_token([transfer], disposition, **words)
             except WireError as error:
                 self.engine.unsettled(some, error)
 
-    async def _ask(self, parcels: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
-        tokens = [parcel.token for parcel in parcels]
+    async def _ask(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
+        tokens = [transfer.token for transfer in transfers]
         await self.engine.secondary_client.settle_by_token(self.path, tokens, disposition, **words)
 
-    async def release(self, parcels: Sequence[PendingTransfer]) -> None:
+    async def release(self, transfers: Sequence[PendingTransfer]) -> None:
         """Best effort: what can't be released waits for its lock to end."""
-        for receiver, given in _by_receiver(parcels):
+        for receiver, given in _by_receiver(transfers):
             try:
                 if receiver is not None:
-                    await receiver.release([parcel.handle[2] for parcel in given])
+                    await receiver.release([transfer.handle[2] for transfer in given])
                     continue
             except (LinkLost, ClientClosed):
                 pass
@@ -315,15 +315,15 @@ class BacklogReader:
                     _log.info("%s: %d messages wait for their locks to end: %s", self.path, len(given), error)
                     break
 
-    async def renew(self, parcels: Sequence[PendingTransfer]) -> None:
+    async def renew(self, transfers: Sequence[PendingTransfer]) -> None:
         """Those that can't be renewed are asked for again, and end by themselves."""
-        for start in range(0, len(parcels), TOKENS_AT_ONCE):
-            some = parcels[start : start + TOKENS_AT_ONCE]
+        for start in range(0, len(transfers), TOKENS_AT_ONCE):
+            some = transfers[start : start + TOKENS_AT_ONCE]
             try:
-                await self.engine.secondary_client.renew(self.path, [parcel.token for parcel in some])
+                await self.engine.secondary_client.renew(self.path, [transfer.token for transfer in some])
             except LockLost:
-                for parcel in some if len(some) > 1 else ():
-                    await self.renew([parcel])
+                for transfer in some if len(some) > 1 else ():
+                    await self.renew([transfer])
             except WireError as error:
                 _log.info("%s: %d locks were not renewed: %s", self.path, len(some), error)
             else:
@@ -333,11 +333,11 @@ class BacklogReader:
         await self._close()
 
 
-def _by_receiver(parcels: Sequence[PendingTransfer]) -> list[tuple[Receiver | None, list[PendingTransfer]]]:
+def _by_receiver(transfers: Sequence[PendingTransfer]) -> list[tuple[Receiver | None, list[PendingTransfer]]]:
     found: dict[Receiver | None, list[PendingTransfer]] = {}
-    for parcel in parcels:
-        receiver: Receiver | None = parcel.handle[1]
+    for transfer in transfers:
+        receiver: Receiver | None = transfer.handle[1]
         if receiver is not None and (receiver.closed or not receiver.is_open):
             receiver = None
-        found.setdefault(receiver, []).append(parcel)
+        found.setdefault(receiver, []).append(transfer)
     return list(found.items())

@@ -41,12 +41,12 @@ class Engine(Protocol):
     """What a lane asks of the engine that it belongs to: the in-process one, or a Spark task's."""
 
     loop: asyncio.AbstractEventLoop
-    underway: TransferState
+    transfer_state: TransferState
     primary_client: WireClient
 
     def carry_out(self, commands: Iterable[Command]) -> None: ...
-    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None: ...
-    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None: ...
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None: ...
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None: ...
     def unsendable(self, path: str, error: WireError) -> None: ...
     def access_granted(self, which: Which) -> None: ...
     def access_refused(self, which: Which, error: WireError) -> None: ...
@@ -92,7 +92,7 @@ class DestinationSender:
         self._task = None
         if not task.cancelled():
             task.result()
-            if not self.under_way and self.engine.underway.waiting(self.path):
+            if not self.under_way and self.engine.transfer_state.waiting(self.path):
                 self.wake()
             else:
                 self._idle = self.engine.loop.call_later(IDLE_S, self._idled)
@@ -104,7 +104,7 @@ class DestinationSender:
 
     async def _run(self) -> None:
         """Sends what there is room for; the rest goes when an answer has made room."""
-        engine, underway = self.engine, self.engine.underway
+        engine, transfer_state = self.engine, self.engine.transfer_state
         try:
             sender = await self._open()
         except WireError as error:
@@ -112,7 +112,7 @@ class DestinationSender:
             engine.unsendable(self.path, error)
             return
         while sender.room >= PARTS_MAX and self.under_way < UNDER_WAY_MAX:
-            send, commands = underway.send(self.path, engine.loop.time(), GROUP_MAX, GROUP_BYTES_MAX)
+            send, commands = transfer_state.send(self.path, engine.loop.time(), GROUP_MAX, GROUP_BYTES_MAX)
             engine.carry_out(commands)
             if send is None:
                 return
@@ -131,32 +131,32 @@ class DestinationSender:
         return self._sender
 
     def _put(self, sender: Sender, send: Send) -> None:
-        parcels = send.parcels
+        transfers = send.transfers
         try:
-            if len(parcels) == 1:
-                self._expect(sender.send_nowait(parcels[0].payload), parcels)
+            if len(transfers) == 1:
+                self._expect(sender.send_nowait(transfers[0].payload), transfers)
                 return
-            for part, confirm in sender.send_batch_nowait([parcel.payload for parcel in parcels]):
-                self._expect(confirm, parcels[part.start : part.stop])
+            for part, confirm in sender.send_batch_nowait([transfer.payload for transfer in transfers]):
+                self._expect(confirm, transfers[part.start : part.stop])
         except WireError as error:  # nothing was sent
-            self.engine.not_confirmed(parcels, error)
+            self.engine.not_confirmed(transfers, error)
 
-    def _expect(self, confirm: asyncio.Future[None], parcels: Sequence[PendingTransfer]) -> None:
-        self.under_way += len(parcels)
-        confirm.add_done_callback(lambda future: self._answered(future, parcels))
+    def _expect(self, confirm: asyncio.Future[None], transfers: Sequence[PendingTransfer]) -> None:
+        self.under_way += len(transfers)
+        confirm.add_done_callback(lambda future: self._answered(future, transfers))
 
-    def _answered(self, confirm: asyncio.Future[None], parcels: Sequence[PendingTransfer]) -> None:
-        self.under_way -= len(parcels)
+    def _answered(self, confirm: asyncio.Future[None], transfers: Sequence[PendingTransfer]) -> None:
+        self.under_way -= len(transfers)
         error = None if confirm.cancelled() else confirm.exception()
         if error is None:
-            self._moved.count(len(parcels), self.engine.loop.time())
-            self.engine.confirmed(parcels)
+            self._moved.count(len(transfers), self.engine.loop.time())
+            self.engine.confirmed(transfers)
         elif isinstance(error, WireError):
             self._failed(error)
-            self.engine.not_confirmed(parcels, error)
+            self.engine.not_confirmed(transfers, error)
         else:
             raise error
-        if self.engine.underway.waiting(self.path):
+        if self.engine.transfer_state.waiting(self.path):
             self.wake()
 
     def _failed(self, error: WireError) -> None:

@@ -124,7 +124,7 @@ class SyphonEngine:
         self.drain = drain
         self.count_backlog_time = count_backlog_time
         self.wall = wall
-        self.underway = TransferState(Destinations(halted_until), buries=not dead_letters)
+        self.transfer_state = TransferState(Destinations(halted_until), buries=not dead_letters)
         self.rate = RateLimit(max_rate)
         self.loop: asyncio.AbstractEventLoop
         self.primary_client: WireClient
@@ -184,7 +184,7 @@ class SyphonEngine:
         if self.drain:
             self.spawn(self._keep_judging())
         elif self._lister is not None:
-            self.progress.waiting_for = self._lister.roster.waiting_for
+            self.progress.waiting_for = self._lister.discovery.waiting_for
             self.spawn(self._lister.keep_listing(self._take_in))
 
     def _read_from(self, sources: Sequence[BacklogReader]) -> None:
@@ -224,9 +224,9 @@ class SyphonEngine:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self.carry_out(self.underway.stop())
-        await self._wait_until(lambda: not self.underway.in_hand, STOP_S)
-        self.carry_out(self.underway.give_up())
+        self.carry_out(self.transfer_state.stop())
+        await self._wait_until(lambda: not self.transfer_state.in_hand, STOP_S)
+        self.carry_out(self.transfer_state.give_up())
         await self._wait_until(lambda: not any(task.get_name() == "release" for task in self._tasks), RELEASE_S)
         for timer in (self._tick, self._flush, *self._closers):
             if timer is not None:
@@ -275,10 +275,10 @@ class SyphonEngine:
             wait_s = self.rate.wait_s(self.loop.time())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            elif self.underway.in_hand >= ROOM or self.underway.in_hand_bytes >= ROOM_BYTES:
+            elif self.transfer_state.in_hand >= ROOM or self.transfer_state.in_hand_bytes >= ROOM_BYTES:
                 self._room.clear()
                 await self._room.wait()
-            elif self.underway.is_crowded(self.loop.time()):
+            elif self.transfer_state.is_crowded(self.loop.time()):
                 await asyncio.sleep(CROWDED_S)
             else:
                 return
@@ -375,35 +375,35 @@ class SyphonEngine:
         """True where anything of it could be sent."""
         if self._ledger is not None:
             # every delivery is billed, whatever becomes of it (P51)
-            parcels = [each.parcel if isinstance(each, Rejection) else each for each in arrivals]
-            self._record("receive", self.secondary.label, None, parcels, "ok")
-        commands, wanted = self.underway.received(arrivals, now)
-        left = sum(len(command.parcels) for command in commands if isinstance(command, Leave))
+            transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]
+            self._record("receive", self.secondary.label, None, transfers, "ok")
+        commands, wanted = self.transfer_state.received(arrivals, now)
+        left = sum(len(command.transfers) for command in commands if isinstance(command, Leave))
         self.rate.received(len(arrivals) - left, now)
         self.carry_out(commands)
         for path in wanted:
             self._lane(path).wake()
-        if self._tick is None and self.underway.deadline is not None:
-            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+        if self._tick is None and self.transfer_state.deadline is not None:
+            self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
         return bool(wanted)
 
     def can_take(self, path: str) -> bool:
-        return self.underway.destinations.obstacle(path, self.loop.time()) is None
+        return self.transfer_state.destinations.obstacle(path, self.loop.time()) is None
 
     def next_trial_s(self) -> float:
         """How long until a destination that is away may be tried."""
         now = self.loop.time()
-        ends = [trouble.until for _, trouble in self.underway.destinations.troubled()]
+        ends = [trouble.until for _, trouble in self.transfer_state.destinations.troubled()]
         return max(0.05, min(ends, default=now + backlog_reader.SCOUT_S) - now)
 
     def _ticked(self) -> None:
         self._tick = None
         now = self.loop.time()
-        self.carry_out(self.underway.tick(now))
+        self.carry_out(self.transfer_state.tick(now))
         if not self.drain and self._gate.is_set():  # a drain asks for them when it has looked at what remains
-            self.carry_out(self.underway.revive(now))
-        if self.underway.deadline is not None:
-            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+            self.carry_out(self.transfer_state.revive(now))
+        if self.transfer_state.deadline is not None:
+            self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
 
     # -- to the primary
 
@@ -432,25 +432,25 @@ class SyphonEngine:
         self._isolated -= 1
         await client.close()
 
-    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None:
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
         now = self.loop.time()
-        path, size = parcels[0].path, sum(parcel.size for parcel in parcels)
-        self.rate.moved(len(parcels), now)
-        self.progress.moved(path, len(parcels), size, now)
+        path, size = transfers[0].path, sum(transfer.size for transfer in transfers)
+        self.rate.moved(len(transfers), now)
+        self.progress.moved(path, len(transfers), size, now)
         if self._ledger is not None:
-            self._record("move", self.primary.label, path, parcels, "ok")
-        self.carry_out(self.underway.confirmed(parcels))
+            self._record("move", self.primary.label, path, transfers, "ok")
+        self.carry_out(self.transfer_state.confirmed(transfers))
 
-    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
         now = self.loop.time()
         if self._ledger is not None:
-            self._record("move", self.primary.label, parcels[0].path, parcels, error.condition)
-        self._look_into(parcels[0].path, error)
-        self.carry_out(self.underway.failed(parcels, error, now))
+            self._record("move", self.primary.label, transfers[0].path, transfers, error.condition)
+        self._look_into(transfers[0].path, error)
+        self.carry_out(self.transfer_state.failed(transfers, error, now))
 
     def unsendable(self, path: str, error: WireError) -> None:
         self._look_into(path, error)
-        self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
+        self.carry_out(self.transfer_state.unsendable(path, error, self.loop.time()))
 
     def _look_into(self, path: str, error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
@@ -468,43 +468,43 @@ class SyphonEngine:
     def carry_out(self, commands: Iterable[Command]) -> None:
         for command in commands:
             match command:
-                case Complete(queue, parcels):
-                    self._sources[queue].complete(parcels)
-                case DeadLetter(queue, parcels, reason, description):
-                    self._sources[queue].dead_letter(parcels, reason, description)
+                case Complete(queue, transfers):
+                    self._sources[queue].complete(transfers)
+                case DeadLetter(queue, transfers, reason, description):
+                    self._sources[queue].dead_letter(transfers, reason, description)
                 case Leave():
                     self._leave(command)
-                case Release(queue, parcels):
-                    self.spawn(self._sources[queue].release(parcels), "release")
-                case Renew(queue, parcels):
-                    self.spawn(self._sources[queue].renew(parcels))
+                case Release(queue, transfers):
+                    self.spawn(self._sources[queue].release(transfers), "release")
+                case Renew(queue, transfers):
+                    self.spawn(self._sources[queue].renew(transfers))
 
     def _leave(self, command: Leave) -> None:
-        path, parcels, trouble = command
-        self.progress.left(path, len(parcels))
-        for parcel in parcels:
-            self._sources[parcel.queue].left(1)
+        path, transfers, trouble = command
+        self.progress.left(path, len(transfers))
+        for transfer in transfers:
+            self._sources[transfer.queue].left(1)
         if trouble.verdict is RefusalVerdict.REFUSED and len(self._refused) < LEFT_MAX:
-            self._refused.update((parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels)
-        for parcel in parcels:
-            parcel.handle[2].payload = b""  # there may be very many of them, for a minute
+            self._refused.update((transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers)
+        for transfer in transfers:
+            transfer.handle[2].payload = b""  # there may be very many of them, for a minute
         self._look_if_quiet()
 
-    def settled(self, parcels: Sequence[PendingTransfer]) -> None:
-        buried = [parcel for parcel in parcels if parcel.reason is not None]
-        for parcel in buried:
-            self.progress.dead_lettered(parcel.path, 1)
+    def settled(self, transfers: Sequence[PendingTransfer]) -> None:
+        buried = [transfer for transfer in transfers if transfer.reason is not None]
+        for transfer in buried:
+            self.progress.dead_lettered(transfer.path, 1)
         if buried and self._ledger is not None:
             self._record("dead-letter", self.secondary.label, None, buried, "ok")
-        self.underway.settled(parcels)
+        self.transfer_state.settled(transfers)
         self._room.set()
         self._look_if_quiet()
 
-    def unsettled(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
-        if not parcels:
+    def unsettled(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
+        if not transfers:
             return
         lost = isinstance(error, LockLost)
-        commands = self.underway.unsettled(parcels, self.loop.time(), lock_lost=lost)
+        commands = self.transfer_state.unsettled(transfers, self.loop.time(), lock_lost=lost)
         if commands:
             # by token, and not at once: whatever took the link away takes its time
             self.spawn(self._after(0.5, commands))
@@ -515,8 +515,8 @@ class SyphonEngine:
         await asyncio.sleep(seconds)
         self.carry_out(commands)
 
-    def renewed(self, parcels: Sequence[PendingTransfer]) -> None:
-        self.underway.renewed(parcels, self.loop.time())
+    def renewed(self, transfers: Sequence[PendingTransfer]) -> None:
+        self.transfer_state.renewed(transfers, self.loop.time())
 
     # -- draining
 
@@ -526,7 +526,7 @@ class SyphonEngine:
         await asyncio.shield(self._round)
 
     def _look_if_quiet(self) -> None:
-        if self.drain and not self.underway.in_hand and all(source.is_empty for source in self.sources):
+        if self.drain and not self.transfer_state.in_hand and all(source.is_empty for source in self.sources):
             self._quiet.set()
 
     async def _keep_judging(self) -> None:
@@ -545,16 +545,16 @@ class SyphonEngine:
             failures = 0
             now = self.loop.time()
             self.progress.counted(len(seen))
-            verdict = draining.judge(seen, self.underway.destinations, now, self._refused)
+            verdict = draining.judge(seen, self.transfer_state.destinations, now, self._refused)
             if isinstance(verdict, draining.Finished):
                 self._unavailable = verdict.remaining
                 self._end(None)
                 return
-            for path in self.underway.left_paths():
-                if self.underway.destinations.trouble(path) is None:
-                    self.carry_out(self.underway.retry(path, LEFT_MAX))
+            for path in self.transfer_state.left_paths():
+                if self.transfer_state.destinations.trouble(path) is None:
+                    self.carry_out(self.transfer_state.retry(path, LEFT_MAX))
             for path in verdict.paths:
-                self.carry_out(self.underway.retry(path, 1))
+                self.carry_out(self.transfer_state.retry(path, 1))
             if not verdict.paths:
                 await asyncio.sleep(max(0.05, verdict.at - now))
             for source in self.sources:
@@ -572,24 +572,26 @@ class SyphonEngine:
 
     def report(self) -> Report:
         now = self.loop.time() if hasattr(self, "loop") else 0.0
-        return self.progress.report(now, self.underway.destinations.troubled())
+        return self.progress.report(now, self.transfer_state.destinations.troubled())
 
-    def _record(self, kind: str, ns: str, entity: str | None, parcels: Sequence[PendingTransfer], outcome: str) -> None:
+    def _record(
+        self, kind: str, ns: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str
+    ) -> None:
         ledger = self._ledger
         assert ledger is not None
         t, now = self.wall(), self.loop.time()
-        for parcel in parcels:
-            source = self._sources[parcel.queue]
+        for transfer in transfers:
+            source = self._sources[transfer.queue]
             ledger.event(
                 kind,
                 t,
                 ns,
                 entity or source.path,
-                mid=message_id_of(parcel.handle[2].payload),
-                seq=parcel.key[1],
-                size=len(parcel.handle[2].payload) if kind == "receive" else parcel.size,
+                mid=message_id_of(transfer.handle[2].payload),
+                seq=transfer.key[1],
+                size=len(transfer.handle[2].payload) if kind == "receive" else transfer.size,
                 outcome=outcome,
-                ms=(now - parcel.since) * 1000,
+                ms=(now - transfer.since) * 1000,
                 cause="syphon",
                 queue=source.index,
             )

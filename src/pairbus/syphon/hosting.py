@@ -107,7 +107,7 @@ class HostedSyphon:
         self._halts = halts
         self._ledger = ledger
         self._engine_options = engine_options
-        self._partnership = PairLifecycle(primary.label, secondary.label, fault_partner=fault_partner)
+        self._lifecycle = PairLifecycle(primary.label, secondary.label, fault_partner=fault_partner)
         self._loop: asyncio.AbstractEventLoop
         self._engine: Any = None
         self._runner: asyncio.Task[None] | None = None
@@ -156,7 +156,7 @@ class HostedSyphon:
             self._loop.call_soon_threadsafe(self._closed, which)
 
     def _closed(self, which: Which) -> None:
-        self._partnership.closed(which, self._loop.time())
+        self._lifecycle.closed(which, self._loop.time())
         self._attend()
 
     # -- the engine
@@ -230,22 +230,22 @@ class HostedSyphon:
 
     def _access(self, which: Which, error: WireError | None) -> None:
         if error is None:
-            self._partnership.granted(which)
+            self._lifecycle.granted(which)
         else:
-            self._partnership.refused(which, str(error), self._loop.time())
+            self._lifecycle.refused(which, str(error), self._loop.time())
         self._attend()
 
     def _attend(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._partnership.deadline
+        deadline = self._lifecycle.deadline
         if deadline is not None and not self._is_stopped:
             self._timer = self._loop.call_at(deadline, self._ticked)
 
     def _ticked(self) -> None:
         self._timer = None
-        for command in self._partnership.tick(self._loop.time()):
+        for command in self._lifecycle.tick(self._loop.time()):
             match command:
                 case Fault(which, text):
                     error = ClientFaultedError(text)

@@ -34,25 +34,25 @@ class Lister:
     """Says which queues are new, until it is cancelled or all that are wanted are known. A listing that fails is no
     reason to stop: the known queues go on."""
 
-    def __init__(self, roster: QueueDiscovery, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
-        self.roster = roster
+    def __init__(self, discovery: QueueDiscovery, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
+        self.discovery = discovery
         self._find = find
 
     def __repr__(self) -> str:
-        return f"<Lister {self.roster!r}>"
+        return f"<Lister {self.discovery!r}>"
 
     async def keep_listing(self, take_in: Callable[[list[Listed]], None]) -> None:
-        if (greeting := self.roster.greeting()) is not None:
+        if (greeting := self.discovery.greeting()) is not None:
             _log.warning("%s", greeting)
-        while (pause_s := self.roster.pause_s) is not None:
+        while (pause_s := self.discovery.pause_s) is not None:
             await asyncio.sleep(pause_s)
             try:
                 found = await self._find()
             except Exception as error:
-                line = self.roster.failed(str(error) if isinstance(error, ListingFailed) else reason(error))
+                line = self.discovery.failed(str(error) if isinstance(error, ListingFailed) else reason(error))
                 lines = [] if line is None else [line]
             else:
-                queues, lines = self.roster.listed(found)
+                queues, lines = self.discovery.listed(found)
                 if queues:
                     take_in(queues)
             for line in lines:

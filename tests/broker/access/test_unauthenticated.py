@@ -122,7 +122,7 @@ async def test_before_a_token_there_are_few_links(served: tuple[Broker, ManualCl
         links = [attach(handle, "$cbs", receives=False) for handle in range(unauthenticated.LINKS_MAX + 1)]
         client.writer.write(opened() + begun() + b"".join(links))
         assert (await client.until_closed()).startswith(f"{LIMIT}: A connection that has put no token may ask for 8")
-    await until(lambda: not broker.strangers.held_bytes)
+    await until(lambda: not broker.unauthenticated.held_bytes)
 
 
 async def test_before_a_token_there_are_few_sessions(served: tuple[Broker, ManualClock]) -> None:
@@ -139,7 +139,7 @@ async def test_with_a_token_there_may_be_many_links_in_one_breath(served: tuple[
         links = [attach(handle, "$cbs", receives=False) for handle in range(2, 100)]
         await wire.send(let_in(target_of(broker)) + b"".join(links))
         await until(lambda: any(len(each.links()) == 100 for each in host.connections))
-        assert broker.strangers.held_bytes == 0
+        assert broker.unauthenticated.held_bytes == 0
 
 
 @pytest.mark.parametrize("what", ["name", "address", "other address", "properties"])
@@ -170,15 +170,15 @@ async def test_half_a_frame_and_answers_that_nobody_reads_are_counted(served: tu
     broker, _ = served
     async with peer(broker) as client:
         client.writer.write(opened() + (60_000).to_bytes(4, "big") + b"\x02\x00\x00\x00" + b"x" * 50_000)
-        await until(lambda: broker.strangers.held_bytes > 50_000)
-    await until(lambda: broker.strangers.held_bytes == 0)
+        await until(lambda: broker.unauthenticated.held_bytes > 50_000)
+    await until(lambda: broker.unauthenticated.held_bytes == 0)
     async with peer(broker) as client:
         # answers to requests wait for credit that never comes
         links = attach(0, "$cbs", receives=False) + attach(1, "$cbs", receives=True)
         client.writer.write(opened() + begun() + links)
         for number in range(50):
             client.writer.write(transfer(0, number, put_token("no token"), settled=True))
-        await until(lambda: broker.strangers.held_bytes > CONNECTION_BYTES)
+        await until(lambda: broker.unauthenticated.held_bytes > CONNECTION_BYTES)
 
 
 async def test_the_newest_is_refused_when_all_together_hold_too_much(
@@ -191,20 +191,20 @@ async def test_the_newest_is_refused_when_all_together_hold_too_much(
         first = [await stack.enter_async_context(peer(broker)) for _ in range(3)]
         for client in first:
             client.writer.write(opened())
-        await until(lambda: len(broker.strangers) == 3)
+        await until(lambda: len(broker.unauthenticated) == 3)
         newest = await stack.enter_async_context(peer(broker))
         newest.writer.write(opened())
         with contextlib.suppress(AssertionError, ConnectionError):  # it hangs up before it has heard anything
             await newest.until_closed()
-        assert len(broker.strangers) == 3
+        assert len(broker.unauthenticated) == 3
         # who shows a token makes room for the next
         first[0].writer.write(let_in(target_of(broker))[len(opened()) :])
-        await until(lambda: len(broker.strangers) == 2)
+        await until(lambda: len(broker.unauthenticated) == 2)
         another = await stack.enter_async_context(peer(broker))
         another.writer.write(opened())
-        await until(lambda: len(broker.strangers) == 3)
+        await until(lambda: len(broker.unauthenticated) == 3)
         assert len(host.connections) == 4
-    await until(lambda: broker.strangers.held_bytes == 0)
+    await until(lambda: broker.unauthenticated.held_bytes == 0)
 
 
 async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_not(
@@ -219,7 +219,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         known.writer.write(let_in(target_of(broker)))
         login = SaslInit(mechanism=Symbol("PLAIN"), initial_response=f"\0{parsed.key_name}\0{parsed.key}".encode())
         plain.writer.write(SASL_HEADER + frame(login.encode(), kind=1))
-        await until(lambda: len(host.connections) == 3 and len(broker.strangers) == 1)
+        await until(lambda: len(host.connections) == 3 and len(broker.unauthenticated) == 1)
         clock.set(clock() - 3600)
         for connection in list(host.connections):
             connection.expire_claims(clock())  # as every second: the clock was set back, the minute begins anew
@@ -231,7 +231,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         clock.advance(1)
         assert "No token was put" in await stranger.until_closed()
         await until(lambda: len(host.connections) == 2)
-        assert broker.strangers.held_bytes == 0
+        assert broker.unauthenticated.held_bytes == 0
         assert "pairbus_tokenless_bytes 0" in broker.metrics.exposition("contoso")
 
 

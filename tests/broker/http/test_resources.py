@@ -70,15 +70,15 @@ def test_a_topics_counts(namespace):
 
 
 @pytest.mark.parametrize(
-    ("shelf", "place", "said"),
+    ("resource_kind", "place", "said"),
     [
         (Subscriptions, ResourcePath("absent", "s"), "The topic 'absent' does not exist"),
         (Rules, ResourcePath("absent", "s", "r"), "The topic 'absent' does not exist"),
         (Rules, ResourcePath("news", "absent", "r"), "The subscription 'absent' does not exist"),
     ],
 )
-def test_what_a_path_leads_through_must_be_there(namespace, shelf, place, said):
+def test_what_a_path_leads_through_must_be_there(namespace, resource_kind, place, said):
     with pytest.raises(Missing, match=said):
-        shelf(namespace).all(place)
+        resource_kind(namespace).all(place)
     with pytest.raises(Missing, match=said):
-        shelf(namespace).describe(place, {}, 1.0)
+        resource_kind(namespace).describe(place, {}, 1.0)

@@ -20,11 +20,11 @@ async def echo(request: Request) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def server(handler=echo, limits=HttpLimits(), strangers=None, **options):  # noqa: B008
+async def server(handler=echo, limits=HttpLimits(), unauthenticated=None, **options):  # noqa: B008
     made = []
 
     def factory():
-        made.append(HttpProtocol(handler, limits, lambda: 1_700_000_000.0, strangers))
+        made.append(HttpProtocol(handler, limits, lambda: 1_700_000_000.0, unauthenticated))
         return made[-1]
 
     listening = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0, **options)
@@ -417,26 +417,26 @@ async def test_over_tls(tmp_path):
 
 async def test_all_requests_that_are_not_answered_yet_share_one_budget():
     """Whose they are is known when they are whole: thousands of half bodies would take gigabytes."""
-    strangers = UnauthenticatedQuota()
+    unauthenticated = UnauthenticatedQuota()
     half = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 999_999
-    async with server(strangers=strangers) as (port, made), contextlib.AsyncExitStack() as stack:
+    async with server(unauthenticated=unauthenticated) as (port, made), contextlib.AsyncExitStack() as stack:
         refused = []
         while not refused:
             reader, writer = await stack.enter_async_context(client(port))
             writer.write(half)
             await writer.drain()
-            before = strangers.held_bytes
-            while strangers.held_bytes < before + 999_999 and not refused:  # until it has come, or was refused
+            before = unauthenticated.held_bytes
+            while unauthenticated.held_bytes < before + 999_999 and not refused:  # until it has come, or was refused
                 await asyncio.sleep(0)
                 refused = [protocol for protocol in made if protocol._draining]
-            assert strangers.held_bytes <= TOTAL_BYTES_MAX
+            assert unauthenticated.held_bytes <= TOTAL_BYTES_MAX
         assert 40 <= len(made) <= 51
         status, _, body = await answer(reader)
         assert (status, b"together" in body) == (503, True)
         await stack.aclose()
         async with client(port) as (reader, writer):
-            while strangers.held_bytes >= 999_999:
+            while unauthenticated.held_bytes >= 999_999:
                 await asyncio.sleep(0)
             writer.write(half + b"x")
             assert (await answer(reader))[0] == 200
-            assert strangers.held_bytes == 0, "an answered request holds nothing"
+            assert unauthenticated.held_bytes == 0, "an answered request holds nothing"

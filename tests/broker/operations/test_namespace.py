@@ -108,7 +108,7 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     assert old.entity.deleted
     assert rig.namespace.resolve("orders") is None
     assert rig.namespace.deadline is None
-    while rig.namespace.upkeep.take_some_apart():
+    while rig.namespace.maintenance.take_some_apart():
         pass
     assert sum(segment.live for segment in rig.journal.segments()) < 20
     with rig.reopened() as again:

@@ -56,7 +56,7 @@ def copies(rig: Rig, *paths: str) -> list[Copy]:
 
 
 def live_bytes(rig: Rig) -> int:
-    while rig.namespace.upkeep.take_some_apart():
+    while rig.namespace.maintenance.take_some_apart():
         pass
     return sum(segment.live for segment in rig.journal.segments())
 
@@ -534,7 +534,7 @@ def test_a_scheduled_message_that_is_copied_while_it_is_published_is_published_o
         rig.create(f"q{rig.journal.last_lsn}")
     topic = rig.namespace.topics["news"]
     rig.now += 10.0
-    task = rig.loop.create_task(rig.journal.compact(rig.namespace.survivors))
+    task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
     rig.namespace.tick(rig.now)
     assert topic.scheduled_count == 1
     while not task.done():

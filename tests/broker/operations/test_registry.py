@@ -58,7 +58,7 @@ def test_a_topic_that_is_copied_while_it_is_deleted_stays_deleted() -> None:
         while len(rig.journal.segments()) < 3:
             rig.create(f"q{rig.journal.last_lsn}")
         answers: list[Refusal | None] = []
-        task = rig.loop.create_task(rig.journal.compact(rig.namespace.survivors))
+        task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
         rig.namespace.delete_topic("news", rig.now, answers.append)
         while not task.done():
             rig.loop.run_until_complete(_nothing())

@@ -271,10 +271,10 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(rig: Rig) 
     rig.answer()
     assert answers == [None]
     assert rig.state("a") is None
-    rig.namespace.upkeep.write_again()
+    rig.namespace.maintenance.write_again()
     rig.run()
     rig.journal._state = "started"
-    rig.namespace.upkeep.write_again()
+    rig.namespace.maintenance.write_again()
     rig.run()
     with rig.reopened() as again:
         assert again.state("a") is None
@@ -291,7 +291,7 @@ def test_deleted_sessions_leave_nothing(rig: Rig) -> None:
     assert isinstance(rig.namespace.accept_session(queue, "b", rig.now), Refusal)
     rig.run()
     assert lost == [lock]
-    while rig.namespace.upkeep.take_some_apart():
+    while rig.namespace.maintenance.take_some_apart():
         pass
     assert sum(segment.live for segment in rig.journal.segments()) < 20
     with rig.reopened() as again:

@@ -45,7 +45,7 @@ def subscription(rig: Rig, name: str = "all") -> Subscription:
 
 
 def live_bytes(rig: Rig) -> int:
-    while rig.namespace.upkeep.take_some_apart():
+    while rig.namespace.maintenance.take_some_apart():
         pass
     return sum(segment.live for segment in rig.journal.segments())
 

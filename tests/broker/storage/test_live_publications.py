@@ -26,7 +26,7 @@ class World:
         self.subscriptions = {id: Subscription(id, 1, description, [RuleDescription()]) for id in (2, 3)}
         self.entities: dict[int, QueueEntity] = {1: topic, **self.subscriptions}
         self.released: list[tuple[int, int]] = []
-        self.survivors = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
+        self.live_records = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
         self.copies: dict[tuple[int, int], Copy] = {}
         account = Account()
         payload = records.pack_batch_head(1, 2)
@@ -53,7 +53,7 @@ class World:
             self.subscriptions[id].active.remove(self.copies[id, number])
 
     def copy(self) -> bytes | None:
-        kept = self.survivors.live(self.record)
+        kept = self.live_records.live(self.record)
         if kept is None:
             return None
         kind, parts = kept
@@ -110,7 +110,7 @@ def test_the_copies_move_together(world: World) -> None:
     payload = world.copy()
     assert payload is not None
     _, publications, _ = read_publish(payload)
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     for (_, number), copy in world.copies.items():
         assert (copy.segment, copy.offset) == (9, 5000 + publications[number - 1].content_offset)
     assert world.released == [(9, records.BATCH_HEAD_BYTES)]
@@ -123,7 +123,7 @@ def test_changes_move_along_unless_there_are_newer_ones(world: World) -> None:
     assert payload is not None
     _, (publication, _), _ = read_publish(payload)
     newer = two.changes = Stored(8, 1, 1)
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert isinstance(one.changes, Stored)
     assert (one.changes.segment, one.changes.offset) == (9, 5000 + publication.copies[0].changes_offset)
     assert two.changes is newer
@@ -132,7 +132,7 @@ def test_changes_move_along_unless_there_are_newer_ones(world: World) -> None:
 def test_what_went_while_the_copy_was_written_is_released_there(world: World) -> None:
     world.copy()
     world.remove((2, 1), (3, 1), (2, 2))
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     nbytes = world.copies[2, 1].shared.nbytes
     assert world.released == [
         (9, records.BATCH_HEAD_BYTES),

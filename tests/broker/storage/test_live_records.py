@@ -23,7 +23,7 @@ class World:
         self.entity = QueueEntity(1, QueueDescription(name="orders"))
         self.entities = {1: self.entity}
         self.released: list[tuple[int, int]] = []
-        self.survivors = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
+        self.live_records = LiveRecords(self.entities, self.read, lambda *each: self.released.append(each))
         self.messages = []
         payload = records.pack_batch_head(1, 3)
         for number in (1, 2, 3):
@@ -41,7 +41,7 @@ class World:
         return b"%d:%d" % (segment, offset)
 
     def copy(self, record: Record | None = None) -> tuple[int, bytes] | None:
-        kept = self.survivors.live(record or self.record)
+        kept = self.live_records.live(record or self.record)
         if kept is None:
             return None
         kind, parts = kept
@@ -73,7 +73,7 @@ def test_what_lives_is_copied_as_it_is_now(world: World) -> None:
         (3, 1.5, inf, 5, records.DEAD, b"@@@@"),
     ]
     assert payload[entries[1].changes_offset :][: entries[1].changes_length] == b"changes"
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     for message, entry in zip((one, three), entries, strict=True):
         assert (message.segment, message.offset) == (9, 5000 + entry.content_offset)
         assert payload[entry.content_offset :][:3] == CONTENT
@@ -86,7 +86,7 @@ def test_a_message_that_dies_before_its_copy_is_written(world: World) -> None:
     assert kept is not None
     (one,) = world.entity.active.draw(1)
     world.entity.active.remove(one)
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert (9, records.ENTRY_HEAD_BYTES + 4 + 3) in world.released
     assert one.segment == 7
 
@@ -107,7 +107,7 @@ def test_what_is_not_yet_confirmed_lives(world: World) -> None:
     assert kept is not None
     assert [entry.sequence_number for entry in records.read_enqueue(kept[1])[1]] == [2, 3]
     world.entity.active.insert(world.messages[1])  # its answer has come: it knows the place that is about to go
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert world.messages[1].segment == 9
 
 
@@ -119,7 +119,7 @@ def test_changes_on_disk_move_along_unless_there_are_new_ones(world: World) -> N
     first = records.read_enqueue(kept[1])[1][0]
     assert kept[1][first.changes_offset :][: first.changes_length] == b"7:1"
     newer = two.changes = Stored(9, 700, 4)
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert isinstance(one.changes, Stored)
     assert (one.changes.segment, one.changes.offset) == (9, 5000 + first.changes_offset)
     assert two.changes is newer
@@ -147,14 +147,14 @@ def test_a_description_takes_the_highest_number_along(world: World) -> None:
     kept = world.copy(record)
     assert kept is not None
     assert records.read_queue(kept[1]).last_sequence == 99
-    world.survivors.moved(record, 9, 40)
+    world.live_records.moved(record, 9, 40)
     assert (world.entity.segment, world.entity.offset) == (9, 40)
     assert world.copy(record) is None
     # one that is on its way is not known here yet, and lives
     newer = records.pack_queue(1, 1, 3, world.entity.description.to_json())
     assert world.copy(Record(3, records.QUEUE, newer, 7, 300)) is not None
     # and its copy, had the entity moved on, is of no use
-    world.survivors.moved(Record(3, records.QUEUE, newer, 7, 300), 9, 90)
+    world.live_records.moved(Record(3, records.QUEUE, newer, 7, 300), 9, 90)
     assert (world.entity.segment, world.entity.offset) == (9, 40)
     assert world.released == [(9, len(newer))]
 
@@ -167,20 +167,20 @@ def test_what_is_deleted_is_dead_and_what_is_being_deleted_is_told(world: World)
     assert world.copy() is None
     payload = records.pack_queue(1, 0, 3, world.entity.description.to_json())
     assert world.copy(Record(2, records.QUEUE, payload, 7, 100)) is None
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert sum(nbytes for _, nbytes in world.released) == len(world.record.payload)
 
 
 def test_meta(world: World) -> None:
-    world.survivors.next_id = 12
+    world.live_records.next_id = 12
     record = Record(1, records.META, records.pack_meta(2), 7, 64)
     assert world.copy(record) is None
-    world.survivors.meta = UNPLACED
+    world.live_records.meta = UNPLACED
     assert world.copy(record) == (records.META, records.pack_meta(12))
-    world.survivors.meta = (7, 64)
+    world.live_records.meta = (7, 64)
     assert world.copy(record) == (records.META, records.pack_meta(12))
-    world.survivors.moved(record, 8, 64)
-    assert world.survivors.meta == (8, 64)
+    world.live_records.moved(record, 8, 64)
+    assert world.live_records.meta == (8, 64)
     assert world.copy(record) is None
 
 
@@ -193,7 +193,7 @@ def test_what_became_active_is_copied_under_its_new_number(world: World) -> None
     kept = world.copy()
     assert kept is not None
     assert [entry[:3] for entry in records.read_enqueue(kept[1])[1]] == [(7, 20.0, 30.0), (2, 1.5, inf), (3, 1.5, inf)]
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert one.segment == 9
     assert len(world.entity.renumbered) == 0
 
@@ -208,7 +208,7 @@ def test_what_becomes_active_while_its_copy_is_written_keeps_its_old_number_ther
     assert records.read_enqueue(kept[1])[1][0].place == records.SCHEDULED
     assert one.state == RECOPIED
     world.entity.activate(one, 7, 20.0, 30.0)
-    world.survivors.moved(world.record, 9, 5000)
+    world.live_records.moved(world.record, 9, 5000)
     assert one.segment == 9
     assert world.entity.find(1) == (world.entity.active, one)
 
@@ -229,18 +229,18 @@ def test_ids_live_until_their_time_is_over(world: World, is_written: bool) -> No
     _, entries, seen = records.read_enqueue(kept[1])
     assert len(entries) == 3
     assert seen == (100.0, KEYS, len(tail))
-    world.survivors.moved(record, 8, 5000)
+    world.live_records.moved(record, 8, 5000)
     # without messages they are a record of their own
     for message in world.entity.active.draw(3):
         world.entity.active.remove(message)
     kept = world.copy(record)
     assert kept == (records.SEEN, records.pack_seen_head(1) + tail)
-    world.survivors.moved(record, 9, 5000)
+    world.live_records.moved(record, 9, 5000)
     assert sighting.segment == 9
     record = Record(51, records.SEEN, kept[1], 9, 5000)
     assert world.copy(record) == kept
     history.refused(sighting, Refusal("a", "b"))  # forgotten before the copy is written
-    world.survivors.moved(record, 10, 0)
+    world.live_records.moved(record, 10, 0)
     assert world.copy(record) is None
     assert world.released[-2:] == [(10, records.ID_BYTES), (10, sighting.nbytes)]
 
@@ -259,8 +259,8 @@ def test_the_state_of_a_session_lives_where_it_is(world: World) -> None:
     session.state = Stored(7, 2000 + len(payload) - 5, 5)
     assert world.copy(record) == (records.SESSION, payload)
     assert not session.recopied
-    world.survivors.moved(record, 9, 300)
+    world.live_records.moved(record, 9, 300)
     assert (session.state.segment, session.state.offset) == (9, 300 + len(payload) - 5)
     assert world.copy(record) is None
-    world.survivors.moved(record, 10, 0)
+    world.live_records.moved(record, 10, 0)
     assert world.released == [(10, len(payload))]

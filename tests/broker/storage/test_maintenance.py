@@ -75,16 +75,16 @@ def test_a_second_record_that_is_refused_is_tried_until_it_is_written(
     rig.answer()
     assert answers == [None]
     assert rig.queue().available + rig.queue().locked == len(bodies) - 1
-    rig.namespace.upkeep.write_again()
+    rig.namespace.maintenance.write_again()
     rig.run()
     rig.journal._state = "started"
     assert rig.queue().available + rig.queue().locked == len(bodies) - 1
-    rig.namespace.upkeep.write_again()
+    rig.namespace.maintenance.write_again()
     rig.run()
     assert answers == [None]
     assert rig.bodies() == (bodies if isinstance(outcome, Abandon) else bodies[1:])
     assert rig.bodies(DEAD) == (bodies[:1] if isinstance(outcome, DeadLetter) else [])
-    assert repr(rig.namespace.upkeep) == "<Upkeep: 0 queues to take apart, 0 records to write again>"
+    assert repr(rig.namespace.maintenance) == "<Upkeep: 0 queues to take apart, 0 records to write again>"
 
 
 def test_a_second_deletion_that_is_refused_is_tried_until_it_is_written(rig: Rig) -> None:
@@ -98,7 +98,7 @@ def test_a_second_deletion_that_is_refused_is_tried_until_it_is_written(rig: Rig
     assert rig.namespace.resolve("orders") is None
     lsn = rig.journal.last_lsn
     rig.journal._state = "started"
-    rig.namespace.upkeep.write_again()
+    rig.namespace.maintenance.write_again()
     rig.run()
     assert answers == [None]
     assert rig.journal.last_lsn == lsn + 1
@@ -138,8 +138,8 @@ def test_what_is_written_and_not_yet_answered_survives_compaction(rig: Rig) -> N
         rig.namespace.send(rig.queue(), [make(body)], rig.now, answers.append)
     rig.turn()  # all written, in several segments, and nobody told
     assert len(rig.journal.segments()) > 2
-    survivors = rig.namespace.survivors
-    task = rig.loop.create_task(rig.journal.compact(survivors))
+    live_records = rig.namespace.live_records
+    task = rig.loop.create_task(rig.journal.compact(live_records))
     for _ in range(20):
         rig.loop.run_until_complete(asyncio.sleep(0))
         rig.turn()
@@ -263,7 +263,7 @@ async def test_maintain_compacts_and_takes_apart_by_itself() -> None:
         rig.settle(rig.tokens(len(bodies) - 1), Complete())
         task = asyncio.ensure_future(rig.namespace.maintain(0.001))
         async with asyncio.timeout(20):
-            while rig.journal.compaction_is_due() or rig.namespace.upkeep._doomed:
+            while rig.journal.compaction_is_due() or rig.namespace.maintenance._doomed:
                 await asyncio.sleep(0)
                 rig.run()
         task.cancel()

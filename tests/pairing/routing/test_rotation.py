@@ -169,7 +169,7 @@ class Spin(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.made = Rotation([0, 1, 2], retry_interval=10.0, choose=max)
-        self.underway: list[Pick] = []
+        self.transfer_state: list[Pick] = []
         self.out: dict[int, float] = {}
         self.trials: set[int] = set()
         self.returned: dict[int, float] = {}
@@ -192,12 +192,12 @@ class Spin(RuleBasedStateMachine):
             self.trials.add(pick.queue)
         else:
             assert pick.queue not in self.out
-        self.underway.append(pick)
+        self.transfer_state.append(pick)
 
-    @precondition(lambda self: self.underway)
+    @precondition(lambda self: self.transfer_state)
     @rule(data=st.data(), how=st.sampled_from(["sent", "failed", "spared"]))
     def answered(self, data: st.DataObject, how: str) -> None:
-        pick = self.underway.pop(data.draw(st.integers(0, len(self.underway) - 1)))
+        pick = self.transfer_state.pop(data.draw(st.integers(0, len(self.transfer_state) - 1)))
         stale = pick.term != self.returned.get(pick.queue, 0)
         commands = []
         if how == "sent":

@@ -27,28 +27,28 @@ class Found:
 def test_a_glob_is_listed_again_at_a_bounded_pace() -> None:
     now = 0.0
     found = Found("a", "b")
-    roster = EntityDiscovery(found, every_s=30, clock=lambda: now)
-    assert roster.names() == ["a", "b"]
+    discovery = EntityDiscovery(found, every_s=30, clock=lambda: now)
+    assert discovery.names() == ["a", "b"]
     found.names.append("c")
     now = 29.0
-    assert [roster.names() for _ in range(100)][-1] == ["a", "b"] and found.asked == 1
+    assert [discovery.names() for _ in range(100)][-1] == ["a", "b"] and found.asked == 1
     now = 30.0
-    assert roster.names(fresh=False) == ["a", "b"]
-    assert roster.names() == ["a", "b", "c"] and found.asked == 2
-    assert repr(roster) == "<Roster 3 entities>"
+    assert discovery.names(fresh=False) == ["a", "b"]
+    assert discovery.names() == ["a", "b", "c"] and found.asked == 2
+    assert repr(discovery) == "<Roster 3 entities>"
 
 
 def test_what_is_gone_stays_and_a_listing_that_fails_changes_nothing() -> None:
     now = 0.0
     found = Found("a", "b")
-    roster = EntityDiscovery(found, every_s=30, clock=lambda: now)
-    roster.names()
+    discovery = EntityDiscovery(found, every_s=30, clock=lambda: now)
+    discovery.names()
     found.names = ["b"]
     now = 31.0
-    assert roster.names() == ["a", "b"]
+    assert discovery.names() == ["a", "b"]
     found.names = []
     now = 62.0
-    assert roster.names() == ["a", "b"] and found.asked == 3
+    assert discovery.names() == ["a", "b"] and found.asked == 3
     with pytest.raises(InvalidOption):
         EntityDiscovery(found).names()
 
@@ -56,10 +56,10 @@ def test_what_is_gone_stays_and_a_listing_that_fails_changes_nothing() -> None:
 def test_plain_names_are_never_listed_again() -> None:
     now = 0.0
     found = Found("a", may_change=False)
-    roster = EntityDiscovery(found, clock=lambda: now)
-    roster.names()
+    discovery = EntityDiscovery(found, clock=lambda: now)
+    discovery.names()
     now = 1e9
-    assert roster.names() == ["a"] and found.asked == 1
+    assert discovery.names() == ["a"] and found.asked == 1
     assert not Entities(Address("x"), ["orders"]).may_change
     assert Entities(Address("x"), ["orders", "bill*"]).may_change
 

@@ -181,17 +181,17 @@ def test_p24_server_busy_at_a_destination_slows_the_source(
     pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
 ) -> None:
     reading = stream()
-    board = ProcessMailbox(tmp_path)
+    mailbox = ProcessMailbox(tmp_path)
     send(pair, "a", 1)
     start = reading.initialOffset()
     end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
     full = end["count"]
-    board.append(MOVES, {"moved": {"orders": 100}, "busy": ["orders"]})
+    mailbox.append(MOVES, {"moved": {"orders": 100}, "busy": ["orders"]})
     rows(reading, start, end)
     send(pair, "a", 1)
     later = wait_for(lambda: (e := reading.latestOffset(end)) != end and e)
     assert later["count"] < full
-    assert [notice for notice in board.news(POLLS) if "epoch" in notice]
+    assert [notice for notice in mailbox.news(POLLS) if "epoch" in notice]
 
 
 def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
@@ -221,7 +221,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
     found = Found()
     make_queue(pair.secondary, "a", "late")
     reading = LockStream(parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {}), found)
-    reading._roster._clock = lambda: now
+    reading._discovery._clock = lambda: now
     try:
         start = reading.initialOffset()
         send(pair, "late", 1)
@@ -259,10 +259,10 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
 ) -> None:
     """Spark would run a batch that fails again and again, and the other queues would wait for it."""
     reading = stream()
-    board = ProcessMailbox(tmp_path)
+    mailbox = ProcessMailbox(tmp_path)
     with admin_of(pair.secondary) as admin:
         admin.create_queue("short-lived")
-        board.append(QUEUES, {"entities": ["short-lived"]})
+        mailbox.append(QUEUES, {"entities": ["short-lived"]})
         start = reading.initialOffset()
         send(pair, "short-lived", 1)
         send(pair, "a", 1)
@@ -274,7 +274,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
     assert reading.latestOffset(end) == end
     assert "short-lived" not in reading._watching().ready()
     told: list[dict[str, Any]] = []
-    wait_for(lambda: told.extend(board.news(POLLS)) or [each for each in told if "error" in each])
+    wait_for(lambda: told.extend(mailbox.news(POLLS)) or [each for each in told if "error" in each])
     assert {(each["entity"], each["condition"]) for each in told if "error" in each} == {
         ("short-lived", "amqp:not-found")
     }

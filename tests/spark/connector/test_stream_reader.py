@@ -68,7 +68,7 @@ def test_an_entity_that_is_made_while_a_stream_runs_is_found(
     options = parse({"connectionString": pair.primary.connection_string, "entity": "late-*"}, {})
     make_queue(pair.primary, "late-1")
     stream = PeekStream(options, Entities(address, ["late-*"]))
-    monkeypatch.setattr(stream._roster, "_clock", lambda: now)
+    monkeypatch.setattr(stream._discovery, "_clock", lambda: now)
     start = stream.initialOffset()
     assert start == {"late-1": 1}
     with admin_of(pair.primary) as admin:

@@ -98,7 +98,7 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
     pair: Pair, make_queue: Callable[..., None], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "orders")
-    board = ProcessMailbox(tmp_path / "board")
+    mailbox = ProcessMailbox(tmp_path / "board")
     (tmp_path / "board").mkdir()
     # the first goes by itself in every task, since it has no session
     rows = [{"amqp": encode_message(properties=Properties(group_id="s"), body=b"x"), "entity": "orders"}] * 3
@@ -107,10 +107,10 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
         def confirmed(self, target: str, messages: Sequence[Outgoing]) -> None:
             super().confirmed(target, messages)
             if len(messages) == 3:
-                board.raise_flag(STOP) if how == "asked" else shutil.rmtree(board.folder)
+                mailbox.raise_flag(STOP) if how == "asked" else shutil.rmtree(mailbox.folder)
 
     monkeypatch.setattr(writer, "AT_ONCE", 3)
-    given = Given(Restoring(pair.primary_address, "orders", board=board.folder))
+    given = Given(Restoring(pair.primary_address, "orders", mailbox=mailbox.folder))
     with pytest.raises(NotSent, match="3 messages to orders were not sent: the restore was stopped"):
         given.write(iter([pa.RecordBatch.from_pylist(rows)] * 2))
     assert len(peeked(pair.primary, "orders")) == 3
@@ -132,7 +132,7 @@ def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
         {"amqp": encode_message(properties=Properties(message_id=f"m{n}"), body=b"x"), "entity": "orders"}
         for n in range(30)
     ]
-    given = PacedWriter(Restoring(pair.primary_address, "orders", board=str(tmp_path)))
+    given = PacedWriter(Restoring(pair.primary_address, "orders", mailbox=str(tmp_path)))
     with fault(pair.data, "throttle", namespace="contoso", entity="orders", rate=50):
         assert given.write(iter([pa.RecordBatch.from_pylist(rows)] * 3)) == Sent(90)
     assert len(peeked(pair.primary, "orders")) == 90
@@ -140,7 +140,7 @@ def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
     assert {notice["to"] for notice in notices} == {"orders"}
     sizes = [len(row["amqp"]) for row in rows]
     assert [sum(notice[name] for notice in notices) for name in ("messages", "bytes")] == [90, 3 * sum(sizes)]
-    elsewhere = PacedWriter(Restoring(pair.primary_address, "orders", board=str(tmp_path / "of another machine")))
+    elsewhere = PacedWriter(Restoring(pair.primary_address, "orders", mailbox=str(tmp_path / "of another machine")))
     assert elsewhere.write(iter([pa.RecordBatch.from_pylist(rows)])) == Sent(30)
     with pytest.raises(NotSent, match="30 messages to nowhere were not confirmed"):
         PacedWriter(Restoring(pair.primary_address, "nowhere")).write(iter([pa.RecordBatch.from_pylist(rows)]))

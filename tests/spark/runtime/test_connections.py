@@ -18,7 +18,7 @@ def test_p51_a_cause_has_a_connection_of_its_own(pair: Pair, make_queue: Callabl
         for _ in range(count):
             connections.sender(address, "caused").send(payload)
     assert connections.client(spark) is not connections.client(moving)
-    rows = pair.primary.observation.meter.rows()
+    rows = pair.primary.recorder.meter.rows()
     assert {key.cause: tally.operations for key, tally in rows if key[:2] == ("caused", "send")} == {
         "spark": 4, "move": 2,
     }  # fmt: skip

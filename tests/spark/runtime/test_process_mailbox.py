@@ -29,12 +29,12 @@ def test_a_line_that_is_not_whole_yet_waits(tmp_path: Path) -> None:
 
 
 def test_flags_are_seen_by_all_and_files_are_the_owners(tmp_path: Path) -> None:
-    board = ProcessMailbox(tmp_path)
-    assert not board.is_raised("stop")
-    board.raise_flag("stop")
-    board.append("moves", {})
+    mailbox = ProcessMailbox(tmp_path)
+    assert not mailbox.is_raised("stop")
+    mailbox.raise_flag("stop")
+    mailbox.append("moves", {})
     assert ProcessMailbox(tmp_path).is_raised("stop")
-    board.lower_flag("stop")
-    board.lower_flag("stop")
+    mailbox.lower_flag("stop")
+    mailbox.lower_flag("stop")
     assert not ProcessMailbox(tmp_path).is_raised("stop")
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())

@@ -41,7 +41,7 @@ def test_p36_the_queues_that_there_are_and_a_lister_for_those_to_come(
     pair: Pair, start: Callable[..., Inner], make_queue: Callable[..., None]
 ) -> None:
     first = start()
-    assert first.queues == [] and first.lister.roster.greeting() is not None, "it waits for the first"
+    assert first.queues == [] and first.lister.discovery.greeting() is not None, "it waits for the first"
     with pytest.raises(InvalidOption, match=r"has no backlog queue of contoso: nothing to drain"):
         start(drain=True)
     make_queue(pair.secondary, path("contoso", 1), path("contoso", 0))

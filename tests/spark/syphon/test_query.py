@@ -277,7 +277,7 @@ def test_a_warm_up_is_one_batch_and_its_end(syphon: SparkSyphon, monkeypatch: py
     class Warming(Query):
         @property
         def isActive(self) -> bool:
-            return not syphon._board.is_raised(STOP)
+            return not syphon._mailbox.is_raised(STOP)
 
         def stop(self) -> None:
             told.append("stopped")
@@ -320,7 +320,7 @@ def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
     """An executor that dies takes with it what it knew; the next attempt at its task tells that there was one."""
     ledger = LedgerWriter(tmp_path, "syphon")
     syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], ledger=ledger)
-    syphon._board.append(MOVES, {**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0, "retried": 2})
+    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0, "retried": 2})
     syphon._hear()
     ledger.close()
     report = syphon.report()
@@ -332,7 +332,7 @@ def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
 def test_p24_the_halts_of_the_application_reach_the_source() -> None:
     halted = {"orders": time.monotonic() + 10.0}
     syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], halted_until=lambda path: halted.get(path, 0.0))
-    syphon._board.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}, "from": 1.0, "until": 2.0})
+    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}, "from": 1.0, "until": 2.0})
     syphon._hear()
     stream = LockStream(parse(syphon.source_options(), {}), lambda: [QUEUE])
     stream._hear(time.monotonic())

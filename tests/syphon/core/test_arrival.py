@@ -37,20 +37,20 @@ def arrived(payload: bytes, **options: Any) -> PendingTransfer | Rejection:
 
 def test_a_message_for_a_queue() -> None:
     payload = delivery()
-    parcel = arrived(payload, handle="handle")
-    assert isinstance(parcel, PendingTransfer)
-    assert (parcel.path, parcel.key, parcel.token) == ("orders", (QUEUE, 42, 1_699_999_000_000), TOKEN)
-    assert (parcel.lock_s, parcel.locked_until, parcel.handle, parcel.alone) == (60.0, 65.0, "handle", False)
+    transfer = arrived(payload, handle="handle")
+    assert isinstance(transfer, PendingTransfer)
+    assert (transfer.path, transfer.key, transfer.token) == ("orders", (QUEUE, 42, 1_699_999_000_000), TOKEN)
+    assert (transfer.lock_s, transfer.locked_until, transfer.handle, transfer.alone) == (60.0, 65.0, "handle", False)
     home = bring_home(payload, now=NOW_UNIX)
-    assert parcel.payload == home.payload  # type: ignore[union-attr]
-    assert parcel.size == len(parcel.payload)
+    assert transfer.payload == home.payload  # type: ignore[union-attr]
+    assert transfer.size == len(transfer.payload)
 
 
 def test_p40_without_a_path() -> None:
     rejection = arrived(delivery({}))
     assert isinstance(rejection, Rejection)
     assert rejection.reason == "MissingPath"
-    assert (rejection.parcel.path, rejection.parcel.key[1]) == ("", 42)
+    assert (rejection.transfer.path, rejection.transfer.key[1]) == ("", 42)
 
 
 def test_p40_an_alias_of_the_wrong_type() -> None:
@@ -64,7 +64,7 @@ def test_p40_what_is_no_message() -> None:
     rejection = arrived(b"\x00\x53")
     assert isinstance(rejection, Rejection)
     assert rejection.reason == "MessageNotReadable"
-    assert rejection.parcel.key == (QUEUE, None, int.from_bytes(TOKEN, "big")), "two of them are not the same"
+    assert rejection.transfer.key == (QUEUE, None, int.from_bytes(TOKEN, "big")), "two of them are not the same"
     assert path_of(b"\x00\x53") == ""
     assert message_id_of(b"\x00\x53") is None
 
@@ -73,16 +73,16 @@ def test_p40_what_is_no_message() -> None:
     ("until_s", "lock_s"), [(60, 60), (5, 5), (0.5, LOCK_S_UNKNOWN), (-3600, LOCK_S_UNKNOWN), (9000, LOCK_S_MAX)]
 )
 def test_clocks_that_differ(until_s: float, lock_s: float) -> None:
-    parcel = arrived(delivery(x_opt_locked_until=Timestamp(int((NOW_UNIX + until_s) * 1000))))
-    assert isinstance(parcel, PendingTransfer)
-    assert parcel.lock_s == pytest.approx(lock_s)
+    transfer = arrived(delivery(x_opt_locked_until=Timestamp(int((NOW_UNIX + until_s) * 1000))))
+    assert isinstance(transfer, PendingTransfer)
+    assert transfer.lock_s == pytest.approx(lock_s)
 
 
 def test_a_broker_that_says_nothing_of_its_own() -> None:
     payload = encode_message(application_properties={"x-ms-path": "orders"}, body=b"")
-    parcel = arrived(payload)
-    assert isinstance(parcel, PendingTransfer)
-    assert (parcel.lock_s, parcel.key[1]) == (LOCK_S_UNKNOWN, None)
+    transfer = arrived(payload)
+    assert isinstance(transfer, PendingTransfer)
+    assert (transfer.lock_s, transfer.key[1]) == (LOCK_S_UNKNOWN, None)
     assert key_of(QUEUE, {"x-opt-sequence-number": Int(3)}, b"") == (QUEUE, 3, None)
 
 
@@ -104,9 +104,9 @@ def test_p28_time_in_the_backlog_counts_where_that_is_wanted() -> None:
 def test_p41_a_replay_takes_off_what_dead_lettering_wrote() -> None:
     marks = {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
     payload = delivery({"x-ms-path": "orders", "colour": "red"} | marks)
-    parcel = arrived(payload, is_replay=True)
-    assert isinstance(parcel, PendingTransfer)
-    assert read_application_properties(parcel.payload, split(parcel.payload)) == {"colour": "red"}
+    transfer = arrived(payload, is_replay=True)
+    assert isinstance(transfer, PendingTransfer)
+    assert read_application_properties(transfer.payload, split(transfer.payload)) == {"colour": "red"}
 
 
 def test_for_the_ledger() -> None:
@@ -117,16 +117,16 @@ def test_for_the_ledger() -> None:
 
 def test_a_message_that_goes_on_as_it_is() -> None:
     payload = delivery({"DeadLetterReason": "my own", "colour": "red"})
-    parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, handle="h")
-    assert isinstance(parcel, PendingTransfer)
-    assert (parcel.path, parcel.key, parcel.lock_s, parcel.handle) == (
+    transfer = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, handle="h")
+    assert isinstance(transfer, PendingTransfer)
+    assert (transfer.path, transfer.key, transfer.lock_s, transfer.handle) == (
         "copies",
         (QUEUE, 42, 1_699_999_000_000),
         60.0,
         "h",
     )
-    assert parcel.payload == sent_anew(payload, is_dead_letter=False) and b"DeadLetterReason" in parcel.payload
-    assert not parcel.alone
+    assert transfer.payload == sent_anew(payload, is_dead_letter=False) and b"DeadLetterReason" in transfer.payload
+    assert not transfer.alone
     dead = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX, is_dead_letter=True)
     assert isinstance(dead, PendingTransfer) and b"DeadLetterReason" not in dead.payload and b"colour" in dead.payload
 
@@ -134,10 +134,10 @@ def test_a_message_that_goes_on_as_it_is() -> None:
 def test_what_names_a_session_or_a_partition_goes_on_alone() -> None:
     session = encode_message(None, None, Properties(message_id="m", group_id="s"), body=b"x")
     for payload in (session, delivery(x_opt_partition_key="p")):
-        parcel = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX)
-        assert isinstance(parcel, PendingTransfer) and parcel.alone
+        transfer = bound_for("copies", QUEUE, payload, TOKEN, now=5.0, now_unix=NOW_UNIX)
+        assert isinstance(transfer, PendingTransfer) and transfer.alone
 
 
 def test_what_can_t_be_read_does_not_go_on() -> None:
     found = bound_for("copies", QUEUE, b"\x00\x53\x70", TOKEN, now=5.0, now_unix=NOW_UNIX)
-    assert isinstance(found, Rejection) and found.reason == "MessageNotReadable" and found.parcel.path == "copies"
+    assert isinstance(found, Rejection) and found.reason == "MessageNotReadable" and found.transfer.path == "copies"

@@ -14,7 +14,7 @@ def queue(number: int | str, messages: int = 0) -> Listed:
     return Listed(path("contoso", number), number, messages, 0)
 
 
-def roster(*known: int, **options: Any) -> QueueDiscovery:
+def discovery(*known: int, **options: Any) -> QueueDiscovery:
     return QueueDiscovery("contoso", "backup", [path("contoso", number) for number in known], **options)
 
 
@@ -33,14 +33,14 @@ def roster(*known: int, **options: Any) -> QueueDiscovery:
     ],
 )  # fmt: skip
 def test_p36_which_queues_are_new(options: Any, known: list[int], found: list[Any], new: list[Any]) -> None:
-    made = roster(*known, **options)
+    made = discovery(*known, **options)
     listed = [queue(each) for each in found]
     assert made.listed(listed).queues == [queue(each) for each in new]
     assert made.listed(listed).queues == [], "they are new once"
 
 
 def test_names_are_compared_without_case() -> None:
-    assert roster(0).listed([Listed(path("CONTOSO", 0), 0, 0, 0)]).queues == []
+    assert discovery(0).listed([Listed(path("CONTOSO", 0), 0, 0, 0)]).queues == []
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_names_are_compared_without_case() -> None:
     ],
 )  # fmt: skip
 def test_when_to_list_again(options: Any, known: list[int], pause_s: float | None) -> None:
-    assert roster(*known, **options).pause_s == pause_s
+    assert discovery(*known, **options).pause_s == pause_s
 
 
 def test_listing_ends_when_all_that_are_wanted_are_known() -> None:
-    made = roster(0, count=2)
+    made = discovery(0, count=2)
     made.listed([queue(0), queue(1)])
     assert made.pause_s is None
 
 
 def test_the_first_queue_is_waited_for_in_words() -> None:
-    made = roster()
+    made = discovery()
     assert made.greeting() == (
         "backup has no backlog queue of contoso yet; waiting for the first to appear (pairbus provision makes them)"
     )
@@ -77,17 +77,17 @@ def test_the_first_queue_is_waited_for_in_words() -> None:
 
 
 def test_many_are_told_in_a_line() -> None:
-    (line,) = roster().listed([queue(number) for number in range(10)]).lines
+    (line,) = discovery().listed([queue(number) for number in range(10)]).lines
     front = "contoso/x-servicebus-transfer/"
     assert line == f"10 new backlog queues: {front}0, {front}1, {front}2 …"
 
 
 @pytest.mark.parametrize(("known", "then"), [([0], "those that are known are read on"), ([], "it is tried again")])
 def test_a_listing_that_fails_is_told_once_until_one_succeeds(known: list[int], then: str) -> None:
-    made = roster(*known)
+    made = discovery(*known)
     told = f"backup: the backlog queues of contoso can't be listed: no Manage right; {then}"
     assert [made.failed("no Manage right"), made.failed("no Manage right"), made.failed("gone")] == [told, None, None]
     assert made.listed([queue(0)] if known else []).lines == ["the backlog queues of contoso can be listed again"]
     assert made.listed([]).lines == []
     assert made.failed("no Manage right") == told
-    assert roster(0, is_blind=True).failed("no Manage right") is None, "it was said at the start"
+    assert discovery(0, is_blind=True).failed("no Manage right") is None, "it was said at the start"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.syphon.core.transfer import TABLE, Input, State
-from tests.syphon.rig import parcel
+from tests.syphon.rig import transfer
 
 #: State → input → where it leads; what is not here changes nothing.
 EXPECTED = {
@@ -43,4 +43,4 @@ def test_nothing_comes_back_from_the_end() -> None:
 
 
 def test_repr() -> None:
-    assert repr(parcel(7)) == "<Parcel 7 of contoso/x-servicebus-transfer/0 to orders: waiting>"
+    assert repr(transfer(7)) == "<Parcel 7 of contoso/x-servicebus-transfer/0 to orders: waiting>"

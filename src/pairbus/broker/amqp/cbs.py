@@ -26,12 +26,12 @@ def _answer(connection: AmqpConnection, request: Request) -> Response:
         return Response(400, "the body of put-token is the token, as a string")
     if not is_sas(request.body):
         # an Entra token can't be verified here: there is nobody to ask
-        host.observation.unauthorized("not a shared access signature")
+        host.recorder.unauthorized("not a shared access signature")
         return Response(401, "only shared access signatures are accepted here", conditions.UNAUTHORIZED_ACCESS)
     try:
         claims = verify(request.body, host.clock(), host.authorization_rules)
     except SasError as error:
-        host.observation.unauthorized(error.reason)
+        host.recorder.unauthorized(error.reason)
         return Response(401, f"InvalidSignature: {error.reason}", conditions.UNAUTHORIZED_ACCESS)
     connection.put_claims(claims)
     return Response(202, "Accepted")

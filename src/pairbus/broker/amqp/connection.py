@@ -132,7 +132,7 @@ class AmqpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BYTES_HIGH)
         self._is_secure = transport.get_extra_info("sslcontext") is not None
         self.host.connections.add(self)
-        self.host.observation.connected()
+        self.host.recorder.connected()
         self._account()
         self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
         if self.host.link_idle_timeout_s is not None:
@@ -183,14 +183,14 @@ class AmqpConnection(asyncio.Protocol):
             return
         size = len(self._unread) + self._engine.held_bytes + self.response_bytes
         size += self._transport.get_write_buffer_size()
-        refusal = self.host.strangers.hold(self, self._is_secure, size)
+        refusal = self.host.unauthenticated.hold(self, self._is_secure, size)
         if refusal is not None:
             self.close(refusal)
 
     def _welcome(self) -> None:
         """It has shown a token: from now on it may take what any client may."""
         self._is_stranger = False
-        self.host.strangers.release(self)
+        self.host.unauthenticated.release(self)
         self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
 
     def _handle_events(self) -> bool:
@@ -236,7 +236,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.host.connections.discard(self)
-        self.host.strangers.release(self)
+        self.host.unauthenticated.release(self)
         self._transport = None
         self.can_write = False
         self._drop_input()
@@ -462,7 +462,7 @@ class AmqpConnection(asyncio.Protocol):
         elif not link.detached:
             link.refuse(error)
             link.name = link.name[:_NAME_CHARS_KEPT]  # until the client has detached too, which it may never do
-        self.host.observation.refused(None, refusal)
+        self.host.recorder.refused(None, refusal)
         self.flush_soon()
 
     def put_behind(self, link: Link, node: Node) -> None:

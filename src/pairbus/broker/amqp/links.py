@@ -150,9 +150,9 @@ class Ingress:
         if payloads is None:
             assert refusal is not None
             size, now = len(event.payload), host.clock()
-            host.observation.not_sent(self.path, size, connection.cause, since, now, refusal)
+            host.recorder.not_sent(self.path, size, connection.cause, since, now, refusal)
         else:
-            host.observation.sent(self.path, payloads, fates, connection.cause, since, refusal)
+            host.recorder.sent(self.path, payloads, fates, connection.cause, since, refusal)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         limit = self.target.message_bytes_max
@@ -163,7 +163,7 @@ class Ingress:
             self.connection.reject(self.link, event.delivery_id, rejected(refusal))
         host = self.connection.host
         now = host.clock()
-        host.observation.not_sent(self.path, event.size, self.connection.cause, now, now, refusal)
+        host.recorder.not_sent(self.path, event.size, self.connection.cause, now, now, refusal)
 
     def closed(self) -> None:
         self.target.entity.links -= 1
@@ -240,7 +240,7 @@ class Egress:
         if self._is_waiting:
             self._is_waiting = False
             host = self.connection.host
-            host.observation.polled(self.path, self.connection.cause, host.clock())
+            host.recorder.polled(self.path, self.connection.cause, host.clock())
 
     def _usual_count(self) -> int:
         """How many messages of the queue's average size are taken at once: they are all in memory then."""
@@ -295,7 +295,7 @@ class Egress:
             namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session)
             return count
         connection = self.connection
-        received, cause = connection.host.observation.received, connection.cause
+        received, cause = connection.host.recorder.received, connection.cause
         link = self.link
         taken = 0
         while taken < count and connection.takes_more:
@@ -325,7 +325,7 @@ class Egress:
         if refusal is not None:
             self.cut(refusal)
             return
-        namespace, observation = self.connection.host.namespace, self.connection.host.observation
+        namespace, recorder = self.connection.host.namespace, self.connection.host.recorder
         now = self.connection.host.clock()
         if messages:
             self._is_waiting = False
@@ -334,7 +334,7 @@ class Egress:
             # one that left while the removal was synced has lost it, as with every receive-and-delete
             if not self._is_closed:
                 self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
-            observation.received(self.path, message, payload, self.connection.cause, now, removed=True)
+            recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
         self.connection.flush_soon()
         self.dispatcher.wake()
 
@@ -397,7 +397,7 @@ class Egress:
         refusal: Refusal | None,
     ) -> None:
         host, cause = self.connection.host, self.connection.cause
-        host.observation.settled(self.path, outcome, entries, cause, since, host.clock(), refusal)
+        host.recorder.settled(self.path, outcome, entries, cause, since, host.clock(), refusal)
         if isinstance(refusal, LocksLost):
             lost = set(refusal.tokens)
             for delivery_id, (token, _, _) in zip(delivery_ids, entries, strict=True):

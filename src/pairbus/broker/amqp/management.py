@@ -120,7 +120,7 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
         connection.flush_soon()
         if is_managing:
             outcome = "ok" if response.status < 400 else response.condition or str(response.status)
-            host.observation.managed(known, outcome, len(payload), connection.cause, now, host.clock())
+            host.recorder.managed(known, outcome, len(payload), connection.cause, now, host.clock())
 
     now = host.clock()
     is_managing, known = False, path
@@ -147,7 +147,7 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
-    host.observation.asked(target.path)
+    host.recorder.asked(target.path)
     arguments = Arguments(request.body)
 
     def run(waits: int = _SETTLING_WAITS) -> None:
@@ -192,7 +192,7 @@ def _peek(call: Call) -> None:
         if messages and size > _RESPONSE_BYTES_MAX:
             break
         messages.append({"message": payload})
-    call.host.observation.peeked(call.queue.path, len(messages))
+    call.host.recorder.peeked(call.queue.path, len(messages))
     if messages:
         call.ok(messages=messages)
     else:
@@ -204,7 +204,7 @@ def _renew(call: Call) -> None:
     if isinstance(renewed, Refusal):
         call.refuse(renewed)
         return
-    call.host.observation.renewed(call.queue.path, len(renewed))
+    call.host.recorder.renewed(call.queue.path, len(renewed))
     call.ok(expirations=Array.of(_TIMESTAMP_CODE, [_timestamp(until) for until in renewed]))
 
 
@@ -226,16 +226,16 @@ def _settle(call: Call) -> None:
     else:
         raise BadArgument(f"disposition-status {status!r} is not one of completed, abandoned, defered, suspended")
     session = call.session()
-    observation = call.host.observation
+    recorder = call.host.recorder
     entries = [
-        (token, message.sequence_number, observation.id_at_hand(message))
+        (token, message.sequence_number, recorder.id_at_hand(message))
         for token in tokens
         if (message := queue.locked_by(token)) is not None
     ]
     cause = call.connection.cause
 
     def done(refusal: Refusal | None) -> None:
-        observation.settled(queue.path, outcome, entries, cause, call.now, call.host.clock(), refusal)
+        recorder.settled(queue.path, outcome, entries, cause, call.now, call.host.clock(), refusal)
         call.done(refusal)
 
     call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
@@ -245,11 +245,11 @@ def _receive_deferred(call: Call) -> None:
     queue = call.queue
     deletes = call.arguments.whole("receiver-settle-mode") == 0
 
-    observation, cause = call.host.observation, call.connection.cause
+    recorder, cause = call.host.recorder, call.connection.cause
 
     def done(messages: list[Message], refusal: Refusal | None) -> None:
         if refusal is not None:
-            observation.not_received(queue.path, cause, call.now, refusal)
+            recorder.not_received(queue.path, cause, call.now, refusal)
             call.refuse(refusal)
             return
         found = []
@@ -259,7 +259,7 @@ def _receive_deferred(call: Call) -> None:
             if message.lock_token is not None:
                 entry["lock-token"] = UUID(bytes_le=message.lock_token)
             found.append(entry)
-            observation.received(queue.path, message, payload, cause, call.now, removed=deletes)
+            recorder.received(queue.path, message, payload, cause, call.now, removed=deletes)
         call.ok(messages=found)
 
     numbers = call.arguments.numbers("sequence-numbers")
@@ -305,7 +305,7 @@ def _schedule(call: Call) -> None:
             call.refuse(refusal)
         elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.observation.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
+        call.host.recorder.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
 
     call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
 

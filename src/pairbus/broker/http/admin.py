@@ -190,17 +190,17 @@ class AdminApi:
         if not folded or folded.startswith("$") or place is None:
             raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
         if place.rule is not None:
-            shelves: tuple[ResourceKind, ...] = (self._rules,)
+            resource_kinds: tuple[ResourceKind, ...] = (self._rules,)
         elif place.subscription is not None:
-            shelves = (self._subscriptions,)
+            resource_kinds = (self._subscriptions,)
         else:
-            shelves = (self._queues, self._topics)
+            resource_kinds = (self._queues, self._topics)
         if not place.name:
-            return {"GET": partial(self._list, shelves[0], place)}
+            return {"GET": partial(self._list, resource_kinds[0], place)}
         return {
-            "GET": partial(self._get, shelves, place),
-            "PUT": partial(self._put, shelves, place),
-            "DELETE": partial(self._delete, shelves, place),
+            "GET": partial(self._get, resource_kinds, place),
+            "PUT": partial(self._put, resource_kinds, place),
+            "DELETE": partial(self._delete, resource_kinds, place),
         }
 
     def _asks_for_entity(self, call: _Call) -> bool:
@@ -237,51 +237,51 @@ class AdminApi:
         )
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
-    async def _list(self, shelf: ResourceKind, place: ResourcePath, call: _Call) -> Response:
+    async def _list(self, resource_kind: ResourceKind, place: ResourcePath, call: _Call) -> Response:
         skip = call.whole("$skip", 0)
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
-        found = shelf.all(place)
+        found = resource_kind.all(place)
         names = sorted(found)
-        entries = [self._entry(call, shelf, place, found[name]) for name in names[skip : skip + top]]
+        entries = [self._entry(call, resource_kind, place, found[name]) for name in names[skip : skip + top]]
         next_url = None
         if top and skip + top < len(names):
             version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
             next_url = f"{call.base}/{quote(call.path, safe='/$')}?$skip={skip + top}&$top={top}{version}"
-        title = shelf.table.feed_title
+        title = resource_kind.table.feed_title
         feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
-    async def _get(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
-        return self._answer(200, call, *_find(shelves, place), place)
+    async def _get(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+        return self._answer(200, call, *_find(resource_kinds, place), place)
 
-    async def _put(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+    async def _put(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
         """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
         only way to take a value away. Without, it creates."""
-        by_table = {shelf.table.tag: shelf for shelf in shelves}
-        kinds = [shelf.table for shelf in shelves]
-        shelf = shelves[0]
+        by_table = {resource_kind.table.tag: resource_kind for resource_kind in resource_kinds}
+        kinds = [resource_kind.table for resource_kind in resource_kinds]
+        resource_kind = resource_kinds[0]
         try:
             kind, fields = atom.read_entry(call.request.body, kinds, call.version)
-            shelf = by_table[kind.tag]
+            resource_kind = by_table[kind.tag]
             old = None
             if "if-match" in call.request.headers:
-                old = shelf.description(_find([shelf], place)[1])
+                old = resource_kind.description(_find([resource_kind], place)[1])
             else:
-                for each in shelves:
+                for each in resource_kinds:
                     if place.name.lower() in each.all(place):
                         raise _Answer(409, 40900, f"The messaging entity '{place.path}' already exists.")
-            new = self._described(shelf, place, fields, old, call)
-            shelf.check(new, old)
+            new = self._described(resource_kind, place, fields, old, call)
+            resource_kind.check(new, old)
         except BadDocument as error:
             raise _Answer(400, 40000, f"{error}.") from None
         except InvalidDescription as error:
-            raise _invalid(error, shelf) from None
-        change = shelf.create if old is None else shelf.update
-        await self._settled(shelf, lambda done: change(place, new, call.now, done))
-        return self._answer(201 if old is None else 200, call, *_find([shelf], place), place)
+            raise _invalid(error, resource_kind) from None
+        change = resource_kind.create if old is None else resource_kind.update
+        await self._settled(resource_kind, lambda done: change(place, new, call.now, done))
+        return self._answer(201 if old is None else 200, call, *_find([resource_kind], place), place)
 
     def _described(
-        self, shelf: ResourceKind, place: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
+        self, resource_kind: ResourceKind, place: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
     ) -> Any:
         """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
         if "authorization_rules" in fields:
@@ -289,10 +289,10 @@ class AdminApi:
             stand = () if old is None else old.authorization_rules
             fields = fields | {"authorization_rules": self._stamped(given, stand, call.now)}
         if old is None:
-            return shelf.describe(place, fields, call.now)
-        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | shelf.table.unknown_to(call.version)
+            return resource_kind.describe(place, fields, call.now)
+        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | resource_kind.table.unknown_to(call.version)
         kept = {name for name in kept if name not in fields and hasattr(old, name)}
-        new = shelf.describe(place, fields | {name: getattr(old, name) for name in kept}, call.now)
+        new = resource_kind.describe(place, fields | {name: getattr(old, name) for name in kept}, call.now)
         return dataclasses.replace(new, name=old.name, created_at=old.created_at)
 
     def _stamped(
@@ -313,13 +313,13 @@ class AdminApi:
             stamped.append(new if new == before else dataclasses.replace(new, modified_at=now))
         return tuple(stamped)
 
-    async def _delete(self, shelves: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
-        shelf, found = _find(shelves, place)
-        description = shelf.description(found)
-        await self._settled(shelf, lambda done: shelf.delete(place, description, call.now, done))
+    async def _delete(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+        resource_kind, found = _find(resource_kinds, place)
+        description = resource_kind.description(found)
+        await self._settled(resource_kind, lambda done: resource_kind.delete(place, description, call.now, done))
         return Response(200)
 
-    async def _settled(self, shelf: ResourceKind, begin: Callable[[Done], object]) -> None:
+    async def _settled(self, resource_kind: ResourceKind, begin: Callable[[Done], object]) -> None:
         """Begin a change and wait for the namespace's word on it."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin(lambda error: None if answer.done() else answer.set_result(error))
@@ -329,24 +329,26 @@ class AdminApi:
         if isinstance(error, Refusal):
             raise _refused(error)
         if isinstance(error, InvalidDescription):
-            raise _invalid(error, shelf)
+            raise _invalid(error, resource_kind)
         log.error("a change of namespace %s failed: %r", self._namespace.name, error)
         raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
 
-    def _entry(self, call: _Call, shelf: ResourceKind, place: ResourcePath, found: Any) -> str:
-        description = shelf.description(found)
+    def _entry(self, call: _Call, resource_kind: ResourceKind, place: ResourcePath, found: Any) -> str:
+        description = resource_kind.description(found)
         return atom.write_entry(
-            atom.write_description(shelf.table, description, shelf.counts(found), call.version),
+            atom.write_description(resource_kind.table, description, resource_kind.counts(found), call.version),
             title=description.name,
             # the JS SDK takes names from here as they stand
-            url=f"{call.base}/{quote(shelf.path(place, description), safe='/$')}",
+            url=f"{call.base}/{quote(resource_kind.path(place, description), safe='/$')}",
             author=self._namespace.name,
             published=description.created_at,
             updated=getattr(description, "updated_at", description.created_at),
         )
 
-    def _answer(self, status: int, call: _Call, shelf: ResourceKind, found: Any, place: ResourcePath) -> Response:
-        entry = self._entry(call, shelf, place, found)
+    def _answer(
+        self, status: int, call: _Call, resource_kind: ResourceKind, found: Any, place: ResourcePath
+    ) -> Response:
+        entry = self._entry(call, resource_kind, place, found)
         return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
     def _health(self) -> Response:
@@ -384,16 +386,16 @@ def _take_apart(request: Request, now: float) -> _Call:
     return _Call(request, unquote(parts.path).strip("/"), query, base, now)
 
 
-def _find(shelves: Sequence[ResourceKind], place: ResourcePath) -> tuple[ResourceKind, Any]:
-    for shelf in shelves:
-        found = shelf.all(place).get(place.name.lower())
+def _find(resource_kinds: Sequence[ResourceKind], place: ResourcePath) -> tuple[ResourceKind, Any]:
+    for resource_kind in resource_kinds:
+        found = resource_kind.all(place).get(place.name.lower())
         if found is not None:
-            return shelf, found
-    raise Missing(" or ".join(shelf.noun for shelf in shelves), place.name)
+            return resource_kind, found
+    raise Missing(" or ".join(resource_kind.noun for resource_kind in resource_kinds), place.name)
 
 
-def _invalid(error: InvalidDescription, shelf: ResourceKind) -> _Answer:
-    element = shelf.table.element_of(error.field)
+def _invalid(error: InvalidDescription, resource_kind: ResourceKind) -> _Answer:
+    element = resource_kind.table.element_of(error.field)
     value = repr(error.value)
     shown = value if len(value) <= 100 else value[:99] + "…"
     return _Answer(400, 40000, f"{element} may not be {shown}; allowed: {error.allowed}. Parameter name: {element}.")

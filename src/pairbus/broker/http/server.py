@@ -81,13 +81,13 @@ class HttpProtocol(asyncio.Protocol):
         handler: Handler,
         limits: HttpLimits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.time,
-        strangers: UnauthenticatedQuota | None = None,
+        unauthenticated: UnauthenticatedQuota | None = None,
     ) -> None:
         """`strangers` hears what is held for each request until it is answered."""
         self._handler = handler
         self._limits = limits
         self._clock = clock
-        self._strangers = UnauthenticatedQuota() if strangers is None else strangers
+        self._unauthenticated = UnauthenticatedQuota() if unauthenticated is None else unauthenticated
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes_max)
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
@@ -107,7 +107,7 @@ class HttpProtocol(asyncio.Protocol):
         self._account()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._strangers.release(self)
+        self._unauthenticated.release(self)
         self._closed = True
         self._set_timer(None)
         if self._task is not None:
@@ -129,7 +129,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         size = len(self._body) + len(self._h11.trailing_data[0])
         size_max = self._limits.header_bytes_max + self._limits.body_bytes_max + _READ_BYTES_MAX
-        refusal = self._strangers.hold(self, self._secure(), size, size_max)
+        refusal = self._unauthenticated.hold(self, self._secure(), size, size_max)
         if refusal is not None:
             self._refuse(503, refusal.description)
 
@@ -238,7 +238,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.abort()
             return
         self._started = False
-        self._strangers.release(self)
+        self._unauthenticated.release(self)
         self._set_timer(self._limits.idle_s)
         self._respond(response, head=request.method == "HEAD")
         self._next_cycle()
@@ -248,7 +248,7 @@ class HttpProtocol(asyncio.Protocol):
         reason = HTTPStatus.SWITCHING_PROTOCOLS.phrase
         self._write(h11.InformationalResponse(status_code=101, headers=list(switch.headers.items()), reason=reason))
         self._closed = True
-        self._strangers.release(self)
+        self._unauthenticated.release(self)
         self._set_timer(None)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -288,7 +288,7 @@ class HttpProtocol(asyncio.Protocol):
         # Closing over unread bytes would reset the connection, and the peer might never see the answer.
         self._draining = True
         self._body.clear()
-        self._strangers.release(self)
+        self._unauthenticated.release(self)
         self._set_timer(self._limits.linger_s)
 
     def _respond(self, response: Response, *, head: bool) -> None:

@@ -252,7 +252,7 @@ class EnqueueOperations:
             return
         if error is not None:
             if again:
-                self._store.upkeep.retry(partial(self._activate, queue, messages, activations, True))
+                self._store.maintenance.retry(partial(self._activate, queue, messages, activations, True))
                 return
             for message in messages:
                 queue.restore(message)

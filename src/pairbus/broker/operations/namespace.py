@@ -43,8 +43,8 @@ class Namespace:
         self.journal = journal
         store = self._store = Store(journal, memory_budget, new_token)
         self.notes = store.notes
-        self.survivors = store.survivors
-        self.upkeep = store.upkeep
+        self.live_records = store.live_records
+        self.maintenance = store.maintenance
         registry = self._registry = Registry(name, store)
         self.queues: Mapping[str, QueueEntity] = MappingProxyType(registry.queues)
         topics = self._topics = Topics(registry, store)
@@ -99,8 +99,8 @@ class Namespace:
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
         self._registry.restore(rebuilt.entities.values(), now)
-        self.survivors.next_id = rebuilt.next_id
-        self.survivors.meta = rebuilt.meta
+        self.live_records.next_id = rebuilt.next_id
+        self.live_records.meta = rebuilt.meta
         return self
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ class Namespace:
 
     async def maintain(self, interval_s: float = 0.5) -> None:
         """For ever: the journal kept small. A task of the broker's."""
-        await self.upkeep.run(interval_s)
+        await self.maintenance.run(interval_s)
 
 
 def _parts(key: str) -> tuple[str, str]:

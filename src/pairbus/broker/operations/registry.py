@@ -74,7 +74,7 @@ class Registry:
             done(refusal)
             return
         described = replace(description, created_at=now, updated_at=now)
-        entity = QueueEntity(self._store.survivors.next_id, described)
+        entity = QueueEntity(self._store.live_records.next_id, described)
         self.create(entity, description.name.lower(), partial(self._list_queue, entity), now, done)
 
     def _list_queue(self, entity: QueueEntity) -> None:
@@ -136,7 +136,7 @@ class Registry:
         except JournalError as error:
             done(refusal_of(error))
             return
-        self._store.survivors.next_id += 1
+        self._store.live_records.next_id += 1
         self._claimed.add(claim)
         self._store.by_id[entity.id] = entity
 
@@ -184,7 +184,7 @@ class Registry:
                     self._delete(entities, done, True)
                     return
             elif again:
-                self._store.upkeep.retry(partial(self._delete, entities, nobody, True))
+                self._store.maintenance.retry(partial(self._delete, entities, nobody, True))
             else:
                 for entity in entities:
                     entity.deleting = entity.recopied = False
@@ -212,7 +212,7 @@ class Registry:
         for queue in (entity.active, entity.dead_letter):
             store.watched.pop(queue, None)
             queue.close()
-            store.upkeep.take_apart(queue, partial(store.drop, queue))
+            store.maintenance.take_apart(queue, partial(store.drop, queue))
             if queue.on_deleted is not None:
                 queue.on_deleted()
 
@@ -229,13 +229,13 @@ class Registry:
             del self.queues[key]
 
     def _write_meta(self) -> None:
-        survivors = self._store.survivors
-        if survivors.meta is not None:
+        live_records = self._store.live_records
+        if live_records.meta is not None:
             return
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
             # When it failed, so did the creation behind it, and the next one writes it again.
-            survivors.meta = (segment, offset) if error is None else None
+            live_records.meta = (segment, offset) if error is None else None
 
-        self._journal.append(records.META, records.pack_meta(survivors.next_id), written)
-        survivors.meta = UNPLACED
+        self._journal.append(records.META, records.pack_meta(live_records.next_id), written)
+        live_records.meta = UNPLACED

@@ -163,7 +163,7 @@ class SessionAccess:
                 self._set(queue, sessions, session, payload, done, True)
                 return
         elif again:
-            self._store.upkeep.retry(partial(self._repeat, queue, sessions, session, payload))
+            self._store.maintenance.retry(partial(self._repeat, queue, sessions, session, payload))
         session.recopied = False
         self._next(sessions, session)
         done(None if error is None or again else refusal_of(error))
@@ -187,7 +187,7 @@ class SessionAccess:
         if known.updated_at > records.read_session(payload).updated_at:
             return
         if known.writing is not None:
-            self._store.upkeep.retry(partial(self._repeat, queue, sessions, session, payload))
+            self._store.maintenance.retry(partial(self._repeat, queue, sessions, session, payload))
         else:
             self._set(queue, sessions, known, payload, nobody, True)
 

@@ -178,7 +178,7 @@ class SettlementOperations:
             return
         if error is not None:
             if again:
-                self._store.upkeep.retry(partial(self.remove, queue, messages, lazy, nobody, True))
+                self._store.maintenance.retry(partial(self.remove, queue, messages, lazy, nobody, True))
                 finish(None)
             else:
                 self._undo(queue, messages)
@@ -227,7 +227,7 @@ class SettlementOperations:
         messages = [message for message, _, _, _ in changes]
         if error is not None:
             if again:
-                self._store.upkeep.retry(partial(self._update, queue, changes, nobody, True))
+                self._store.maintenance.retry(partial(self._update, queue, changes, nobody, True))
                 finish(None)
             else:
                 self._undo(queue, messages)

@@ -55,7 +55,7 @@ class Topics:
         if refusal is not None:
             done(refusal)
             return
-        topic = Topic(self._store.survivors.next_id, replace(description, created_at=now, updated_at=now))
+        topic = Topic(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
         self._registry.create(topic, description.name.lower(), partial(self._list_topic, topic), now, done)
 
     def _list_topic(self, topic: Topic) -> None:
@@ -97,7 +97,7 @@ class Topics:
             return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
         described = replace(description, topic=topic.name, created_at=now, updated_at=now)
-        subscription = Subscription(self._store.survivors.next_id, topic.id, described, [rule])
+        subscription = Subscription(self._store.live_records.next_id, topic.id, described, [rule])
         subscription.topic = topic
 
         def finish(refusal: Refusal | None) -> None:

@@ -48,14 +48,14 @@ class LivePublications:
         self._entities = entities
         self._changes_of = changes_of
         self._release = release
-        self._reprints: dict[int, list[_LivePublication]] = {}
+        self._rewritten: dict[int, list[_LivePublication]] = {}
 
     def live(self, record: Record) -> tuple[int, list[bytes], Seen | None]:
         """How many publications are left, the parts that tell of them, and the ids that the record made known."""
         payload = record.payload
         _, publications, seen = read_publish(payload)
         parts: list[bytes] = []
-        reprints: list[_LivePublication] = []
+        rewritten: list[_LivePublication] = []
         at = records.BATCH_HEAD_BYTES
         for publication in publications:
             packed, copies = self._copies(record, publication, at)
@@ -65,16 +65,16 @@ class LivePublications:
             content_at = publication.content_offset
             content = payload[content_at : content_at + publication.content_length]
             nbytes = len(publication.head) + len(content)
-            reprints.append(_LivePublication(copies, at + len(head), nbytes))
+            rewritten.append(_LivePublication(copies, at + len(head), nbytes))
             parts += (head, content)
             at += len(head) + len(content)
-        if reprints:
-            self._reprints[record.lsn] = reprints
-        return len(reprints), parts, seen
+        if rewritten:
+            self._rewritten[record.lsn] = rewritten
+        return len(rewritten), parts, seen
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
         """The copy is written: what is still left of it is there now."""
-        for reprint in self._reprints.pop(record.lsn, ()):
+        for reprint in self._rewritten.pop(record.lsn, ()):
             left = [self._place(copied, reprint, segment, offset) for copied in reprint.copies]
             if not any(left):
                 self._release(segment, reprint.nbytes)

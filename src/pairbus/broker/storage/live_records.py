@@ -64,7 +64,7 @@ class LiveRecords:
         self._read = read
         self._release = release
         self._batches: dict[int, Batch] = {}
-        self._reprints = LivePublications(entities, self._changes, release)
+        self._rewritten = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
         kind = record.kind
@@ -101,7 +101,7 @@ class LiveRecords:
         for copied in messages:
             self._place(entity, copied, segment, offset)
         if record.kind == records.PUBLISH:
-            self._reprints.moved(record, segment, offset)
+            self._rewritten.moved(record, segment, offset)
         if sighting is not None:
             history = None if entity is None else entity.duplicates
             if history is not None and history.known(sighting.time, sighting.keys) is sighting:
@@ -247,7 +247,7 @@ class LiveRecords:
     def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
         topic_id = records.read_id(record.payload)
         topic = self._entities.get(topic_id)
-        count, parts, seen = self._reprints.live(record)
+        count, parts, seen = self._rewritten.live(record)
         sighting = None if seen is None or topic is None else _sighting(topic, seen)
         if seen is not None and sighting is not None and topic is not None:
             parts.append(record.payload[-seen.nbytes :])

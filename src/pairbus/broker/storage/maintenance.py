@@ -20,9 +20,9 @@ _NOTES_MAX: Final = 1000
 
 
 class Maintenance:
-    def __init__(self, journal: Journal, survivors: LiveRecords, notes: list[str]) -> None:
+    def __init__(self, journal: Journal, live_records: LiveRecords, notes: list[str]) -> None:
         self.journal = journal
-        self.survivors = survivors
+        self.live_records = live_records
         self.notes = notes
         self._doomed: list[tuple[MessageQueue, Callable[[Message], None]]] = []
         self._unwritten: list[Callable[[], None]] = []
@@ -40,7 +40,7 @@ class Maintenance:
             self.write_again()
             is_busy = self.take_some_apart()
             try:
-                while self.journal.compaction_is_due() and await self.journal.compact(self.survivors) is not None:
+                while self.journal.compaction_is_due() and await self.journal.compact(self.live_records) is not None:
                     pass
             except JournalError as error:
                 self._note(f"compaction will be tried again: {error}")

@@ -53,12 +53,12 @@ class Store:
         "_shared",
         "by_id",
         "journal",
+        "live_records",
+        "maintenance",
         "memory_budget",
         "new_token",
         "notes",
         "resident",
-        "survivors",
-        "upkeep",
         "watched",
         "witness",
     )
@@ -75,8 +75,8 @@ class Store:
         self.watched: dict[MessageQueue, None] = {}
         #: Hears of messages that go without their receivers' doing, where somebody keeps a ledger.
         self.witness: Witness | None = None
-        self.survivors = LiveRecords(self.by_id, journal.read, journal.release)
-        self.upkeep = Maintenance(journal, self.survivors, self.notes)
+        self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
+        self.maintenance = Maintenance(journal, self.live_records, self.notes)
         # changes that many messages have alike, such as the reason of a dead letter
         self._shared: dict[bytes, bytes] = {}
 

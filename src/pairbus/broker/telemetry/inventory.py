@@ -34,7 +34,7 @@ async def write_left(
     """`seconds`: how long it may take."""
     began = monotonic()
     ends = began + seconds
-    while namespace.upkeep.take_some_apart():  # of queues that were deleted: gone, not left
+    while namespace.maintenance.take_some_apart():  # of queues that were deleted: gone, not left
         if monotonic() >= ends:
             break
         await asyncio.sleep(0)

@@ -72,7 +72,7 @@ class Share(InputPartition):
 class LockStream(DataSourceStreamReader):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
-        self._roster = EntityDiscovery(entities)
+        self._discovery = EntityDiscovery(entities)
         self._watcher: LongPoll | None = None
         self._rate = RateLimit(options.rate_max)
         self._pace = LockBatchSize()
@@ -80,14 +80,14 @@ class LockStream(DataSourceStreamReader):
         self._in_batch: list[str] = []
         self._halts: dict[str, float] = {}
         self._is_stopped = False
-        self._board = None if options.board is None else ProcessMailbox(options.board)
+        self._mailbox = None if options.mailbox is None else ProcessMailbox(options.mailbox)
 
     def initialOffset(self) -> dict[str, Any]:
         return {"epoch": 0}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         last = start or self._last
-        if self._board is not None and self._board.is_raised(STOP):
+        if self._mailbox is not None and self._mailbox.is_raised(STOP):
             self._let_go()
             return last
         watcher = self._watching()
@@ -143,31 +143,31 @@ class LockStream(DataSourceStreamReader):
 
     def _watching(self) -> LongPoll:
         if self._watcher is None:
-            if self._board is None:  # the syphon has its own way with queues that are not there
+            if self._mailbox is None:  # the syphon has its own way with queues that are not there
                 self._check()
             self._watcher = LongPoll(
                 lambda: connections.endpoint(self._options.address).client(),
-                self._roster.names(),
+                self._discovery.names(),
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
                 failed=lambda entity, error: self._tell(_trouble(entity, error)),
                 found=self._found,
             )
             self._watcher.wait(BEGIN_S)
         else:
-            self._watcher.watch(self._roster.names())
-        if self._board is not None:
-            for notice in self._board.news(QUEUES):
+            self._watcher.watch(self._discovery.names())
+        if self._mailbox is not None:
+            for notice in self._mailbox.news(QUEUES):
                 self._watcher.watch(notice["entities"])
         return self._watcher
 
     def _check(self) -> None:
         """At the start of the query, since the watcher would try again without end: raises what a receiver meets."""
         client = connections.client(self._options.address)
-        for entity in self._roster.names():
+        for entity in self._discovery.names():
             try:
                 client.receiver(entity).close()
             except Refused as error:
-                if isinstance(error, NotFound) and self._roster.may_change:
+                if isinstance(error, NotFound) and self._discovery.may_change:
                     continue  # a glob found it, and it is gone: others go on
                 raise InvalidOption(f"a stream with mode=lock can't receive from {entity}: {error}") from None
 
@@ -177,11 +177,11 @@ class LockStream(DataSourceStreamReader):
 
     def _hear(self, now: float) -> None:
         """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
-        if self._board is None:
+        if self._mailbox is None:
             return
-        for notice in self._board.news(HALTS):
+        for notice in self._mailbox.news(HALTS):
             self._halts = notice["halts"]
-        for notice in self._board.news(MOVES):
+        for notice in self._mailbox.news(MOVES):
             moved = sum(notice["moved"].values())
             if moved:
                 self._rate.moved(moved, now)
@@ -189,8 +189,8 @@ class LockStream(DataSourceStreamReader):
                 self._rate.busy(now)
 
     def _tell(self, notice: dict[str, Any]) -> None:
-        if self._board is not None:
-            self._board.append(POLLS, notice)
+        if self._mailbox is not None:
+            self._mailbox.append(POLLS, notice)
 
 
 def _trouble(entity: str, error: WireError) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
     try:
-        yield from fill(Rows() if options.board is None else CarriedRows(), options.address, share)
+        yield from fill(Rows() if options.mailbox is None else CarriedRows(), options.address, share)
     except WireError as error:
         # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
         # would begin the next with the same batch, again and again.

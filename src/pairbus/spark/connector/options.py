@@ -95,7 +95,7 @@ class ConnectorOptions:
     refused_path: str | None
     patience_s: float
     #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
-    board: str | None
+    mailbox: str | None
 
 
 def as_options(address: Address) -> dict[str, str]:
@@ -153,7 +153,7 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
         on_refused=on_refused,
         refused_path=refused_path,
         patience_s=_positive(given, "maxWaitSeconds", "a number of seconds", PATIENCE_S),
-        board=_text(given, "board"),
+        mailbox=_text(given, "board"),
     )
 
 

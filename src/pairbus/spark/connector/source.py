@@ -41,7 +41,7 @@ class ServiceBusDataSource(DataSource):
         return "servicebus"
 
     def schema(self) -> StructType:
-        return SCHEMA if self._parsed.board is None else CARRIED_SCHEMA
+        return SCHEMA if self._parsed.mailbox is None else CARRIED_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         parsed = self._parsed
@@ -72,7 +72,7 @@ class ServiceBusDataSource(DataSource):
             "on_refused": parsed.on_refused,
             "refused_path": parsed.refused_path,
             "patience_s": parsed.patience_s,
-            "board": parsed.board,
+            "board": parsed.mailbox,
         }
 
     def _entities(self, what: str) -> listing.Entities:

@@ -92,7 +92,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
         self._options = options
         self._address: Address = options.address
-        self._roster = EntityDiscovery(entities)
+        self._discovery = EntityDiscovery(entities)
         self._until: Offset | None = None
         self._allowance = Allowance(options.rate_max)
         #: The last end, where Spark does not say it.
@@ -155,13 +155,13 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _names(self) -> list[str]:
         # what is made during an AvailableNow run is not its goal
-        return self._roster.names(fresh=self._until is None)
+        return self._discovery.names(fresh=self._until is None)
 
     def _first_from(self, entity: str, number: int) -> int | None:
         try:
             return first_from(connections.client(self._address), entity, number)
         except NotFound:
-            if not self._roster.may_change:
+            if not self._discovery.may_change:
                 raise
             return None  # a glob found it, and it is gone: others go on
 

@@ -435,7 +435,7 @@ class _Writing:
         on_refused: str = FAIL,
         refused_path: str | None = None,
         patience_s: float = PATIENCE_S,
-        board: str | None = None,
+        mailbox: str | None = None,
     ) -> None:
         self.address = address
         self.entity = entity
@@ -443,7 +443,7 @@ class _Writing:
         self.on_refused = on_refused
         self.refused_path = refused_path
         self.patience_s = patience_s
-        self._board = board
+        self._mailbox = mailbox
         #: The same in all tasks, since Spark copies this object to them.
         self._run = uuid.uuid4().hex
 
@@ -507,9 +507,9 @@ class _Writing:
             )
         if total.refused:
             _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.on_refused)
-        if self._board is not None:
+        if self._mailbox is not None:
             with contextlib.suppress(OSError):  # it was taken down just now
-                ProcessMailbox(self._board).append(WRITTEN, asdict(total))
+                ProcessMailbox(self._mailbox).append(WRITTEN, asdict(total))
 
 
 class ServiceBusWriter(_Writing, DataSourceArrowWriter):

@@ -263,7 +263,7 @@ class Restorer(Transfer):
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
         self._spark, self._master, self._conf, self._on_start = spark, master, conf, on_start
-        self._board: ProcessMailbox | None = None
+        self._mailbox: ProcessMailbox | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
 
@@ -273,8 +273,8 @@ class Restorer(Transfer):
     def stop(self) -> None:
         self._stop.set()
         with self._lock, contextlib.suppress(OSError):  # it was taken down just now
-            if self._board is not None:
-                self._board.raise_flag(STOP)
+            if self._mailbox is not None:
+                self._mailbox.raise_flag(STOP)
         threading.Thread(target=self._break_off, name="pairbus-restore-stop", daemon=True).start()
 
     def _break_off(self) -> None:
@@ -323,8 +323,8 @@ class Restorer(Transfer):
         spark.dataSource.register(RestoringSink)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
             with self._lock:
-                self._board = ProcessMailbox(folder)
-            is_sent = self._send(spark, rows, replace(restoring, board=folder))
+                self._mailbox = ProcessMailbox(folder)
+            is_sent = self._send(spark, rows, replace(restoring, mailbox=folder))
         if is_sent:
             with self._lock:
                 for path, (messages, size) in list(self._to_go.items()):
@@ -333,7 +333,7 @@ class Restorer(Transfer):
 
     def report(self) -> Report:
         with self._lock:
-            for notice in [] if self._board is None else self._board.news(SENT):
+            for notice in [] if self._mailbox is None else self._mailbox.news(SENT):
                 self._moved(notice["to"], notice["messages"], notice["bytes"])
         return super().report()
 

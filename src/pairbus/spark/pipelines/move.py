@@ -122,7 +122,7 @@ class Mover(Transfer):
             if self._ledger is not None:
                 self._ledger.flush()
 
-    def _move(self, spark: SparkSession, board: ProcessMailbox) -> list[Unavailable]:
+    def _move(self, spark: SparkSession, mailbox: ProcessMailbox) -> list[Unavailable]:
         address, entity = self._source.address, self._source.entity
         chosen = choose(spark, address, entity, self._where, self._count)
         self._count_them(chosen)
@@ -133,7 +133,7 @@ class Mover(Transfer):
         rounds = TransferLoop(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
 
         def take(count: int) -> None:
-            told = self._round(spark, board, rounds, selection.without(self.refused), count)
+            told = self._round(spark, mailbox, rounds, selection.without(self.refused), count)
             if told is not None:
                 rounds.ended(told, time.monotonic())
 
@@ -150,7 +150,7 @@ class Mover(Transfer):
         self.progress.counted(len(chosen.selection) if depth is None else min(depth, len(chosen.selection)))
 
     def _round(
-        self, spark: SparkSession, board: ProcessMailbox, rounds: TransferLoop, selection: Selection, count: int
+        self, spark: SparkSession, mailbox: ProcessMailbox, rounds: TransferLoop, selection: Selection, count: int
     ) -> Told | None:
         from pyspark.errors import PySparkException
 
@@ -158,7 +158,7 @@ class Mover(Transfer):
         sink = SinkOptions(
             self._destination.address,
             source.address,
-            board.folder,
+            mailbox.folder,
             is_replay=without_dead_letters(source.entity)[1],
             wants_events=self._ledger is not None,
             destination=self._destination.entity,
@@ -167,14 +167,14 @@ class Mover(Transfer):
         try:
             rows.write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
         except PySparkException as error:
-            self._hear(board)
+            self._hear(mailbox)
             if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 # a source or a destination that can't be used any more says so best itself
                 check_source(source.address, source.entity, source.label)
                 check_destination(self._destination.address, self._destination.entity, self._destination.label)
                 raise TransferFailed(f"{rounds!r}: the rounds fail, the last one with: {first_line(error)}") from None
             return None
-        return self._hear(board)
+        return self._hear(mailbox)
 
     def _counts(self, count: int) -> tuple[int, ...]:
         if self._where is not None:
@@ -184,7 +184,7 @@ class Mover(Transfer):
 
     # -- what the round tells
 
-    def _hear(self, board: ProcessMailbox) -> Told:
+    def _hear(self, mailbox: ProcessMailbox) -> Told:
         now, wall = time.monotonic(), time.time()
         moved = left = refused = 0
         trouble: str | None = None
@@ -192,7 +192,7 @@ class Mover(Transfer):
         tokens: list[UUID] = []
         with self._lock:
             self._troubles.clear()
-            for notice in board.news(MOVES):
+            for notice in mailbox.news(MOVES):
                 self.progress.lost_tasks += notice.get("retried", 0)
                 if self._ledger is not None and notice.get("retried"):
                     self._ledger.skip(notice["retried"])
@@ -213,7 +213,7 @@ class Mover(Transfer):
                     self._troubles[path] = Trouble(RefusalVerdict(verdict), text, condition, strikes, now, now)
                 is_busy = is_busy or bool(notice["busy"])
             if self._ledger is not None:
-                self._write_events(board)
+                self._write_events(mailbox)
         self._give_back(tokens)
         return Told(moved, left, refused, trouble, is_busy)
 
@@ -227,9 +227,9 @@ class Mover(Transfer):
             except WireError:
                 return  # what can't be given back waits for its lock to end
 
-    def _write_events(self, board: ProcessMailbox) -> None:
+    def _write_events(self, mailbox: ProcessMailbox) -> None:
         assert self._ledger is not None
-        for notice in board.news(EVENTS):
+        for notice in mailbox.news(EVENTS):
             for kind, t, entity, message_id, size, outcome, _ in notice["events"]:
                 label = self._destination.label if kind == "move" else self._source.label
                 self._ledger.event(kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause=MOVE)

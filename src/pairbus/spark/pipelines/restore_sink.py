@@ -45,7 +45,7 @@ class Restoring:
     address: Address
     entity: str | None = None
     rate_max: float | None = None
-    board: str | None = None
+    mailbox: str | None = None
 
     def as_text(self) -> str:
         return json.dumps(asdict(self))
@@ -60,7 +60,7 @@ class PacedWriter(ServiceBusWriter):
     def __init__(self, restoring: Restoring) -> None:
         super().__init__(restoring.address, restoring.entity)
         self.rate_max = restoring.rate_max
-        self._paced_board = None if restoring.board is None else ProcessMailbox(restoring.board)
+        self._paced_board = None if restoring.mailbox is None else ProcessMailbox(restoring.mailbox)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._paced_board is not None and not self._paced_board.is_there:
@@ -74,8 +74,8 @@ class PacedWriter(ServiceBusWriter):
                 self._paced_board.append(SENT, notice)
 
     def check_not_over(self, count: int, target: str) -> None:
-        board = self._paced_board
-        if board is not None and (board.is_raised(STOP) or not board.is_there):
+        mailbox = self._paced_board
+        if mailbox is not None and (mailbox.is_raised(STOP) or not mailbox.is_there):
             raise NotSent(f"{count} messages to {target} were not sent: the restore was stopped")
 
 

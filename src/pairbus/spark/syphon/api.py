@@ -128,8 +128,8 @@ def _found(
         ) from error
     if is_drain and not known:
         raise InvalidOption(f"{label} has no backlog queue of {name}: nothing to drain")
-    roster = QueueDiscovery(name, label, [each.path for each in known], orphans=True)
-    return [(each.path, each.number) for each in known], Lister(roster, partial(list_backlog, make_admin, name))
+    discovery = QueueDiscovery(name, label, [each.path for each in known], orphans=True)
+    return [(each.path, each.number) for each in known], Lister(discovery, partial(list_backlog, make_admin, name))
 
 
 def started(

@@ -140,9 +140,9 @@ class SparkSyphon:
         self._known: set[str] = set()
         self._stop = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
-        self._board = ProcessMailbox(self._folder)
+        self._mailbox = ProcessMailbox(self._folder)
         self._sink = SinkOptions(
-            primary, secondary, self._board.folder, count_backlog_time, dead_letters, ledger is not None
+            primary, secondary, self._mailbox.folder, count_backlog_time, dead_letters, ledger is not None
         )
         self.progress = Progress(time.monotonic())
         #: Unix times at which the primary confirmed the first message and the last one so far.
@@ -151,7 +151,7 @@ class SparkSyphon:
         #: How many the first batch moved, and when the last of them was confirmed: it is small, and slow to start.
         self.moved_at_first: tuple[int, float] | None = None
         if self._lister is not None:
-            self.progress.waiting_for = self._lister.roster.waiting_for
+            self.progress.waiting_for = self._lister.discovery.waiting_for
         self._troubles: dict[str, Trouble] = {}
         self._refused: dict[Key, str] = {}
         #: What was left to its lock's end, by queue and lock token.
@@ -202,7 +202,7 @@ class SparkSyphon:
                         delay = RESTART_S_FIRST
                     self._spark = None
                     # It may have been raised for the one that died, before that was known.
-                    self._board.lower_flag(STOP)
+                    self._mailbox.lower_flag(STOP)
                     self._source_stopped = False
                     _log.warning("Spark's driver died (%s); started again in %.0f s", _first_line(error), delay)
                     self._stop.wait(delay)
@@ -231,7 +231,7 @@ class SparkSyphon:
         """On the lister's thread: the source is told, and goes on with these as well; a query that is started later
         knows them by its options (P36)."""
         paths = [self._read_path(each.path) for each in queues]
-        self._board.append(QUEUES, {"entities": paths})
+        self._mailbox.append(QUEUES, {"entities": paths})
         with self._lock:
             self._indexes |= {each.path: each.number for each in queues}
             if not self._paths:
@@ -264,7 +264,7 @@ class SparkSyphon:
             "entity": ",".join(self._paths),
             "mode": "lock",
             "maxMessagesPerTrigger": str(self._messages_per_trigger),
-            "board": self._board.folder,
+            "board": self._mailbox.folder,
         }
         if self._max_rate is not None:
             options["maxRate"] = str(self._max_rate)
@@ -337,7 +337,7 @@ class SparkSyphon:
             if self._stop.is_set():
                 self._give_back(looking, list(self._left))
             return
-        self._board.raise_flag(STOP)
+        self._mailbox.raise_flag(STOP)
         deadline = time.monotonic() + self._stop_s
         while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
@@ -350,9 +350,9 @@ class SparkSyphon:
 
     def _hear(self) -> None:
         with self._lock:
-            for notice in self._board.news(POLLS):
+            for notice in self._mailbox.news(POLLS):
                 self._heard_of_source(notice)
-            for notice in self._board.news(MOVES):
+            for notice in self._mailbox.news(MOVES):
                 self._heard_of_sink(notice)
             if self._ledger is not None:
                 self._write_events()
@@ -369,7 +369,7 @@ class SparkSyphon:
         halts = {path: until for path in self._known if (until := self._halted_until(path)) > now}
         if halts != self._halts:
             self._halts = halts
-            self._board.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
+            self._mailbox.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
 
     def _heard_of_source(self, notice: dict[str, Any]) -> None:
         if "epoch" in notice:
@@ -451,7 +451,7 @@ class SparkSyphon:
 
     def _write_events(self) -> None:
         assert self._ledger is not None
-        for notice in self._board.news(EVENTS):
+        for notice in self._mailbox.news(EVENTS):
             for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
                 label = self._labels["primary" if kind == "move" else "secondary"]
                 self._ledger.event(

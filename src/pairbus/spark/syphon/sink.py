@@ -43,7 +43,7 @@ class SinkOptions:
 
     primary: Address
     secondary: Address
-    board: str
+    mailbox: str
     count_backlog_time: bool = False
     is_replay: bool = False
     wants_events: bool = False
@@ -107,13 +107,13 @@ class _Carrying:
         return Carried(tallies, attempts_before())
 
     def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        board = ProcessMailbox(self._options.board)
+        mailbox = ProcessMailbox(self._options.mailbox)
         tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
         retried = sum(each.retried for each in messages if isinstance(each, Carried))
-        board.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
+        mailbox.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
         for tally in tallies:
             if tally.events:
-                board.append(EVENTS, {"events": tally.events})
+                mailbox.append(EVENTS, {"events": tally.events})
 
 
 class CarryingWriter(_Carrying, StreamWriter):

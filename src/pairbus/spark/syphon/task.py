@@ -99,7 +99,7 @@ class TransferTask:
         self.loop = asyncio.get_running_loop()
         self._destination = destination
         self._buries = not is_replay and destination is None
-        self.underway = TransferState(Destinations(), buries=self._buries)
+        self.transfer_state = TransferState(Destinations(), buries=self._buries)
         self.primary_client = primary.client()
         self._primary = primary
         self._secondary_client = secondary.client()
@@ -114,13 +114,13 @@ class TransferTask:
         self._tally = TaskCounts()
 
     def __repr__(self) -> str:
-        return f"<Carrier to {self._primary.label}: {self.underway!r}>"
+        return f"<Carrier to {self._primary.label}: {self.transfer_state!r}>"
 
     async def carry(self, rows: Sequence[Locked]) -> TaskCounts:
         """Returns when every message is settled or left; the tally is complete then."""
         tally = self._tally = TaskCounts()
         now, now_unix = self.loop.time(), time.time()
-        self.underway.tick(now)  # forgets what was left by earlier batches
+        self.transfer_state.tick(now)  # forgets what was left by earlier batches
         if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
             tally.events += [
                 Event(
@@ -130,7 +130,7 @@ class TransferTask:
                 for row in rows
             ]  # fmt: skip
         arrivals = [self._arrival(row, now, now_unix) for row in rows]
-        commands, wanted = self.underway.received(arrivals, now)
+        commands, wanted = self.transfer_state.received(arrivals, now)
         self.carry_out(commands)
         for path in wanted:
             self._lane(path).wake()
@@ -145,7 +145,7 @@ class TransferTask:
             self._give_up()
         if self._broken is not None:
             raise self._broken
-        for path, trouble in self.underway.destinations.troubled():
+        for path, trouble in self.transfer_state.destinations.troubled():
             tally.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return tally
 
@@ -174,14 +174,14 @@ class TransferTask:
         )
 
     def _is_at_work(self) -> bool:
-        return bool(self.underway.in_hand or self._tasks)
+        return bool(self.transfer_state.in_hand or self._tasks)
 
     def _give_up(self) -> None:
         """What has no answer by now is left to its lock: it may have arrived, so it is not given back early."""
-        for command in (*self.underway.stop(), *self.underway.give_up()):
+        for command in (*self.transfer_state.stop(), *self.transfer_state.give_up()):
             if isinstance(command, Release):
-                self._note_left(command.parcels)
-        self.underway = TransferState(self.underway.destinations, buries=self._buries)
+                self._note_left(command.transfers)
+        self.transfer_state = TransferState(self.transfer_state.destinations, buries=self._buries)
 
     # -- what a lane asks of its engine
 
@@ -189,42 +189,42 @@ class TransferTask:
         self._changed.set()
         for command in commands:
             match command:
-                case Complete(queue, parcels):
-                    self.spawn(self._settle(queue, parcels, "completed", None, None))
-                case DeadLetter(queue, parcels, reason, description):
-                    self.spawn(self._settle(queue, parcels, "suspended", reason, description))
-                case Leave(_, parcels, trouble):
+                case Complete(queue, transfers):
+                    self.spawn(self._settle(queue, transfers, "completed", None, None))
+                case DeadLetter(queue, transfers, reason, description):
+                    self.spawn(self._settle(queue, transfers, "suspended", reason, description))
+                case Leave(_, transfers, trouble):
                     is_refused = trouble.verdict is RefusalVerdict.REFUSED
-                    self._note_left(parcels, is_refused)
+                    self._note_left(transfers, is_refused)
                     if is_refused:
                         self._tally.refused += [
-                            (*parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels
+                            (*transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers
                         ]
-                case Release(queue, parcels):
-                    self.spawn(self._settle(queue, parcels, "abandoned", None, None))
+                case Release(queue, transfers):
+                    self.spawn(self._settle(queue, transfers, "abandoned", None, None))
                 case Renew():
                     pass  # no renewal on Spark: batches are small enough
 
-    def confirmed(self, parcels: Sequence[PendingTransfer]) -> None:
-        path, tally = parcels[0].path, self._tally
-        tally.moved[path] = tally.moved.get(path, 0) + len(parcels)
-        tally.moved_bytes += sum(parcel.size for parcel in parcels)
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
+        path, tally = transfers[0].path, self._tally
+        tally.moved[path] = tally.moved.get(path, 0) + len(transfers)
+        tally.moved_bytes += sum(transfer.size for transfer in transfers)
         tally.moved_until = time.time()
         if tally.moved_from is None:
             tally.moved_from = tally.moved_until
-        self._record("move", path, parcels, "ok")
-        self.carry_out(self.underway.confirmed(parcels))
+        self._record("move", path, transfers, "ok")
+        self.carry_out(self.transfer_state.confirmed(transfers))
 
-    def not_confirmed(self, parcels: Sequence[PendingTransfer], error: WireError) -> None:
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
-            self._tally.busy.add(parcels[0].path)
-        self._record("move", parcels[0].path, parcels, error.condition)
-        self.carry_out(self.underway.failed(parcels, error, self.loop.time()))
+            self._tally.busy.add(transfers[0].path)
+        self._record("move", transfers[0].path, transfers, error.condition)
+        self.carry_out(self.transfer_state.failed(transfers, error, self.loop.time()))
 
     def unsendable(self, path: str, error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
             self._tally.busy.add(path)
-        self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
+        self.carry_out(self.transfer_state.unsendable(path, error, self.loop.time()))
 
     def access_granted(self, which: Which) -> None:
         pass
@@ -255,52 +255,66 @@ class TransferTask:
     # -- the backlog
 
     async def _settle(
-        self, queue: str, parcels: list[PendingTransfer], disposition: str, reason: str | None, description: str | None
+        self,
+        queue: str,
+        transfers: list[PendingTransfer],
+        disposition: str,
+        reason: str | None,
+        description: str | None,
     ) -> None:
-        for begin in range(0, len(parcels), TOKENS_AT_ONCE):
-            await self._settle_some(queue, parcels[begin : begin + TOKENS_AT_ONCE], disposition, reason, description)
+        for begin in range(0, len(transfers), TOKENS_AT_ONCE):
+            await self._settle_some(queue, transfers[begin : begin + TOKENS_AT_ONCE], disposition, reason, description)
 
     async def _settle_some(
-        self, queue: str, parcels: list[PendingTransfer], disposition: str, reason: str | None, description: str | None
+        self,
+        queue: str,
+        transfers: list[PendingTransfer],
+        disposition: str,
+        reason: str | None,
+        description: str | None,
     ) -> None:
         try:
             await self._secondary_client.settle_by_token(
-                parcels[0].handle.queue,
-                [parcel.token for parcel in parcels],
+                transfers[0].handle.queue,
+                [transfer.token for transfer in transfers],
                 disposition,
                 reason=reason,
                 description=description,
                 timeout=SETTLE_S,
             )
         except WireError as error:
-            if len(parcels) > 1 and isinstance(error, LockLost):
+            if len(transfers) > 1 and isinstance(error, LockLost):
                 # One lost lock fails the request of all: one by one it shows which.
-                for parcel in parcels:
-                    await self._settle_some(queue, [parcel], disposition, reason, description)
+                for transfer in transfers:
+                    await self._settle_some(queue, [transfer], disposition, reason, description)
                 return
             if isinstance(error, Unauthorized):
                 self.access_refused("secondary", error)
-            self.carry_out(self.underway.unsettled(parcels, self.loop.time(), lock_lost=isinstance(error, LockLost)))
+            self.carry_out(
+                self.transfer_state.unsettled(transfers, self.loop.time(), lock_lost=isinstance(error, LockLost))
+            )
             return
         if disposition == "suspended":
-            for parcel in parcels:
-                name = parcel.path
+            for transfer in transfers:
+                name = transfer.path
                 self._tally.dead_lettered[name] = self._tally.dead_lettered.get(name, 0) + 1
-            self._record("dead-letter", None, parcels, "ok")
-        self.underway.settled(parcels)
+            self._record("dead-letter", None, transfers, "ok")
+        self.transfer_state.settled(transfers)
 
-    def _note_left(self, parcels: Sequence[PendingTransfer], is_refused: bool = False) -> None:
+    def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
-        for parcel in parcels:
-            token = str(parcel.handle.token)
-            self._tally.left.append((parcel.handle.queue, token, parcel.path, parcel.locked_until + ends, is_refused))
+        for transfer in transfers:
+            token = str(transfer.handle.token)
+            self._tally.left.append(
+                (transfer.handle.queue, token, transfer.path, transfer.locked_until + ends, is_refused)
+            )
 
-    def _record(self, kind: str, entity: str | None, parcels: Sequence[PendingTransfer], outcome: str) -> None:
+    def _record(self, kind: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str) -> None:
         if self._wants_events:
             now = time.time()
             self._tally.events += [
                 Event(kind, now, entity or p.queue, message_id_of(p.handle.payload), p.size, outcome, p.queue)
-                for p in parcels
+                for p in transfers
             ]
 
     # -- plumbing

@@ -48,8 +48,8 @@ def arrive(
         is_replay=is_replay,
     )
     if isinstance(home, Rejected):
-        parcel = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
-        return Rejection(parcel, home.reason, home.description)
+        transfer = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
+        return Rejection(transfer, home.reason, home.description)
     alone = home.session_id is not None or _PARTITION_KEY in home.payload
     return PendingTransfer(
         queue, key, token, home.path, home.payload, now=now, lock_s=lock_s, handle=handle, alone=alone
@@ -75,8 +75,10 @@ def bound_for(
         anew = sent_anew(payload, is_dead_letter=is_dead_letter)
     except AmqpError as error:
         key = key_of(queue, {}, token)
-        parcel = PendingTransfer(queue, key, token, destination, payload, now=now, lock_s=LOCK_S_UNKNOWN, handle=handle)
-        return Rejection(parcel, "MessageNotReadable", f"the message can't be decoded: {error}")
+        transfer = PendingTransfer(
+            queue, key, token, destination, payload, now=now, lock_s=LOCK_S_UNKNOWN, handle=handle
+        )
+        return Rejection(transfer, "MessageNotReadable", f"the message can't be decoded: {error}")
     lock_s = _lock_s(annotations.get("x-opt-locked-until"), now_unix)
     alone = session_id is not None or _PARTITION_KEY in anew
     key = key_of(queue, annotations, token)

@@ -123,7 +123,7 @@ class PendingTransfer:
 class Rejection(NamedTuple):
     """A message that no destination can be read from, or that can't be brought home (P40)."""
 
-    parcel: PendingTransfer
+    transfer: PendingTransfer
     reason: str
     description: str
 
@@ -132,17 +132,17 @@ class Send(NamedTuple):
     """To the destination; several in one transfer, all or nothing."""
 
     path: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
 
 
 class Complete(NamedTuple):
     queue: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
 
 
 class DeadLetter(NamedTuple):
     queue: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
     reason: str
     description: str
 
@@ -151,20 +151,20 @@ class Leave(NamedTuple):
     """Nothing to do but to tell: these wait for their locks to end."""
 
     path: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
     trouble: Trouble
 
 
 class Renew(NamedTuple):
     queue: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
 
 
 class Release(NamedTuple):
     """Back to the queue at once."""
 
     queue: str
-    parcels: list[PendingTransfer]
+    transfers: list[PendingTransfer]
 
 
 Command = Complete | DeadLetter | Leave | Renew | Release

@@ -24,7 +24,7 @@ REMEMBERED_MAX: Final = 100_000
 class TransferIndex:
     def __init__(self) -> None:
         #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
-        self._parcels: dict[Key, PendingTransfer] = {}
+        self._transfers: dict[Key, PendingTransfer] = {}
         self._in_hand: dict[str, int] = {}
         self._in_hand_bytes = 0
         self._waiting: dict[str, deque[PendingTransfer]] = {}
@@ -34,7 +34,8 @@ class TransferIndex:
     def __repr__(self) -> str:
         waiting = sum(map(len, self._waiting.values()))
         return (
-            f"<{type(self).__name__} {len(self._parcels)} in hand, {waiting} of them waiting, {len(self._left)} left, "
+            f"<{type(self).__name__} {len(self._transfers)} in hand, {waiting} of them waiting, "
+            f"{len(self._left)} left, "
             f"{len(self._remembered)} remembered>"
         )
 
@@ -43,7 +44,7 @@ class TransferIndex:
     @property
     def in_hand(self) -> int:
         """Locked and not given up: what counts against the engine's room."""
-        return len(self._parcels)
+        return len(self._transfers)
 
     @property
     def in_hand_bytes(self) -> int:
@@ -55,7 +56,7 @@ class TransferIndex:
 
     def left_paths(self) -> set[str]:
         """Destinations that left messages wait for. What is refused for good waits for nothing."""
-        return {parcel.path for parcel in self._left.values() if parcel.reason is None}
+        return {transfer.path for transfer in self._left.values() if transfer.reason is None}
 
     def waiting(self, path: str) -> int:
         return len(self._waiting.get(path, ()))
@@ -70,54 +71,54 @@ class TransferIndex:
 
     # -- the books
 
-    def _move(self, parcel: PendingTransfer, what: Input) -> bool:
-        before = parcel.state
+    def _move(self, transfer: PendingTransfer, what: Input) -> bool:
+        before = transfer.state
         after = TABLE.get((before, what))
         if after is None:
             return False
-        parcel.state = after
+        transfer.state = after
         if after is State.LEFT:
-            self._forget(parcel)
-            self._left[parcel.key] = parcel
+            self._forget(transfer)
+            self._left[transfer.key] = transfer
             if len(self._left) > LEFT_MAX:
                 del self._left[next(iter(self._left))]
         elif after is State.DONE:
-            self._forget(parcel)
-            if self._left.get(parcel.key) is parcel:
-                del self._left[parcel.key]
+            self._forget(transfer)
+            if self._left.get(transfer.key) is transfer:
+                del self._left[transfer.key]
         return True
 
-    def _keep(self, parcel: PendingTransfer) -> None:
-        self._parcels[parcel.key] = parcel
-        self._in_hand[parcel.path] = self._in_hand.get(parcel.path, 0) + 1
-        self._in_hand_bytes += parcel.size
+    def _keep(self, transfer: PendingTransfer) -> None:
+        self._transfers[transfer.key] = transfer
+        self._in_hand[transfer.path] = self._in_hand.get(transfer.path, 0) + 1
+        self._in_hand_bytes += transfer.size
 
-    def _forget(self, parcel: PendingTransfer) -> None:
-        parcel.payload = b""
-        if self._parcels.get(parcel.key) is not parcel:
+    def _forget(self, transfer: PendingTransfer) -> None:
+        transfer.payload = b""
+        if self._transfers.get(transfer.key) is not transfer:
             return
-        del self._parcels[parcel.key]
-        self._in_hand_bytes -= parcel.size
-        count = self._in_hand.pop(parcel.path) - 1
+        del self._transfers[transfer.key]
+        self._in_hand_bytes -= transfer.size
+        count = self._in_hand.pop(transfer.path) - 1
         if count:
-            self._in_hand[parcel.path] = count
+            self._in_hand[transfer.path] = count
 
-    def _queue_up(self, parcel: PendingTransfer, *, first: bool = False) -> None:
-        waiting = self._waiting.setdefault(parcel.path, deque())
+    def _queue_up(self, transfer: PendingTransfer, *, first: bool = False) -> None:
+        waiting = self._waiting.setdefault(transfer.path, deque())
         if first:
-            waiting.appendleft(parcel)
+            waiting.appendleft(transfer)
         else:
-            waiting.append(parcel)
+            waiting.append(transfer)
 
-    def _unqueue(self, parcel: PendingTransfer) -> None:
-        waiting = self._waiting.get(parcel.path)
-        if waiting is not None and parcel in waiting:
-            waiting.remove(parcel)
+    def _unqueue(self, transfer: PendingTransfer) -> None:
+        waiting = self._waiting.get(transfer.path)
+        if waiting is not None and transfer in waiting:
+            waiting.remove(transfer)
             if not waiting:
-                del self._waiting[parcel.path]
+                del self._waiting[transfer.path]
 
-    def _remember(self, parcel: PendingTransfer) -> None:
-        if parcel.key[1] is not None:
-            self._remembered[parcel.key] = None
+    def _remember(self, transfer: PendingTransfer) -> None:
+        if transfer.key[1] is not None:
+            self._remembered[transfer.key] = None
             if len(self._remembered) > REMEMBERED_MAX:
                 del self._remembered[next(iter(self._remembered))]

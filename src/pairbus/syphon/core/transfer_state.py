@@ -59,7 +59,7 @@ class TransferState(TransferIndex):
     @property
     def deadline(self) -> float | None:
         """When `tick` is next wanted."""
-        return self._ticked_at + TICK_S if self._parcels or self._left else None
+        return self._ticked_at + TICK_S if self._transfers or self._left else None
 
     # -- from the backlog
 
@@ -69,47 +69,47 @@ class TransferState(TransferIndex):
         left: dict[str, tuple[Trouble, list[PendingTransfer]]] = {}
         known: list[PendingTransfer] = []
         wanted: set[str] = set()
-        if not self._parcels and not self._left:
+        if not self._transfers and not self._left:
             self._ticked_at = now
         for arrival in arrivals:
-            parcel = arrival.parcel if isinstance(arrival, Rejection) else arrival
-            key, path = parcel.key, parcel.path
-            if key in self._parcels and self._came_again(self._parcels[key], parcel):
+            transfer = arrival.transfer if isinstance(arrival, Rejection) else arrival
+            key, path = transfer.key, transfer.path
+            if key in self._transfers and self._came_again(self._transfers[key], transfer):
                 continue
             self._left.pop(key, None)
-            self._keep(parcel)
+            self._keep(transfer)
             if key in self._remembered:
-                self._move(parcel, Input.KNOWN)
-                known.append(parcel)
+                self._move(transfer, Input.KNOWN)
+                known.append(transfer)
             elif self._stopping:
-                self._move(parcel, Input.STOPPED)
-                commands.append(Release(parcel.queue, [parcel]))
+                self._move(transfer, Input.STOPPED)
+                commands.append(Release(transfer.queue, [transfer]))
             elif isinstance(arrival, Rejection):
-                self._reject(parcel, arrival.reason, arrival.description, commands)
+                self._reject(transfer, arrival.reason, arrival.description, commands)
             else:
                 obstacle = self.destinations.obstacle(path, now)
                 if obstacle is None and self._in_hand[path] > PER_DESTINATION_MAX and self._is_slow(path, now):
                     obstacle = _passing("slower than its messages come", "pairbus:slow", now)
                 if obstacle is None or self._waits_for_trial(path):
-                    self._queue_up(parcel)
+                    self._queue_up(transfer)
                     wanted.add(path)
                 elif obstacle.verdict.is_for_good:
-                    self._reject(parcel, *_words(path, obstacle), commands)
+                    self._reject(transfer, *_words(path, obstacle), commands)
                 else:
-                    self._move(parcel, Input.AWAY)
-                    left.setdefault(path, (obstacle, []))[1].append(parcel)
-        commands += [Leave(path, parcels, trouble) for path, (trouble, parcels) in left.items()]
-        commands += [Complete(queue, parcels) for queue, parcels in _by_queue(known)]
+                    self._move(transfer, Input.AWAY)
+                    left.setdefault(path, (obstacle, []))[1].append(transfer)
+        commands += [Leave(path, transfers, trouble) for path, (trouble, transfers) in left.items()]
+        commands += [Complete(queue, transfers) for queue, transfers in _by_queue(known)]
         return commands, wanted
 
     def _waits_for_trial(self, path: str) -> bool:
         return self.destinations.is_trying(path) and self._in_hand[path] <= AT_TRIAL_MAX
 
-    def _came_again(self, known: PendingTransfer, parcel: PendingTransfer) -> bool:
+    def _came_again(self, known: PendingTransfer, transfer: PendingTransfer) -> bool:
         """The same message while it is still in hand: its lock had run out. The new lock serves a send under way."""
         if self._move(known, Input.AGAIN):
-            known.token, known.handle = parcel.token, parcel.handle
-            known.lock_s, known.locked_until = parcel.lock_s, parcel.locked_until
+            known.token, known.handle = transfer.token, transfer.handle
+            known.lock_s, known.locked_until = transfer.lock_s, transfer.locked_until
             return True
         if known.state is State.HOME:
             self._remember(known)
@@ -138,65 +138,65 @@ class TransferState(TransferIndex):
         late: list[PendingTransfer] = []
         size = 0
         while waiting and len(chosen) < count_max:
-            parcel = waiting[0]
-            if parcel.locked_until - now < min(SPARE_S, parcel.lock_s / 4):
+            transfer = waiting[0]
+            if transfer.locked_until - now < min(SPARE_S, transfer.lock_s / 4):
                 late.append(waiting.popleft())
                 continue
-            if chosen and (parcel.alone or chosen[0].alone or size + parcel.size > bytes_max):
+            if chosen and (transfer.alone or chosen[0].alone or size + transfer.size > bytes_max):
                 break
             chosen.append(waiting.popleft())
-            size += parcel.size
+            size += transfer.size
         if not waiting:
             del self._waiting[path]
         if late:
-            for parcel in late:
-                self._move(parcel, Input.AWAY)
+            for transfer in late:
+                self._move(transfer, Input.AWAY)
             commands.append(Leave(path, late, _passing("its lock ran short before it was sent", "pairbus:late", now)))
         if not chosen:
             return None, commands
         epoch = self.destinations.begin(path)
-        for parcel in chosen:
-            self._move(parcel, Input.TAKEN)
-            parcel.epoch = epoch
+        for transfer in chosen:
+            self._move(transfer, Input.TAKEN)
+            transfer.epoch = epoch
         return Send(path, chosen), commands
 
-    def confirmed(self, parcels: Sequence[PendingTransfer]) -> list[Command]:
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> list[Command]:
         """By the primary, all of one transfer. The only way to a completion."""
         home: list[PendingTransfer] = []
-        for parcel in parcels:
-            if self._move(parcel, Input.CONFIRMED):
-                parcel.payload = b""
-                home.append(parcel)
+        for transfer in transfers:
+            if self._move(transfer, Input.CONFIRMED):
+                transfer.payload = b""
+                home.append(transfer)
             else:
-                self._remember(parcel)  # it was given up before the answer came
-        if parcels:
-            self.destinations.succeeded(parcels[0].path, parcels[0].epoch)
+                self._remember(transfer)  # it was given up before the answer came
+        if transfers:
+            self.destinations.succeeded(transfers[0].path, transfers[0].epoch)
         return [Complete(queue, given) for queue, given in _by_queue(home)]
 
-    def failed(self, parcels: Sequence[PendingTransfer], error: WireError, now: float) -> list[Command]:
+    def failed(self, transfers: Sequence[PendingTransfer], error: WireError, now: float) -> list[Command]:
         """One transfer was refused, or its outcome is unknown."""
         commands: list[Command] = []
-        if not parcels:
+        if not transfers:
             return commands
-        path, epoch = parcels[0].path, parcels[0].epoch
+        path, epoch = transfers[0].path, transfers[0].epoch
         verdict = verdict_of(error)
         trouble = Trouble(verdict, error.description, error.condition, 1, now, now)
         if verdict is RefusalVerdict.REFUSED:
             # it answered: whatever is wrong with these messages, nothing is wrong with the destination
             self.destinations.succeeded(path, epoch)
-            if len(parcels) > 1:
-                for parcel in reversed(parcels):
-                    if self._move(parcel, Input.SPLIT):
-                        parcel.alone = True
-                        self._queue_up(parcel, first=True)
+            if len(transfers) > 1:
+                for transfer in reversed(transfers):
+                    if self._move(transfer, Input.SPLIT):
+                        transfer.alone = True
+                        self._queue_up(transfer, first=True)
                 return commands
         else:
             self.destinations.failed(path, epoch, error, now)
         if verdict.is_for_good:
-            for parcel in parcels:
-                self._reject(parcel, *_words(path, trouble), commands)
+            for transfer in transfers:
+                self._reject(transfer, *_words(path, trouble), commands)
         else:
-            left = [parcel for parcel in parcels if self._move(parcel, Input.AWAY)]
+            left = [transfer for transfer in transfers if self._move(transfer, Input.AWAY)]
             if left:
                 commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))
         self._leave_if_obstructed(path, now, commands)
@@ -217,42 +217,42 @@ class TransferState(TransferIndex):
     def _leave_waiting(self, path: str, trouble: Trouble, commands: list[Command]) -> None:
         waiting = self._waiting.pop(path, ())
         if trouble.verdict.is_for_good:
-            for parcel in waiting:
-                self._reject(parcel, *_words(path, trouble), commands)
+            for transfer in waiting:
+                self._reject(transfer, *_words(path, trouble), commands)
         elif waiting:
-            for parcel in waiting:
-                self._move(parcel, Input.AWAY)
+            for transfer in waiting:
+                self._move(transfer, Input.AWAY)
             commands.append(Leave(path, list(waiting), trouble))
 
     # -- settling
 
-    def settled(self, parcels: Iterable[PendingTransfer]) -> None:
-        for parcel in parcels:
-            self._move(parcel, Input.SETTLED)
-            self._remembered.pop(parcel.key, None)
+    def settled(self, transfers: Iterable[PendingTransfer]) -> None:
+        for transfer in transfers:
+            self._move(transfer, Input.SETTLED)
+            self._remembered.pop(transfer.key, None)
 
-    def unsettled(self, parcels: Iterable[PendingTransfer], now: float, *, lock_lost: bool) -> list[Command]:
+    def unsettled(self, transfers: Iterable[PendingTransfer], now: float, *, lock_lost: bool) -> list[Command]:
         """The settlement failed, or nobody knows: it is asked for again while the lock lasts. A message that stays in
         the backlog although it is home comes again, and is known then."""
         commands: list[Command] = []
         again: list[PendingTransfer] = []
-        for parcel in parcels:
-            parcel.tries += 1
-            if lock_lost or parcel.tries >= SETTLE_TRIES or parcel.locked_until <= now:
-                self._lose(parcel)
-            elif self._move(parcel, Input.UNSETTLED):
-                again.append(parcel)
-        for queue, given in _by_queue(parcel for parcel in again if parcel.state is State.HOME):
+        for transfer in transfers:
+            transfer.tries += 1
+            if lock_lost or transfer.tries >= SETTLE_TRIES or transfer.locked_until <= now:
+                self._lose(transfer)
+            elif self._move(transfer, Input.UNSETTLED):
+                again.append(transfer)
+        for queue, given in _by_queue(transfer for transfer in again if transfer.state is State.HOME):
             commands.append(Complete(queue, given))
-        for parcel in again:
-            if parcel.state is State.REFUSED and parcel.reason is not None:
-                commands.append(DeadLetter(parcel.queue, [parcel], *parcel.reason))
+        for transfer in again:
+            if transfer.state is State.REFUSED and transfer.reason is not None:
+                commands.append(DeadLetter(transfer.queue, [transfer], *transfer.reason))
         return commands
 
-    def _lose(self, parcel: PendingTransfer) -> None:
-        if parcel.state is State.HOME:
-            self._remember(parcel)
-        self._move(parcel, Input.LOCK_LOST)
+    def _lose(self, transfer: PendingTransfer) -> None:
+        if transfer.state is State.HOME:
+            self._remember(transfer)
+        self._move(transfer, Input.LOCK_LOST)
 
     # -- locks and time
 
@@ -261,24 +261,24 @@ class TransferState(TransferIndex):
             return []
         self._ticked_at = now
         due: list[PendingTransfer] = []
-        over = [parcel for parcel in self._left.values() if parcel.locked_until <= now]
-        for parcel in self._parcels.values():
-            if parcel.state is State.SENT:
-                is_due = parcel.locked_until - now <= parcel.lock_s / 3 + TICK_S
-                if is_due and parcel.renewal_at + min(RENEWAL_S, parcel.lock_s / 3) <= now:
-                    parcel.renewal_at = now
-                    due.append(parcel)
-            elif parcel.state is State.WAITING and parcel.locked_until <= now:
-                over.append(parcel)
-        for parcel in over:
-            if parcel.state is State.WAITING:
-                self._unqueue(parcel)
-            self._move(parcel, Input.LOCK_OVER)
-        return [Renew(queue, parcels) for queue, parcels in _by_queue(due)]
+        over = [transfer for transfer in self._left.values() if transfer.locked_until <= now]
+        for transfer in self._transfers.values():
+            if transfer.state is State.SENT:
+                is_due = transfer.locked_until - now <= transfer.lock_s / 3 + TICK_S
+                if is_due and transfer.renewal_at + min(RENEWAL_S, transfer.lock_s / 3) <= now:
+                    transfer.renewal_at = now
+                    due.append(transfer)
+            elif transfer.state is State.WAITING and transfer.locked_until <= now:
+                over.append(transfer)
+        for transfer in over:
+            if transfer.state is State.WAITING:
+                self._unqueue(transfer)
+            self._move(transfer, Input.LOCK_OVER)
+        return [Renew(queue, transfers) for queue, transfers in _by_queue(due)]
 
-    def renewed(self, parcels: Iterable[PendingTransfer], now: float) -> None:
-        for parcel in parcels:
-            parcel.locked_until = now + parcel.lock_s
+    def renewed(self, transfers: Iterable[PendingTransfer], now: float) -> None:
+        for transfer in transfers:
+            transfer.locked_until = now + transfer.lock_s
 
     def revive(self, now: float) -> list[Command]:
         """Left messages that are wanted before their locks end: all those of a destination that is back, and one of
@@ -297,45 +297,45 @@ class TransferState(TransferIndex):
     def retry(self, path: str, count_max: int) -> list[Command]:
         """Left messages of a destination wanted back before their locks end, to try it or since it is back."""
         chosen = [each for each in self._left.values() if each.path == path and each.reason is None][:count_max]
-        for parcel in chosen:
-            self._move(parcel, Input.RETRIED)
-        return [Release(queue, parcels) for queue, parcels in _by_queue(chosen)]
+        for transfer in chosen:
+            self._move(transfer, Input.RETRIED)
+        return [Release(queue, transfers) for queue, transfers in _by_queue(chosen)]
 
     def stop(self) -> list[Command]:
         """Nothing more is sent. What is on the wire is worth a few seconds' wait, then `give_up`."""
         self._stopping = True
-        released = [parcel for parcels in self._waiting.values() for parcel in parcels]
+        released = [transfer for transfers in self._waiting.values() for transfer in transfers]
         released += self._left.values()
         self._waiting.clear()
-        for parcel in released:
-            self._move(parcel, Input.STOPPED)
-        return [Release(queue, parcels) for queue, parcels in _by_queue(released)]
+        for transfer in released:
+            self._move(transfer, Input.STOPPED)
+        return [Release(queue, transfers) for queue, transfers in _by_queue(released)]
 
     def give_up(self) -> list[Command]:
         """What has no answer from the primary goes back, and what it refused meanwhile; what it confirmed must not, and
         waits for its lock to end."""
         commands = self.stop()
         released: list[PendingTransfer] = []
-        for parcel in list(self._parcels.values()):
-            if parcel.state is State.SENT:
-                released.append(parcel)
-            self._move(parcel, Input.GIVEN_UP)
-        return [*commands, *(Release(queue, parcels) for queue, parcels in _by_queue(released))]
+        for transfer in list(self._transfers.values()):
+            if transfer.state is State.SENT:
+                released.append(transfer)
+            self._move(transfer, Input.GIVEN_UP)
+        return [*commands, *(Release(queue, transfers) for queue, transfers in _by_queue(released))]
 
-    def _reject(self, parcel: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
+    def _reject(self, transfer: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
-            if self._move(parcel, Input.AWAY):
-                parcel.reason = (reason, description)
-                trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, parcel.since, parcel.since)
-                commands.append(Leave(parcel.path, [parcel], trouble))
-        elif self._move(parcel, Input.REJECTED):
-            parcel.payload = b""
-            parcel.reason = (reason, description)
+            if self._move(transfer, Input.AWAY):
+                transfer.reason = (reason, description)
+                trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, transfer.since, transfer.since)
+                commands.append(Leave(transfer.path, [transfer], trouble))
+        elif self._move(transfer, Input.REJECTED):
+            transfer.payload = b""
+            transfer.reason = (reason, description)
             last = commands[-1] if commands else None
-            if isinstance(last, DeadLetter) and last[0] == parcel.queue and last[2:] == (reason, description):
-                last.parcels.append(parcel)
+            if isinstance(last, DeadLetter) and last[0] == transfer.queue and last[2:] == (reason, description):
+                last.transfers.append(transfer)
             else:
-                commands.append(DeadLetter(parcel.queue, [parcel], reason, description))
+                commands.append(DeadLetter(transfer.queue, [transfer], reason, description))
 
 
 def _words(path: str, trouble: Trouble) -> tuple[str, str]:
@@ -349,8 +349,8 @@ def _passing(text: str, condition: str, now: float) -> Trouble:
     return Trouble(RefusalVerdict.AWAY, text, condition, 0, now, now)
 
 
-def _by_queue(parcels: Iterable[PendingTransfer]) -> list[tuple[str, list[PendingTransfer]]]:
+def _by_queue(transfers: Iterable[PendingTransfer]) -> list[tuple[str, list[PendingTransfer]]]:
     found: dict[str, list[PendingTransfer]] = {}
-    for parcel in parcels:
-        found.setdefault(parcel.queue, []).append(parcel)
+    for transfer in transfers:
+        found.setdefault(transfer.queue, []).append(transfer)
     return list(found.items())
