@@ -177,7 +177,7 @@ def test_the_scope_is_a_prefix_by_segments(scope, path, inside):
     assert not claims.allows("Listen", path) and not claims.allows("Manage", path)
 
 
-def test_sas_is_recognised_by_its_text():  # dialect 0.11
+def test_sas_is_recognised_by_its_text():  # docs/reference/protocol.md#a-sas-token-is-recognised-by-its-text
     assert is_sas(GOOD) and is_sas("sharedaccesssignature sr=") and not is_sas("Bearer x")
 
 

@@ -1,4 +1,4 @@
-"""Who the client is: what SASL and `$cbs` are given (dialect 1.2, 2). Pure.
+"""Who the client is: what SASL and `$cbs` are given (docs/reference/protocol.md#handshake, #tokens-over-cbs). Pure.
 
 Four kinds: `SharedKey` signs its own tokens, `SharedSignature` holds one made elsewhere, `EntraToken` wraps an
 azure-identity style credential, `Login` is a user and password for brokers without `$cbs`. Decides what a token is for,

@@ -1,4 +1,5 @@
-"""Shared access signatures (dialect 2.1): making a token, checking one, and what a checked one permits. Pure.
+"""Shared access signatures (docs/reference/protocol.md#shared-access-signatures): making a token, checking one, and
+what a checked one permits. Pure.
 
 Decides who may do what. Does not know where rules live: `verify` asks for the rules in force at a path, so that an
 entity's own rules slot in beside the namespace's.
@@ -97,7 +98,8 @@ def owner_path(path: str) -> str:
 
 
 def is_sas(token: str) -> bool:
-    """By its text: Python's SDK says `jwt` for the type of either kind (dialect 0.11)."""
+    """By its text: Python's SDK says `jwt` for the type of either kind
+    (docs/reference/protocol.md#a-sas-token-is-recognised-by-its-text)."""
     return token[: len(_PREFIX)].lower() == _PREFIX
 
 

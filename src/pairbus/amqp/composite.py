@@ -227,7 +227,8 @@ _KINDS: Final = {
 COMPOSITES: Final[dict[Any, type[Composite]]] = {}  # by descriptor, as number and as symbol
 PERFORMATIVES: Final = frozenset((*range(0x10, 0x19), *range(0x40, 0x45)))
 #: Written with all their fields, trailing nulls too: azure-servicebus 7.11 to 7.14 index what comes (`open[9]`,
-#: `begin[7]`, `transfer[11]`), and all of them index an error (dialect 0.1).
+#: `begin[7]`, `transfer[11]`), and all of them index an error
+#: (docs/reference/protocol.md#an-error-has-all-three-fields).
 _WHOLE: Final = frozenset((*range(0x10, 0x19), 0x1D))
 _C = TypeVar("_C", bound=type[Composite])
 

@@ -141,8 +141,9 @@ def send_error(state: Any) -> Callable[[], WireError] | None:
 
 
 def settle_error(state: Any) -> Callable[[], WireError] | None:
-    """What the answer to a settlement means. Only a rejection that carries an error is a failure (dialect 0.5), unless
-    the peer repeats the very error with which we dead-lettered, as RabbitMQ does."""
+    """What the answer to a settlement means. Only a rejection that carries an error is a failure
+    (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error), unless the peer repeats the very error with
+    which we dead-lettered, as RabbitMQ does."""
     if type(state) is Rejected and state.error is not None and state.error.condition != DEAD_LETTER:
         return _rejection(state)
     return None

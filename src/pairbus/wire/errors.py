@@ -126,7 +126,8 @@ _BY_CONDITION: dict[str, type[Refused]] = {
     "com.microsoft:quota-exceeded": QuotaExceeded,
 }
 
-# a response may come without a condition (dialect 6): then the status code has to do
+# a response may come without a condition (docs/reference/protocol.md#requests-over-management): then the status code
+# has to do
 _BY_STATUS: dict[int, tuple[str, type[Refused]]] = {
     401: ("amqp:unauthorized-access", Unauthorized),
     403: ("amqp:unauthorized-access", Unauthorized),

@@ -49,7 +49,7 @@ def dead_letter(condition: str, description: str | None = None, **info: Any) -> 
         (Received(section_number=0, section_offset=0), None),
     ],
 )
-def test_what_a_delivery_state_asks_for_dialect_5_1(state: Any, outcome: Any) -> None:
+def test_what_a_delivery_state_asks_for(state: Any, outcome: Any) -> None:
     assert outcome_of(state) == outcome
 
 

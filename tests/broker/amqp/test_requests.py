@@ -52,7 +52,7 @@ def test_a_request_without_anything_but_a_value_has_no_operation() -> None:
 
 
 @pytest.mark.parametrize("message_id", ["text", uuid.UUID(int=5), ULong(7), b"raw"])
-def test_the_answer_repeats_the_id_in_its_own_type_dialect_0_12(message_id: Any) -> None:
+def test_the_answer_repeats_the_id_in_its_own_type(message_id: Any) -> None:
     for payload in (
         cbs_response(request(message_id), Response(202, "Accepted")),
         management_response(request(message_id), Response(200, "OK")),

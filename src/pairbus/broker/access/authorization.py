@@ -1,4 +1,5 @@
-"""Which rules are in force where, and what the tokens that a connection has put permit, and until when (dialect 2).
+"""Which rules are in force where, and what the tokens that a connection has put permit, and until when
+(docs/reference/protocol.md#tokens-over-cbs).
 
 Several tokens may be in force at once (JS puts one per link); the newest of a scope and key replaces the older.
 

@@ -1,4 +1,4 @@
-"""Link addresses, as the SDKs write them (dialect 3), taken apart. Pure.
+"""Link addresses, as the SDKs write them (docs/reference/protocol.md#addresses), taken apart. Pure.
 
 Python sends URIs (`amqps://host:port/orders`), JS and .NET bare names; management nodes are bare everywhere. Decides
 only which node an address means: whether the entity exists and who may use it is asked elsewhere.

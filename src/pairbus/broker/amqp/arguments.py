@@ -75,7 +75,8 @@ class Arguments:
         return [int(number) for number in self._items(name, int, "integers")]
 
     def tokens(self, name: str) -> list[bytes]:
-        """Lock tokens as the queue knows them: in .NET's byte order, as in the delivery tag (dialect 5)."""
+        """Lock tokens as the queue knows them: in .NET's byte order, as in the delivery tag
+        (docs/reference/protocol.md#lock-tokens)."""
         return [token.bytes_le for token in self._items(name, UUID, "uuids")]
 
     def payloads(self, name: str) -> list[bytes]:

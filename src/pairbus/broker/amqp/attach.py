@@ -1,4 +1,5 @@
-"""What is put behind a link that a client asks for, or why it is refused (dialect 3, 5.2).
+"""What is put behind a link that a client asks for, or why it is refused (docs/reference/protocol.md#addresses,
+#sessions).
 
 The claims are checked before anything is said about the entity: who may not use it does not learn whether it exists.
 """
@@ -138,7 +139,8 @@ def _place_session(
 
 
 def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, lock: SessionLock) -> None:
-    """The session is ours to hand out: the answer names it and says until when (dialect 5.2)."""
+    """The session is ours to hand out: the answer names it and says until when
+    (docs/reference/protocol.md#sessions)."""
     source = link.source
     # in the form in which it came: Go closes the connection over a bare string where it sent a described one
     ((_, wanted),) = source.filter.items()

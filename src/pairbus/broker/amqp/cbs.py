@@ -1,4 +1,4 @@
-"""`$cbs`: a client puts the tokens that say what its connection may do (dialect 2)."""
+"""`$cbs`: a client puts the tokens that say what its connection may do (docs/reference/protocol.md#tokens-over-cbs)."""
 
 from __future__ import annotations
 

@@ -368,7 +368,8 @@ class AmqpConnection(asyncio.Protocol):
         self._idle_timer = self.loop.call_later(after_s / 4, self._check_idle, after_s)
 
     def expire_claims(self, now: float) -> None:
-        """Links whose token has run out are cut (dialect 2.1). Asked every second, by the wall's clock: it may jump."""
+        """Links whose token has run out are cut (docs/reference/protocol.md#shared-access-signatures). Asked every
+        second, by the wall's clock: it may jump."""
         if self._is_stranger:
             self._stranger_since = min(self._stranger_since, now)  # a clock that is set back grants a minute, no more
             if now - self._stranger_since >= unauthenticated.PATIENCE_S:
@@ -484,7 +485,8 @@ class AmqpConnection(asyncio.Protocol):
             self._leave(link)
 
     def response_node(self, link: Link, address: str, reply_to: str | None) -> ResponseNode | None:
-        """Where the answer to a request on `link` goes (dialect 2): JS names its receiving link in reply-to."""
+        """Where the answer to a request on `link` goes (docs/reference/protocol.md#tokens-over-cbs): JS names its
+        receiving link in reply-to."""
         nodes = [
             (other, other.context)
             for other in [*link.session.links, *self.links()]

@@ -1,7 +1,8 @@
 """What stands at our end of a client's link: an entity that takes messages, one that gives them, or a request node.
 
 Thin: they carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and put
-refusals into the words that clients understand. Rules that break clients when missed are cited from the dialect.
+refusals into the words that clients understand. Rules that break clients when missed are explained in
+docs/reference/protocol.md.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Node(Protocol):
 
 
 def rejected(refusal: Refusal) -> bytes:
-    """All three fields of the error, or Python's `send_messages` hangs (dialect 0.1)."""
+    """All three fields of the error, or Python's `send_messages` hangs
+    (docs/reference/protocol.md#an-error-has-all-three-fields)."""
     return Rejected(error=Error(refusal.condition, refusal.description, None)).encode()
 
 
@@ -419,7 +421,8 @@ class Egress:
         self.connection.flush_soon()
 
     def closed(self) -> None:
-        """Messages stay locked until their locks run out, as on the service (dialect 5.1); a session is free now."""
+        """Messages stay locked until their locks run out, as on the service (docs/reference/protocol.md#outcomes); a
+        session is free now."""
         self._is_closed = True
         self._end_wait()
         self.queue.entity.links -= 1
@@ -435,7 +438,8 @@ class Egress:
         self.unsettled.clear()
 
 
-# A dead-letter is answered with an empty `rejected`: one with an error means that settling failed (dialect 0.5).
+# A dead-letter is answered with an empty `rejected`: one with an error means that settling failed
+# (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error).
 _ANSWERS: dict[type, bytes] = {
     Complete: ACCEPTED_BYTES,
     Abandon: _MODIFIED_BYTES,
@@ -446,7 +450,7 @@ _ANSWERS: dict[type, bytes] = {
 
 
 def outcome_of(state: Any) -> Outcome | None:
-    """What a delivery state asks of the queue (dialect 5.1)."""
+    """What a delivery state asks of the queue (docs/reference/protocol.md#outcomes)."""
     kind = type(state)
     if kind is Accepted:
         return _COMPLETE

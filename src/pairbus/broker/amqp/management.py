@@ -1,4 +1,5 @@
-"""`$management`: what can be asked of an entity besides sending and receiving (dialect 6).
+"""`$management`: what can be asked of an entity besides sending and receiving
+(docs/reference/protocol.md#requests-over-management).
 
 One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
 that is not in the table is answered 501, as the service does. Reading the arguments is in `Arguments`, so that a wrong

@@ -1,7 +1,9 @@
-"""Request and response messages of `$cbs` and `$management` (dialect 2, 6): read from bytes, written to bytes. Pure.
+"""Request and response messages of `$cbs` and `$management` (docs/reference/protocol.md#tokens-over-cbs,
+#requests-over-management): read from bytes, written to bytes. Pure.
 
 `$cbs` answers in kebab-case, `$management` in camelCase; the correlation-id repeats the request's message-id in the
-very type it came in (dialect 0.12). What an operation does is decided elsewhere.
+very type it came in (docs/reference/protocol.md#a-response-repeats-the-id-of-its-request). What an operation does is
+decided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rules as `$management` carries them (dialect 6): asked for as maps, listed as described lists. Pure.
+"""Rules as `$management` carries them (docs/reference/protocol.md#rules-on-the-wire): asked for as maps, listed as
+described lists. Pure.
 
 SQL filters and actions are not known yet and are refused by name. What a filter means is decided in rules.py.
 """

@@ -1,4 +1,5 @@
-"""Receivers that asked for the next free session of a queue and wait for one, first come, first served (dialect 5.2).
+"""Receivers that asked for the next free session of a queue and wait for one, first come, first served
+(docs/reference/protocol.md#sessions).
 
 A shell: it holds the unanswered attaches and their timers. Which session is free is the queue's to say.
 """

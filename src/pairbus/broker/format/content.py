@@ -1,4 +1,5 @@
-"""From the bytes that a sender sent to what is kept, and from there to the bytes that a receiver gets (dialect 4, 5).
+"""From the bytes that a sender sent to what is kept, and from there to the bytes that a receiver gets
+(docs/reference/protocol.md#sending, #receiving).
 
 Kept are the raw header fields, the raw message annotations that are not the broker's to say, and everything from
 properties to footer as it came: none of it is ever encoded again, but for delivery annotations, which few send. A
@@ -114,7 +115,7 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
     bare = payload[s.bare_start : s.bare_end]
     given_id: str | None = None
     if not has_id:
-        # JS can't abandon, defer or dead-letter a message that has none (dialect 4).
+        # JS can't abandon, defer or dead-letter a message that has none (docs/reference/protocol.md#sending).
         given_id = new_id()
         bare = with_properties(bare, split(bare), message_id=given_id)
     if s.delivery_annotations is not None:
@@ -172,7 +173,8 @@ def _traits(message_id: Any, session_id: Any, ttl_ms: int | None, scheduled_at: 
 
 
 def _lifetime_ms(properties: Properties, ttl_ms: int | None) -> int | None:
-    """A life that the header's 32 bits can't hold is told by its beginning and end (dialect 4)."""
+    """A life that the header's 32 bits can't hold is told by its beginning and end
+    (docs/reference/protocol.md#time-to-live)."""
     begins, ends = properties.creation_time, properties.absolute_expiry_time
     if begins is not None and ends is not None and ends - begins > TTL_MS_MAX:
         return int(ends - begins)
@@ -272,7 +274,7 @@ def _timestamp(key: str) -> bytes:
     return b"\xa3" + bytes((len(key),)) + key.encode() + b"\x83"
 
 
-# message-state is an int (dialect 5); the service tells it only where it is not active
+# message-state is an int (docs/reference/protocol.md#receiving); the service tells it only where it is not active
 ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE = range(3)
 _STATES: Final = tuple(b"\xa3\x13x-opt-message-state\x54" + bytes((state,)) for state in range(3))
 _START: Final = b"\x00\x53\x72\xd1"
@@ -413,7 +415,7 @@ def _merged(body: bytes, at: int, token: bytes | None) -> tuple[bytes, bytes]:
     return _HOP + encode(pairs), body[:at] + body[end:]
 
 
-# changes to the application properties (dialect 5.1)
+# changes to the application properties (docs/reference/protocol.md#outcomes)
 
 
 def pack_changes(old: bytes | None, properties: Mapping[Any, Any]) -> bytes | None:

@@ -2,8 +2,9 @@
 
 Pure. One message that a client library can't decode would make its whole queue impossible to peek, since the library
 gives up on the answer or on the connection. So everything that is passed on unread is checked when it is sent: that it
-is sound AMQP and not nested deeper than the official SDK decodes (dialect 0.10). Every AMQP type is passed on: the SDK
-can't decode some (char, decimals), but other clients can.
+is sound AMQP and not nested deeper than the official SDK decodes
+(docs/reference/protocol.md#what-the-python-sdk-can-decode). Every AMQP type is passed on: the SDK can't decode some
+(char, decimals), but other clients can.
 """
 
 from __future__ import annotations

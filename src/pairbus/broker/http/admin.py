@@ -1,4 +1,5 @@
-"""The HTTP management API of one namespace (dialect 7): which request asks for what, who may, and the answer's code.
+"""The HTTP management API of one namespace (docs/reference/protocol.md#http-management-api): which request asks for
+what, who may, and the answer's code.
 
 A shell over the namespace: it awaits what the namespace calls back. Documents are atom.py's, bounds description.py's,
 tokens sas.py's, and what differs between the kinds of things catalogue.py's. `AdminApi` is a handler for

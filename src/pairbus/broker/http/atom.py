@@ -1,4 +1,5 @@
-"""The management API's documents (dialect 7): what is read from a request's XML, what is written in an answer. Pure.
+"""The management API's documents (docs/reference/protocol.md#http-management-api): what is read from a request's XML,
+what is written in an answer. Pure.
 
 One table per description kind pairs the service's elements with our fields, in the service's order. Decides nothing
 about entities: a field's bounds are description.py's, its element name in an error is looked up here.

@@ -1,4 +1,5 @@
-"""Rules as the management API writes them (dialect 7): filters and actions of a subscription, keys of an entity. Pure.
+"""Rules as the management API writes them (docs/reference/protocol.md#http-management-api): filters and actions of a
+subscription, keys of an entity. Pure.
 
 Both stand inside a description: atom.py has the tables that say where.
 """

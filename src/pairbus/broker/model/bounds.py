@@ -51,7 +51,8 @@ def validate_name(name: str) -> None:
             "letters, digits, and . - _ ~ / between them; it starts and ends with a letter or digit, no empty segment",
         )
     for index, segment in enumerate(segments):
-        # Dots are folded away by HTTP clients; the other one is how a subscription is addressed (dialect 3).
+        # Dots are folded away by HTTP clients; the other one is how a subscription is addressed
+        # (docs/reference/protocol.md#addresses).
         if segment in (".", "..") or (index and segment.lower() == "subscriptions"):
             raise InvalidDescription("name", name, f"a name without the segment {segment!r}")
 

@@ -4,8 +4,8 @@ Decides whether a description may be created or replace another one. Does not kn
 (records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have a file of their own
 (rule_description.py); their names stand here too, so that one import gives all that can be described.
 
-Defaults and bounds are the service's (dialect 7). Features that are not built yet are refused when they are asked for,
-never taken and ignored.
+Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api). Features that are not built yet
+are refused when they are asked for, never taken and ignored.
 """
 
 from __future__ import annotations

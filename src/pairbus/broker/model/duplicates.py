@@ -1,4 +1,5 @@
-"""Which message ids an entity has taken within its window: a second one is confirmed and dropped (dialect 4).
+"""Which message ids an entity has taken within its window: a second one is confirmed and dropped
+(docs/reference/protocol.md#duplicate-detection).
 
 Pure. The ids of one record stand or fall together: they have one time, one place in the journal, and are forgotten at
 once. Those of a record that is not yet written are pending: a second message must wait for what becomes of the first,

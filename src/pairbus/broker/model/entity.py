@@ -192,7 +192,8 @@ class QueueEntity:
 
     @property
     def idle_deadline(self) -> float:
-        """When it has been idle for too long, as far as is known now (dialect 7)."""
+        """When it has been idle for too long, as far as is known now
+        (docs/reference/protocol.md#http-management-api)."""
         if self.deleting:
             return inf
         return self.accessed_at + self.description.auto_delete_on_idle
@@ -224,7 +225,8 @@ class QueueEntity:
         return None
 
     def activate(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
-        """A scheduled message becomes active, under another number (dialect 8); to be put on offer by the caller."""
+        """A scheduled message becomes active, under another number (docs/reference/protocol.md#scheduled-messages); to
+        be put on offer by the caller."""
         old = message.sequence_number
         self.active.renumber(message, number, enqueued_at, expires_at)
         self.renumbered.note(old, number)

@@ -1,4 +1,4 @@
-"""What can become of a locked message (dialect 5.1), and what is said when the lock is gone."""
+"""What can become of a locked message (docs/reference/protocol.md#outcomes), and what is said when the lock is gone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DeadLetter:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
-        """What the dead letter's application properties gain (dialect 5.1)."""
+        """What the dead letter's application properties gain (docs/reference/protocol.md#outcomes)."""
         changes = dict(self.properties)
         if self.reason is not None:
             changes["DeadLetterReason"] = self.reason

@@ -1,9 +1,9 @@
 """Which messages a subscription gets: its rules, laid out so that a message is compared with all of them at once.
 
-Pure. A message matches a subscription when at least one rule does (dialect 8); without rules nothing does. A
-correlation filter wants every value that it names, exactly. Filters that name the same properties are one set of
-wanted values, so a subscription with two thousand of them costs a message one look-up, and one that takes everything
-costs none: nothing of the message is decoded before a filter asks for it.
+Pure. A message matches a subscription when at least one rule does (docs/reference/protocol.md#topics-and-rules);
+without rules nothing does. A correlation filter wants every value that it names, exactly. Filters that name the same
+properties are one set of wanted values, so a subscription with two thousand of them costs a message one look-up, and
+one that takes everything costs none: nothing of the message is decoded before a filter asks for it.
 
 Values are equal as AMQP values of one kind, whatever their width: numbers with numbers, text with text (string or
 symbol), times, durations, uuids and binaries among themselves. A boolean is no number. NaN, lists, maps and null equal

@@ -1,4 +1,5 @@
-"""The sessions of a queue: which one is next, who holds it and until when, what state it has (dialect 5.2).
+"""The sessions of a queue: which one is next, who holds it and until when, what state it has
+(docs/reference/protocol.md#sessions).
 
 Pure. A session is known while it has messages, state or a holder. It is free when nobody holds it and one of its
 messages is on offer; of the free ones, the session whose next message has the lowest number is next. Messages within a

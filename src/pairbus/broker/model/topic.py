@@ -110,7 +110,7 @@ class Topic(QueueEntity):
         self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
 
     def targets(self, facts: Facts) -> list[Subscription]:
-        """Those that get a copy (dialect 8)."""
+        """Those that get a copy (docs/reference/protocol.md#topics-and-rules)."""
         return [
             each
             for each in self._subscriptions.values()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 def random_tokens() -> Callable[[], bytes]:
-    """Lock tokens: version 4 uuids in .NET's byte order (dialect 5), many from one call to the system."""
+    """Lock tokens: version 4 uuids in .NET's byte order (docs/reference/protocol.md#lock-tokens), many from one call to
+    the system."""
     pool: list[bytes] = []
 
     def token() -> bytes:

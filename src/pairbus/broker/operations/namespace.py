@@ -112,7 +112,7 @@ class Namespace:
         return self._store.resident
 
     def resolve(self, path: str) -> MessageQueue | Topic | None:
-        """What stands behind an address (dialect 3)."""
+        """What stands behind an address (docs/reference/protocol.md#addresses)."""
         key = path.lower()
         entity = self.queues.get(key)
         if entity is not None:

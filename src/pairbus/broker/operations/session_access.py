@@ -1,4 +1,4 @@
-"""Who holds a session, and the state that is stored with it (dialect 5.2).
+"""Who holds a session, and the state that is stored with it (docs/reference/protocol.md#sessions).
 
 A shell: which session is next and whether a lock still holds is decided in sessions.py. A state is set when its record
 is synced; it stays on disk and is read when it is asked for. As with messages (settlement.py), compaction may copy the
