@@ -1,7 +1,7 @@
 """What the connector must do on every Spark that it supports: batch, the three modes of a stream, both ways of writing,
 the syphon. A program without pytest, so that a virtual environment needs pairbus[spark] and nothing else.
 
-python story.py: prints one line for each part, ends with 1 at the first that is wrong.
+python timeline.py: prints one line for each part, ends with 1 at the first that is wrong.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     brokers ▶ receivers, senders (healthy traffic) ▶ fault ▶ failover, backlog ▶ fault ends ▶ return ▶ syphon drains
     ▶ everything received ▶ what is left is counted ▶ ledgers in one folder
 
-Owns processes, timers and folders, and hands over every fact to `story.py`. What the ledgers say is read elsewhere.
+Owns processes, timers and folders, and hands over every fact to `timeline.py`. What the ledgers say is read elsewhere.
 """
 
 from __future__ import annotations

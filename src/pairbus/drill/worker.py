@@ -3,7 +3,7 @@
 Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when stdin says `stop` or
 ends: so nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`, however long
 Spark's start or the outage take; then it says that it has finished, and stays with its client open until `stop`.
-Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `story.py`.
+Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `timeline.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looks at two clients before they are paired: who they are, whether they may be, and whether one is taken (P6).
 
-It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `terms.py`.
+It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `pair_validation.py`.
 """
 
 from __future__ import annotations

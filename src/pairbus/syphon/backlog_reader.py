@@ -2,7 +2,7 @@
 
 A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a message
 (P37). Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
-a message is decided in `underway`.
+a message is decided in `transfer_state`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One destination as the engine sees it: a sender to it, and what is under way on that.
 
-A shell: it opens, writes and reports answers; what goes when is decided in `underway`. Destinations share a connection.
-One that could not be reached gets a connection of its own for as long as it is used, so that what tears down its
-connection tears down nobody else's.
+A shell: it opens, writes and reports answers; what goes when is decided in `transfer_state`. Destinations share a
+connection. One that could not be reached gets a connection of its own for as long as it is used, so that what tears
+down its connection tears down nobody else's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to where they belong.
 
-A shell round `underway`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's file.
-`backlog_reader.py` reads and settles one backlog queue, `lanes.py` sends to one destination. Bytes in, bytes out (P27).
+A shell round `transfer_state`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's
+file. `backlog_reader.py` reads and settles one backlog queue, `destination_sender.py` sends to one destination. Bytes
+in, bytes out (P27).
 
 While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
 at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.

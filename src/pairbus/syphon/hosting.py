@@ -1,7 +1,7 @@
 """The syphon inside an application: the engine, started again when it breaks, and the partnership of its two clients.
 
 A shell on one event loop; `aio/syphon.py` puts it on the application's, `sync/syphon.py` on a thread's. What follows
-when a client closes or loses access is decided in `partnership`.
+when a client closes or loses access is decided in `pair_lifecycle`.
 """
 
 from __future__ import annotations

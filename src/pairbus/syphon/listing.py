@@ -1,7 +1,7 @@
 """Which backlog queues there are, and how deep, by asking the secondary's management API. Needs the Manage right.
 
 A shell round the SDK's administration client, which is called on a thread. Where it can't be asked, the reason is
-`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `roster` decides.
+`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `queue_discovery` decides.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides: whether messages for a destination may be sent now; how long one that is away is left alone, so that it costs
 one attempt in a while and not one a message; which message is that attempt. Never decided by a message's age or by
-another destination's trouble. Does not send, and knows no queues: `underway` asks.
+another destination's trouble. Does not send, and knows no queues: `transfer_state` asks.
 
     state      means                                    an arriving message      leaves it by
     flowing    it takes messages                        is sent                  a failure → held

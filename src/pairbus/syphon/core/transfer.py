@@ -1,7 +1,7 @@
 """A message on its way home, what can become of it, and what the ledger tells its engine to do.
 
 `TABLE` has every change of a parcel's state; an input that it has no entry for comes late and changes nothing. Which
-input comes when is decided in `underway`.
+input comes when is decided in `transfer_state`.
 """
 
 from __future__ import annotations

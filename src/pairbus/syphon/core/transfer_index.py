@@ -1,7 +1,7 @@
 """Where the messages on their way home lie: in hand, waiting for their destination, left, or remembered.
 
-Keeps the counts right and the limits kept; `_move` is the only one that changes a parcel's state, by `parcels.TABLE`.
-Which input comes when is decided in `underway`.
+Keeps the counts right and the limits kept; `_move` is the only one that changes a parcel's state, by `transfer.TABLE`.
+Which input comes when is decided in `transfer_state`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and stands in nobody's way. Only locks of sends under way are renewed. A message
 whose completion was lost is known when it comes again, and is completed without being sent twice.
 
 `now` is any clock of seconds. It neither sends nor settles: methods report facts and return commands, and the shell
-carries them out. Where each message lies is kept in `books`, what can become of it stands in `parcels.TABLE`.
+carries them out. Where each message lies is kept in `transfer_index`, what can become of it stands in `transfer.TABLE`.
 """
 
 from __future__ import annotations
