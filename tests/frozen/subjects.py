@@ -110,7 +110,11 @@ def difference(subject: str, found: Any) -> str:
     """Return what is no longer as in the snapshot, and how to renew it; nothing where all is as it was."""
     before, now = leaves(json.loads(snapshot_file(subject).read_text())), leaves(found)
     lines = [f"removed: {at}: {before[at]}" for at in sorted(before.keys() - now.keys())]
-    lines += [f"changed: {at}: {was} → {now[at]}" for at, was in before.items() if at in now and now[at] != was]
+    for at, (was, is_now) in {at: (was, now[at]) for at, was in before.items() if now.get(at, was) != was}.items():
+        if was.startswith("[") and is_now.startswith("["):  # lines of a help, names: only those that differ
+            old, new = json.loads(was), json.loads(is_now)
+            was, is_now = str([each for each in old if each not in new]), str([each for each in new if each not in old])
+        lines.append(f"changed: {at}: {was} → {is_now}")
     lines += [f"added: {at}: {now[at]}" for at in sorted(now.keys() - before.keys())]
     renew = f"On purpose? Then renew it, and say so in the changelog: python -m tests.frozen --write {subject}"
     return "\n".join([*lines, renew]) if lines else ""
