@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,8 +22,8 @@ from pairbus.amqp.message import (
 from pairbus.amqp.types import Symbol, Timestamp, UByte
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import path
+from pairbus.syphon import draining, inspection, lanes, roster, sources
 from pairbus.syphon import engine as engine_module
-from pairbus.syphon import lanes, roster, sources
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
@@ -36,6 +37,24 @@ def numbered(destination: str, count: int, prefix: str = "m") -> list[bytes]:
 
 def names(count: int, prefix: str = "m") -> list[str]:
     return [f"{prefix}{number:04d}" for number in range(count)]
+
+
+class Call(NamedTuple):
+    at: float
+    arguments: tuple[Any, ...]
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Call]:
+    """Return a list that grows with each call of the owner's function, which does what it always does."""
+    calls: list[Call] = []
+    function = getattr(owner, name)
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        calls.append(Call(asyncio.get_running_loop().time(), arguments))
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, record)
+    return calls
 
 
 class TestMoving:
@@ -115,15 +134,14 @@ class TestMoving:
     async def test_p39_it_leaves_the_backlog_only_when_the_primary_has_confirmed(self, pair: Pair) -> None:
         orders = await pair.destination("orders")
         queues = await pair.backlog(0)
-        with pair.fault("latency", entity=orders, delay=1.5):
+        with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 3))
                 await until(lambda: engine.underway.in_hand == 3)
-                await asyncio.sleep(0.5)
-                assert (engine.progress.moved_count, await pair.left(0)) == (0, 3)
-                await until(lambda: engine.progress.moved_count == 3)
+                assert engine.progress.moved_count == 0
+                while left := await pair.left(0):
+                    assert 3 - left <= engine.progress.moved_count
                 await until(lambda: engine.underway.in_hand == 0)
-        assert await pair.left(0) == 0
         assert await pair.ids(orders) == names(3)
 
     async def test_large_messages_and_small_ones(self, pair: Pair) -> None:
@@ -234,9 +252,10 @@ class TestUnavailable:
                 trouble = engine.report().destinations[orders].trouble
                 assert trouble is not None and trouble.startswith("busy" if kind == "throttle" else "unreachable")
                 # the connection that they shared may have gone with orders': news waits for a lock's time, at most
-                await asyncio.sleep(1.1)
+                await until(lambda: engine.can_take(news))
                 pair.expire_locks()
-                await until(lambda: engine.report().destinations[news].moved >= 2, 20.0)
+                await until(lambda: engine.report().moved >= 2, 20.0)
+                assert engine.report().destinations[news].moved >= 2
                 assert len(await pair.dead(0)) == 0
                 assert await pair.left(0) >= 3
         assert set(await pair.ids(news)) == {"n1", "n2"}
@@ -258,7 +277,7 @@ class TestUnavailable:
             with pair.fault("no-send", entity=orders):
                 await pair.divert(0, numbered(orders, 20))
                 await until(lambda: engine.underway.left == 20)
-            await asyncio.sleep(1.0)  # the first pause
+            await until(lambda: engine.can_take(orders))
             pair.expire_locks()
             await until(lambda: engine.progress.moved_count == 20)
         assert await pair.ids(orders) == names(20)
@@ -286,8 +305,8 @@ class TestUnavailable:
         with pair.fault("throttle", entity=orders, rate=0.0):
             await pair.divert(0, numbered(orders, 3000))
             async with pair.running(queues) as engine:
-                await until(lambda: engine.underway.left > 0)
-                await asyncio.sleep(0.5)
+                looks = calls_of(monkeypatch, inspection, "look")
+                await until(lambda: len(looks) >= 3)
                 assert engine.underway.left < 1500  # of 3000: how many is a matter of the machine
                 await pair.divert(0, numbered(news, 5))
                 await until(lambda: engine.progress.moved_count == 5)
@@ -313,20 +332,22 @@ class TestUnavailable:
         queues = await pair.backlog(0)
         await pair.divert(0, numbered(orders, 50))
         with pair.fault("no-send", entity=orders):
-            task = asyncio.create_task(pair.engine(queues, drain=True).run())
-            await asyncio.sleep(1.5)
+            engine = pair.engine(queues, drain=True)
+            task = asyncio.create_task(engine.run())
+            await until(lambda: engine.underway.left)
         outcome = await asyncio.wait_for(task, 30.0)
         assert (outcome.report.moved, outcome.unavailable) == (50, [])
         assert await pair.ids(orders) == names(50)
 
-    async def test_p41_a_drain_waits_for_what_another_holds(self, pair: Pair) -> None:
+    async def test_p41_a_drain_waits_for_what_another_holds(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         orders = await pair.destination("orders")
         queues = await pair.backlog(0)
         await pair.divert(0, numbered(orders, 10))
         other = await pair.west_client.receiver(queues[0][0])
         held = await other.receive(4, 2.0)
+        looks = calls_of(monkeypatch, draining, "judge")
         task = asyncio.create_task(pair.engine(queues, drain=True).run())
-        await asyncio.sleep(1.5)
+        await until(lambda: len(looks) >= 2)
         assert not task.done()
         await other.abandon(held)
         outcome = await asyncio.wait_for(task, 20.0)
@@ -334,14 +355,17 @@ class TestUnavailable:
 
 
 class TestOutages:
-    async def test_p36_nothing_is_received_while_the_primary_is_away(self, pair: Pair) -> None:
+    async def test_p36_nothing_is_received_while_the_primary_is_away(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         orders = await pair.destination("orders")
         queues = await pair.backlog(0)
         with pair.fault("unreachable"):
             await pair.divert(0, numbered(orders, 20))
             async with pair.running(queues) as engine:
                 await until(lambda: engine.report().waiting_for is not None)
-                await asyncio.sleep(0.5)
+                attempts = calls_of(monkeypatch, engine.primary_client, "connect")
+                await until(lambda: len(attempts) >= 2)
                 assert (engine.underway.in_hand, engine.underway.left, engine.report().polls) == (0, 0, 0)
                 (payload, *_) = await pair.west_client.peek(queues[0][0])
                 assert read_header(payload, split(payload)).delivery_count == 0
@@ -349,7 +373,7 @@ class TestOutages:
             await until(lambda: engine.progress.moved_count == 20)
         assert await pair.ids(orders) == names(20)
 
-    async def test_p39_the_primary_goes_and_comes_back(self, pair: Pair) -> None:
+    async def test_p39_the_primary_goes_and_comes_back(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         orders = await pair.destination("orders")
         queues = await pair.backlog(0, 1)
         async with pair.running(queues) as engine:
@@ -359,9 +383,9 @@ class TestOutages:
                 await pair.divert(0, numbered(orders, 10, "b"))
                 await until(lambda: engine.report().waiting_for is not None)
                 await pair.divert(1, numbered(orders, 10, "c"))
-                await asyncio.sleep(0.3)
-            await until(lambda: engine.report().waiting_for is None, 20.0)
-            await asyncio.sleep(1.1)  # until orders may be tried again
+                attempts = calls_of(monkeypatch, engine.primary_client, "connect")
+                await until(lambda: attempts)
+            await until(lambda: engine.report().waiting_for is None and engine.can_take(orders), 20.0)
             pair.expire_locks()
             await until(lambda: engine.progress.moved_count == 30, 30.0)
         assert sorted(await pair.ids(orders)) == [*names(10, "a"), *names(10, "b"), *names(10, "c")]
@@ -375,7 +399,7 @@ class TestOutages:
                 await until(lambda: engine.underway.in_hand == 10)
                 with pair.fault("unreachable", "west"):
                     await until(lambda: engine.progress.moved_count == 10)
-                    await asyncio.sleep(0.2)
+                    await until(lambda: engine.report().waiting_for == "the secondary can't be reached")
                 # their completions were lost with the link; by token they are done all the same
                 await until(lambda: engine.underway.in_hand == 0, 20.0)
         assert await pair.left(0) == 0
@@ -454,15 +478,19 @@ class TestQueuesThatComeAndGo:
         async with pair.running([], lister=pair.lister([])):
             pass  # it stops while it waits
 
-    async def test_p36_no_listing_no_news(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_p36_no_listing_no_news(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         orders = await pair.destination("orders")
         queues = await pair.backlog(0)
-        async with pair.running(queues, lister=pair.lister(queues)) as engine:
+        lister = pair.lister(queues)
+        async with pair.running(queues, lister=lister) as engine:
             with pair.fault("no-manage", "west"):
                 await until(lambda: any("can't be listed" in line for line in caplog.messages))
                 await pair.divert(0, numbered(orders, 3))
                 await until(lambda: engine.progress.moved_count == 3)
-                await asyncio.sleep(0.6)
+                failed = calls_of(monkeypatch, lister.roster, "failed")
+                await until(lambda: len(failed) >= 2)
             await until(lambda: any("can be listed again" in line for line in caplog.messages))
         assert sum("can't be listed" in line for line in caplog.messages) == 1
 
@@ -475,21 +503,15 @@ class TestQueuesThatComeAndGo:
         gone = queues[1][0]
         async with pair.running(queues) as engine:
             await until(lambda: all(source._receiving is not None for source in engine.sources))
-            opened: list[str] = []
-            open_ = engine.secondary_client.receiver
-
-            async def counted(entity: str, **options: Any) -> Any:
-                opened.append(entity)
-                return await open_(entity, **options)
-
-            monkeypatch.setattr(engine.secondary_client, "receiver", counted)
+            opened = calls_of(monkeypatch, engine.secondary_client, "receiver")
             await pair.manage(pair.west, lambda admin: admin.delete_queue(gone))
             await until(lambda: engine.sources[1].is_missing)
             await pair.divert(0, numbered(orders, 3))
             await until(lambda: engine.progress.moved_count == 3)
             assert engine.report().waiting_for is None, "nothing is wrong with the secondary"
-            await asyncio.sleep(1.0)
-            assert set(opened) == {gone} and len(opened) <= 4, "once in MISSING_S"
+            await until(lambda: len(opened) >= 3)
+            assert {call.arguments for call in opened} == {(gone,)}
+            assert all(later.at - earlier.at >= 0.49 for earlier, later in pairwise(opened)), "once in MISSING_S"
             assert caplog.messages == [f"{gone} does not exist any more; it is looked for again"]
             await pair.backlog(1)
             await pair.divert(1, numbered(orders, 2, "n"))
