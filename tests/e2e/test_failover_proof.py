@@ -21,7 +21,7 @@ from pairbus.wire import QuotaExceeded
 
 from .account import ids
 from .scenarios import in_both_apis
-from .world import AT_ONCE, PATIENCE_S, SHORT, World
+from .world import AT_ONCE, PATIENCE_S, SHORT, World, until
 
 
 @in_both_apis()
@@ -68,13 +68,15 @@ async def test_p16_the_timer_fires_by_itself(world: World) -> None:
 
 @in_both_apis()
 async def test_p16_a_success_stops_the_timer(world: World) -> None:
-    queue = await world.queue()
+    queue, later = await world.queue(), await world.queue()
     async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
         async with world.fault("unreachable"):
             await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
         await pair.deliver(queue, world.message())
         assert pair.state(queue) == "HEALTHY"
-        await asyncio.sleep(1.3)
+        async with world.fault("no-send", entity=later):
+            await pair.refuse(later, world.message(), error=ServiceBusError)
+            await pair.until_state(later, "FAILED_OVER")  # its timer began after the other one
         assert pair.changes(queue) == ["SUSPECT", "HEALTHY"]
         assert await world.in_backlog() == []
 
@@ -118,7 +120,7 @@ async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World) -
 
 @in_both_apis()
 async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -> None:
-    queue, other = await world.queue(), await world.topic("all")
+    queue, other, later = await world.queue(), await world.topic("all"), await world.queue()
     async with world.pair(pings_to_return=3) as pair:
         senders = [await pair.sender(queue, fresh=True) for _ in range(5)]
         await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
@@ -130,7 +132,8 @@ async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -
         assert time.monotonic() - begun > 2.5, "one interval before each of the three pings"
         assert [event.good for event in pair.named("PingSucceeded") if event.entity == queue] == [1, 2, 3]
         await asyncio.gather(*(pair.deliver(queue, world.message(), sender=each) for each in senders))
-        await asyncio.sleep(1.3)  # P33: no ping once it is healthy
+        await pair.client.force_failover(later)
+        await until(lambda: world.pings(later) == 1)  # P33: another interval, and no ping of what is healthy
         assert (world.pings(queue), world.pings(other)) == (3, 3)
         assert len(await world.at_home(queue)) == 10, "a ping is never seen (P32)"
         assert await world.at_home(other) == []
@@ -195,7 +198,8 @@ async def test_p23_an_operator_forces_and_ends_a_failover(world: World) -> None:
         await pair.deliver(queue, *drilled)
         await pair.deliver(other, world.message())
         assert sorted(ids(await world.in_backlog())) == sorted(ids(drilled))
-        await asyncio.sleep(1.3)
+        await pair.client.force_failover(other)
+        await pair.until_state(other, "HEALTHY")
         assert pair.state(queue) == "FAILED_OVER", "held: no ping brings it back"
         assert world.pings(queue) == 0
         await pair.client.mark_healthy(queue)
@@ -203,8 +207,8 @@ async def test_p23_an_operator_forces_and_ends_a_failover(world: World) -> None:
         last = world.message()
         await pair.deliver(queue, last)
         assert last.message_id in ids(await world.at_home(queue))
-        causes = [event.cause for event in await pair.until_event("StateChanged", 2)]
-        assert causes == ["forced", "marked healthy"]
+        changes = await pair.until_event("StateChanged", 4)
+        assert [event.cause for event in changes if event.entity == queue] == ["forced", "marked healthy"]
     await world.bring_home()
 
 

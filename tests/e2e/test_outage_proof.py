@@ -210,7 +210,7 @@ async def test_p16_a_flapping_primary_loses_nothing(world: World, scope: str) ->
             if number % 2:
                 await pair.until_state(queue, "HEALTHY")
             else:
-                await asyncio.sleep(0.3)  # gone again before a ping has found it
+                await world.until_confirmed(5)  # gone again before a ping has found it
         done.set()
         await asyncio.gather(*tasks)
         await pair.until_state(queue, "HEALTHY")
@@ -231,7 +231,7 @@ async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World
                 await pair.refuse(queue, world.message(), timeout=0.5, error=ServiceBusError)
             else:
                 sending = asyncio.create_task(sender.send_messages(world.message()))
-                await asyncio.sleep(0.3)
+                await world.until_unanswered()
                 sending.cancel()
                 begun = time.monotonic()
                 with pytest.raises(asyncio.CancelledError):

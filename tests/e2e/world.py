@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import inspect
 import itertools
+import sys
+import termios
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -461,6 +464,10 @@ class World:
         wanted = len(self.account.confirmed) + more
         await until(lambda: len(self.account.confirmed) >= wanted)
 
+    async def until_unanswered(self) -> None:
+        """Until the primary, in a black hole or a hang, has something of a client's that it does not answer."""
+        await until(lambda: any(each.hung or unread_bytes(each) for each in list(self.primary.connections)))
+
     async def until_waiting(self, count: int, within: float = PATIENCE_S) -> None:
         """Until no more than so many are left in the backlog."""
         begun = time.monotonic()
@@ -487,6 +494,12 @@ class World:
     def backlog_paths(self) -> set[str]:
         """Of the queues that there are."""
         return {queue.name for queue in list(self.secondary.namespace.queues.values())}
+
+
+def unread_bytes(connection: Any) -> int:
+    """What has come for a connection of the broker that does not read."""
+    sock = connection._transport.get_extra_info("socket")
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def until(
