@@ -97,8 +97,14 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
 ) -> None:
     monkeypatch.setattr(roster, "FIRST_S", 0.1)
     found: list[Listed] = []
+    looks = 0
+    has_looked_twice = threading.Event()
 
     async def find() -> list[Listed]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            has_looked_twice.set()
         return found
 
     waiting = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(Roster("contoso", "backup"), find))
@@ -112,7 +118,7 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
     monkeypatch.setattr(waiting, "_keep_running", lambda spark, looking: [])
     thread = threading.Thread(target=waiting.run)
     thread.start()
-    time.sleep(0.4)
+    assert has_looked_twice.wait(10)
     assert begun == []
     assert waiting.report().waiting_for == "backup has no backlog queue of contoso yet"
     found.append(Listed(QUEUE, 0, 0, 0))
