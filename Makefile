@@ -8,7 +8,7 @@ SUITE_ARGS ?=
 DRILL_ARGS ?=
 SITE ?= site
 
-.PHONY: help setup demo test lint format test-slow soak bench sdk-suite spark-matrix docs requirements clean
+.PHONY: help setup demo test lint format test-slow soak bench count sdk-suite spark-matrix docs requirements clean
 
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
@@ -20,7 +20,7 @@ help:
 	@echo "make spark-matrix  the connector on the oldest and the newest supported Spark"
 	@echo "make docs       the documentation as a site that can be read offline: $(SITE)/index.html"
 	@echo "make setup      only .venv; then .venv/bin/pairbus and .venv/bin/python work"
-	@echo "make format     rewrites the code in the house's format"
+	@echo "make format     generates the sync clients from the async ones, rewrites the code in the house's format"
 
 setup: .venv/.ready
 
@@ -56,6 +56,9 @@ soak: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+count: setup
+	@$(BIN)/python -m benchmarks.count
+
 sdk-suite: setup
 	@$(BIN)/python -m tests.sdk_suite $(SUITE_ARGS)
 
@@ -77,6 +80,7 @@ docs: .venv/docs/.ready
 	@touch $@
 
 format: setup
+	$(BIN)/python scripts/generate_sync.py
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 

@@ -2,8 +2,7 @@
 
 Progress goes to stderr, the tables to stdout, everything to results.json, where a table not measured this time keeps
 what an earlier run wrote. `--report` measures nothing: it puts the kept tables into docs/benchmarks.md.
-`--against CHECKOUT` measures that checkout's broker beside this one's in tables that can, without rivals; kept nowhere
-unless `--out` says where.
+`--against CHECKOUT` measures that checkout beside this one, without rivals; kept nowhere unless `--out` says where.
 """
 
 from __future__ import annotations
@@ -21,7 +20,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, fanout, growth, machine, modes, outage, pairing, scale, sdk, spark, syphon
+from benchmarks import (
+    against,
+    brokers,
+    fanout,
+    growth,
+    machine,
+    modes,
+    outage,
+    pairing,
+    rounds,
+    scale,
+    sdk,
+    spark,
+    syphon,
+)
 from benchmarks.figures import ROUNDS_MIN, Table, span
 from benchmarks.settings import Settings
 
@@ -30,7 +43,6 @@ RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
 TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon, spark, scale)
-AGAINST_TABLES = (brokers, sdk)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 
 
@@ -50,23 +62,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help="the broker of another checkout beside this one's: brokers, sdk",
+        help="another checkout with a .venv of its own beside this one, as ratios",
     )
+    parser.add_argument("--turns", action="store_true", help=argparse.SUPPRESS)  # see against.py
     parser.add_argument("--report", action="store_true", help="put the kept results into docs/benchmarks.md")
     options = parser.parse_args(arguments)
     if options.only and options.only.partition(".")[0] not in [table.NAME for table in TABLES]:
         parser.error(f"--only {options.only}: there is {names}")
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds: at least 1")
-    if options.against and not (options.against / "src" / "pairbus" / "cli.py").is_file():
-        parser.error(f"--against {options.against}: no checkout, there is no src/pairbus/cli.py in it")
-    if options.against and options.only and options.only.partition(".")[0] not in [t.NAME for t in AGAINST_TABLES]:
-        parser.error(f"--against compares {', '.join(t.NAME for t in AGAINST_TABLES)}, not {options.only}")
+    if options.against and (reason := against.why_not(options.against)):
+        parser.error(f"--against {options.against}: {reason}")
     if options.report:
         return report(options.out or RESULTS, DOCS)
     try:
         return run(options)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):
         print("stopped; its servers too", file=sys.stderr)
         return 130
 
@@ -76,9 +87,11 @@ def run(options: argparse.Namespace) -> int:
     data: Path = (options.data / f"run-{time.time_ns():x}").absolute()
     data.mkdir(parents=True, mode=0o700)
     if options.quick:
-        settings = Settings.tiny(data, options.rounds or 1, options.only, options.against)
+        settings = Settings.tiny(data, options.rounds or 1, options.only, rivals=not options.turns)
     else:
-        settings = Settings(data, options.rounds or ROUNDS_MIN, only=options.only, against=options.against)
+        settings = Settings(data, options.rounds or ROUNDS_MIN, only=options.only, rivals=not options.turns)
+    if options.turns:
+        rounds.turn = against.turn
     # the page shows rivals and this checkout, so a comparison of versions must not take its place
     out: Path | None = options.out or (None if options.quick or options.against else RESULTS)
     _allow_many_sockets()
@@ -90,12 +103,18 @@ def run(options: argparse.Namespace) -> int:
         about = machine.describe(data)
         if about["file_system"] == "tmpfs":
             print(f"warning: {data} is on tmpfs, where a sync costs nothing; choose another --data", file=sys.stderr)
-        for module in AGAINST_TABLES if options.against else TABLES:
+        for module in TABLES:
             if not settings.wants(module.NAME):
                 continue
-            table, failed = _loop_run(module.measure(settings))
+            if options.against:
+                told = ["--only", options.only or module.NAME, "--rounds", str(settings.rounds)]
+                told += ["--data", str(data.parent), *(["--quick"] if options.quick else [])]
+                table, failed = against.measure(module.NAME, options.against, data, told)
+            else:
+                table, failed = _loop_run(module.measure(settings))
             failures += failed
-            print(table.render(), flush=True)
+            if not options.turns:  # then nothing but the asking for turns goes to stdout
+                print(table.render(), flush=True)
             results["tables"][module.NAME] = {**table.to_json(), "measured_at": _now(), "machine": about}
             if out:
                 _write(out, results)
@@ -103,7 +122,8 @@ def run(options: argparse.Namespace) -> int:
         shutil.rmtree(data, ignore_errors=True)
         with contextlib.suppress(OSError):
             data.parent.rmdir()
-    print(f"done in {span(time.perf_counter() - started)}" + (f", see {out}" if out else ""), file=sys.stderr)
+    if not options.turns:
+        print(f"done in {span(time.perf_counter() - started)}" + (f", see {out}" if out else ""), file=sys.stderr)
     for failure in failures:
         print(f"failed: {failure}", file=sys.stderr)
     return 1 if failures else 0

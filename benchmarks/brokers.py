@@ -23,7 +23,6 @@ from benchmarks.settings import BATCH, WINDOW, Settings, body
 
 NAME = "brokers"
 PAIRBUS = "pairbus"
-OTHER = "pairbus, other checkout"
 RABBIT = ("RabbitMQ classic", "RabbitMQ quorum")
 ONE, WINDOWED, BATCHED, RECEIVE = "one at a time", "1,000 in flight", "batches of 100", "receive + settle"
 SLUGS = {ONE: "one", WINDOWED: "window", BATCHED: "batch", RECEIVE: "receive"}
@@ -34,7 +33,6 @@ COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "pairbus ÷ it", "ratio"),
     Column("server_us", "server CPU", "us"),
-    Column("cpu_ratio", "CPU, pairbus ÷ it", "ratio"),
     Column("client_us", "client CPU", "us"),
     Column("others", "others' CPU", "share"),
 )
@@ -49,12 +47,12 @@ class Driver(Protocol):
 class Contender:
     """A server, a driver to it, and what a power cut costs there."""
 
-    __slots__ = ("driver", "durability", "pid", "who")
+    __slots__ = ("driver", "durability", "pids", "who")
 
     def __init__(self, who: str, durability: str, server: Server | None, driver: Driver) -> None:
         self.who = who
         self.durability = durability
-        self.pid = server.pid if server else None
+        self.pids = (server.pid,) if server else ()
         self.driver = driver
 
 
@@ -79,8 +77,8 @@ class Disk:
 
 async def open_contenders(stack: ExitStack, settings: Settings, notes: list[str]) -> list[Contender]:
     """Those whose servers are installed; a missing one becomes a note, or an error under PAIRBUS_REQUIRE=all."""
-    if settings.against:
-        return await _two_checkouts(stack, settings.data, settings.against)
+    if not settings.rivals:
+        return await _pairbus(stack, settings.data)
     found: list[Contender] = []
     openers: tuple[Callable[[ExitStack, Path], Awaitable[list[Contender]]], ...] = (_pairbus, _rabbit, _nats)
     for opener in openers:
@@ -100,13 +98,6 @@ async def _pairbus(stack: ExitStack, data: Path) -> list[Contender]:
     return [
         await _broker(stack, PAIRBUS, synced, PairbusServer(data / "pairbus")),
         await _broker(stack, "pairbus, none", "nothing synced", none),
-    ]
-
-
-async def _two_checkouts(stack: ExitStack, data: Path, against: Path) -> list[Contender]:
-    return [
-        await _broker(stack, PAIRBUS, "this checkout", PairbusServer(data / "pairbus")),
-        await _broker(stack, OTHER, against.name, PairbusServer(data / "other", checkout=against)),
     ]
 
 
@@ -155,7 +146,7 @@ def steps_for(contenders: list[Contender], settings: Settings, table: str = NAME
     def one(c: Contender) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
         async def run() -> Mapping[Key, Metrics]:
             count = settings.one_at_a_time
-            with Meter(c.pid) as meter:
+            with Meter(*c.pids) as meter:
                 await c.driver.send(payload, count, 1)
             if not isinstance(c.driver, Disk):
                 await c.driver.receive(count, WINDOW)
@@ -166,9 +157,9 @@ def steps_for(contenders: list[Contender], settings: Settings, table: str = NAME
     def windowed(c: Contender) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
         async def run() -> Mapping[Key, Metrics]:
             count = settings.windowed
-            with Meter(c.pid) as sending:
+            with Meter(*c.pids) as sending:
                 await c.driver.send(payload, count, WINDOW)
-            with Meter(c.pid) as receiving:
+            with Meter(*c.pids) as receiving:
                 await c.driver.receive(count, WINDOW)
             return {(WINDOWED, c.who): sending.per_message(count), (RECEIVE, c.who): receiving.per_message(count)}
 
@@ -177,7 +168,7 @@ def steps_for(contenders: list[Contender], settings: Settings, table: str = NAME
     def batched(c: Contender, driver: AmqpDriver) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
         async def run() -> Mapping[Key, Metrics]:
             count = settings.batched
-            with Meter(c.pid) as meter:
+            with Meter(*c.pids) as meter:
                 await driver.send_batches(payload, count, BATCH, WINDOW)
             await driver.receive(count, WINDOW)
             return {(BATCHED, c.who): meter.per_message(count)}
@@ -209,9 +200,6 @@ def rows_from(outcome: Outcome, contenders: list[tuple[str, str]]) -> list[Row]:
             rate = metrics["rate"]
             if ours and who != PAIRBUS:
                 metrics["ratio"] = ours.over(rate)
-            our_cpu = outcome.get(case, PAIRBUS, "server_us")
-            if our_cpu and who == OTHER:
-                metrics["cpu_ratio"] = our_cpu.over(metrics["server_us"])
             if who in RABBIT and case in RATIO_GOALS:
                 row.goal = Goal("ratio", at_least=RATIO_GOALS[case])
             if who == PAIRBUS and case == BATCHED:
@@ -251,8 +239,6 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     if last >= 0:
         rows[last + 1 : last + 1] = _batch_ratios(rows, outcome)
     table.rows = rows
-    if settings.against:
-        return table, outcome.failures
     table.notes += [
         "The goals are held against both of RabbitMQ's durable queue types.",
         "receive + settle: credit for 1,000 ahead, every message settled and every answer awaited. AMQP: what arrives "

@@ -7,14 +7,12 @@ stdin asks for one measurement of so many seconds and is answered by a JSON line
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 from benchmarks.amqp_driver import AmqpDriver
+from benchmarks.servers import Helper
 from benchmarks.settings import body
 
 
@@ -46,50 +44,20 @@ async def watch(connection_string: str, queue: str) -> None:
     await driver.close()
 
 
-class Bystander:
+class Bystander(Helper):
     """The harness's handle on such a process."""
 
     def __init__(self, connection_string: str, queue: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bystander", queue],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[1],
-        )
-        self._say(connection_string)
-        if self._hear() != "ready":
+        super().__init__("benchmarks.bystander", queue)
+        self.tell(connection_string)
+        if not self.hear():
             raise RuntimeError("the bystander could not connect")
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
 
     async def latency_ms(self, seconds: float) -> dict[str, float]:
         """While the caller's own tasks go on."""
-        self._say(str(seconds))
-        answer = await asyncio.get_running_loop().run_in_executor(None, self._hear)
-        found: dict[str, float] = json.loads(answer)
+        self.tell(str(seconds))
+        found: dict[str, float] = json.loads(await asyncio.to_thread(self.hear))
         return found
-
-    def __enter__(self) -> Bystander:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
 
 
 if __name__ == "__main__":

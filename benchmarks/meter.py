@@ -1,4 +1,4 @@
-"""CPU, memory and wall time of a stretch of work: of the servers by process id, of this process, of everybody else.
+"""CPU, memory and wall time of a stretch of work: of the servers by process id, of the client, of everybody else.
 
 The kernel's per-process CPU clock is read rather than /proc/<pid>/stat, which counts in ticks of 10 ms: 300 messages
 at 50 µs each would be a tick and a half. It holds the time of threads that have ended, too; stat stands in where the
@@ -8,6 +8,7 @@ clock can't be read. Kernel threads that write the pages back are nobody's and s
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -86,6 +87,12 @@ class Reading:
     client_s: float
     others_s: float
 
+    def without(self, start: Reading) -> Reading:
+        """What it took beyond a start that was measured by itself."""
+        server_s = None if self.server_s is None else self.server_s - (start.server_s or 0.0)
+        others_s = max(0.0, self.others_s - start.others_s)
+        return Reading(self.seconds - start.seconds, server_s, self.client_s - start.client_s, others_s)
+
     def per_message(self, messages: int) -> dict[str, float]:
         found = {
             "rate": messages / self.seconds,
@@ -98,33 +105,55 @@ class Reading:
         return found
 
 
+def _own_seconds() -> float:
+    """CPU of this process and of the children that it has waited for."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class _Processes:
+    """CPU of some processes and their descendants since this was made. The descendants are looked up again at the end:
+    one that was forked in between is counted whole."""
+
+    __slots__ = ("_before", "_pids")
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = tuple(pids)
+        self._before = self._now()
+
+    def _now(self) -> dict[int, float]:
+        return {each: cpu_seconds(each) for pid in self._pids for each in process_tree(pid)}
+
+    def seconds(self) -> float:
+        return sum(now - self._before.get(pid, 0.0) for pid, now in self._now().items())
+
+
 class Meter:
-    """`with Meter(pid) as meter: …`, then `meter.per_message(count)`. The server's descendants are looked up again at
-    the end: one that was forked in between is counted whole. No server: None."""
+    """`with Meter(server.pid) as meter: …`, then `meter.per_message(count)`. Several servers, or none, are fine. The
+    client is this process, with the commands that it ran meanwhile, unless another is named."""
 
-    __slots__ = ("_busy", "_client", "_pid", "_server", "_start", "reading")
+    __slots__ = ("_busy", "_client", "_client_pid", "_own", "_pids", "_servers", "_start", "reading")
 
-    def __init__(self, pid: int | None) -> None:
-        self._pid = pid
+    def __init__(self, *servers: int, client: int | None = None) -> None:
+        self._pids = servers
+        self._client_pid = client
         self.reading: Reading | None = None
 
     def __enter__(self) -> Meter:
-        self._server = self._server_cpu()
+        self._servers = _Processes(self._pids)
+        self._client = None if self._client_pid is None else _Processes([self._client_pid])
         self._busy = machine_busy_seconds()
-        self._client = time.process_time()
+        self._own = _own_seconds()
         self._start = time.perf_counter()
         return self
 
     def __exit__(self, *exc: object) -> None:
         seconds = time.perf_counter() - self._start
-        client = time.process_time() - self._client
+        client = _own_seconds() - self._own if self._client is None else self._client.seconds()
         busy = machine_busy_seconds() - self._busy
-        server = sum(now - self._server.get(pid, 0.0) for pid, now in self._server_cpu().items())
+        server = self._servers.seconds()
         others = max(0.0, busy - client - server)
-        self.reading = Reading(seconds, None if self._pid is None else server, client, others)
-
-    def _server_cpu(self) -> dict[int, float]:
-        return {} if self._pid is None else {pid: cpu_seconds(pid) for pid in process_tree(self._pid)}
+        self.reading = Reading(seconds, server if self._pids else None, client, others)
 
     def per_message(self, messages: int) -> dict[str, float]:
         assert self.reading is not None

@@ -26,6 +26,7 @@ import pairbus.aio
 from benchmarks.amqp_driver import create_queues
 from benchmarks.bystander import summary
 from benchmarks.figures import Column, Goal, Row, Table
+from benchmarks.meter import Meter
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
 from benchmarks.servers import PairbusServer
 from benchmarks.settings import Settings, body
@@ -47,6 +48,7 @@ COLUMNS = (
     Column("confirmed", "confirmed", "share"),
     Column("p50", "p50", "ms"),
     Column("p99", "p99", "ms"),
+    Column("client_us", "client CPU", "us"),
     Column("route", "last of all routes changed after", "ms"),
     Column("first_p50", "first confirmed, p50", "ms"),
     Column("first_most", "first confirmed, last sender", "ms"),
@@ -133,12 +135,17 @@ def _outage_step(
             async with fault(primary.folder / "data", FAULTS[name], namespace="bench"):
                 first = await asyncio.gather(*(_timed(send(sender), firsts) for sender in senders))
                 rest: list[float] = []
-                for _ in range(after):
-                    rest += await asyncio.gather(*(_timed(send(sender), others) for sender in senders))
+                with Meter() as meter:
+                    for _ in range(after):
+                        rest += await asyncio.gather(*(_timed(send(sender), others) for sender in senders))
         finally:
             await pair.close()
         who = f"{name}, {api}"
-        return {(FIRST, who): diverted(first, len(firsts)), (AFTER, who): diverted(rest, len(others))}
+        cpu = meter.per_message(len(rest))["client_us"]
+        return {
+            (FIRST, who): diverted(first, len(firsts)),
+            (AFTER, who): {**diverted(rest, len(others)), "client_us": cpu},
+        }
 
     return Step(f"{name} · {api}", run)
 

@@ -9,15 +9,12 @@ one message with each.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from pathlib import Path
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
 import pairbus
@@ -25,11 +22,12 @@ import pairbus.aio
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
-from benchmarks.servers import PairbusServer
+from benchmarks.sdk import LISTED, SINGLE, Send, async_sends, sync_sends
+from benchmarks.servers import Helper, PairbusServer
 from benchmarks.settings import BATCH, WINDOW, Settings, body
 
 NAME = "pairing"
-SINGLE, LISTED, MEMORY = "single sends", "lists of 100", "memory of a sender"
+MEMORY = "memory of a sender"
 BARE, PAIRED = "bare", "paired"
 APIS = ("sync", "async")
 RATIO_GOAL = 0.97
@@ -44,36 +42,9 @@ COLUMNS = (
     Column("memory_ratio", "memory, paired ÷ bare", "ratio"),
 )
 
-Send = Callable[[bytes, int], Awaitable[None]]
-Sender = Any  # of the SDK, sync or async: paired ones are subclasses
-
 
 def options(primary_name: str) -> dict[str, Any]:
     return {"primary_name": primary_name, "backlog_queue_count": 2}
-
-
-def _sync(sender: Sender) -> dict[str, Send]:
-    async def single(payload: bytes, count: int) -> None:
-        for _ in range(count):
-            sender.send_messages(ServiceBusMessage(payload))
-
-    async def listed(payload: bytes, count: int) -> None:
-        for _ in range(count // BATCH):
-            sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
-
-    return {SINGLE: single, LISTED: listed}
-
-
-def _async(sender: Sender) -> dict[str, Send]:
-    async def single(payload: bytes, count: int) -> None:
-        for _ in range(count):
-            await sender.send_messages(ServiceBusMessage(payload))
-
-    async def listed(payload: bytes, count: int) -> None:
-        for _ in range(count // BATCH):
-            await sender.send_messages([ServiceBusMessage(payload) for _ in range(BATCH)])
-
-    return {SINGLE: single, LISTED: listed}
 
 
 class Stretches:
@@ -129,10 +100,10 @@ async def _measure_cost(primary: PairbusServer, secondary: PairbusServer, settin
             )
             senders: dict[tuple[str, str], dict[str, Send]] = {}
             for who, client in ((BARE, bare), (PAIRED, paired)):
-                senders[who, "sync"] = _sync(stack.enter_context(client.get_queue_sender("sync")))
+                senders[who, "sync"] = sync_sends(stack.enter_context(client.get_queue_sender("sync")))
             for who, async_client in ((BARE, async_bare), (PAIRED, async_paired)):
                 sender = await async_stack.enter_async_context(async_client.get_queue_sender("async"))
-                senders[who, "async"] = _async(sender)
+                senders[who, "async"] = async_sends(sender)
             steps = []
             for api in APIS:
                 driver = await AmqpDriver.to_pairbus(primary, api, send=False)
@@ -152,22 +123,14 @@ async def _measure_cost(primary: PairbusServer, secondary: PairbusServer, settin
 
 
 def _memory_step(kind: str, primary: PairbusServer, secondary: PairbusServer, settings: Settings) -> Step:
-    command = [sys.executable, "-m", "benchmarks.sender_memory", kind, str(settings.weighed_senders)]
-    given = f"{primary.connection_string}\n{secondary.connection_string}\n{secondary.ca_file}\n"
-
     async def run() -> Mapping[Key, Metrics]:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            command,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=Path(__file__).parents[1],
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-        return {(MEMORY, f"{kind} async"): {"memory": float(done.stdout)}}
+        with Helper("benchmarks.sender_memory", kind, str(settings.weighed_senders)) as weighing:
+            for line in (primary.connection_string, secondary.connection_string, secondary.ca_file):
+                weighing.tell(line)
+            weight = await asyncio.to_thread(weighing.hear)
+        if not weight:
+            raise RuntimeError(f"benchmarks.sender_memory ended with {weighing.wait()}")
+        return {(MEMORY, f"{kind} async"): {"memory": float(weight)}}
 
     return Step(f"{MEMORY} · {kind}", run)
 

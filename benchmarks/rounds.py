@@ -23,6 +23,14 @@ Metrics = Mapping[str, float]
 Key = tuple[str, str]  # case, who
 
 
+async def at_once() -> None:
+    """The turn of a process that measures alone."""
+
+
+#: Awaited before each step: where two processes measure in turns, it waits until the other has done its step.
+turn: Callable[[], Awaitable[None]] = at_once
+
+
 @dataclass(slots=True)
 class Step:
     name: str
@@ -73,8 +81,9 @@ async def run_rounds(steps: Sequence[Step], rounds: int, progress: Progress, *, 
             left = [s.name for s in order[index:]] + [s.name for s in alive] * (plan_rounds - number - 1)
             to_go = Took(seconds, done).to_go(left)
             what = f"round {number + 1 - warm_up} of {rounds}" if number >= warm_up else "warming up"
-            progress.show(f"{what} · {step.name}" + (f" · {span(to_go)} to go" if to_go else ""))
             started = time.perf_counter()
+            await turn()
+            progress.show(f"{what} · {step.name}" + (f" · {span(to_go)} to go" if to_go else ""))
             try:
                 async with asyncio.timeout(STEP_S_MAX):
                     measured = await step.run()

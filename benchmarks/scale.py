@@ -23,8 +23,8 @@ COLUMNS = (
     Column("first_s", "first after", "s"),
     Column("flowing", "flowing", "rate"),
     Column("flat", "÷ smallest", "ratio"),
-    Column("mover_us", "Spark's CPU", "us"),
-    Column("brokers_us", "brokers' CPU", "us"),
+    Column("client_us", "Spark's CPU", "us"),
+    Column("server_us", "brokers' CPU", "us"),
     Column("seconds", "seconds", "s"),
 )
 
@@ -79,8 +79,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         f"1 KB messages, {spark.QUEUES} backlog queues, {len(spark.DESTINATIONS)} destinations; by executors "
         f"{settings.spark_messages:,} of them. Messages a second are those of the whole drain, from its start to the "
         "look that finds the queues empty. The start of its query takes as long for few as for many, so it is shown "
-        "apart: the first message is confirmed after so many seconds, and flowing is the rate of those that come after "
-        "the first batch, which is small while no rate is known. It is the flowing rates that are held against the "
-        "smallest backlog's."
+        "apart: the first messages are confirmed after so many seconds, and flowing is the rate of those that come "
+        "after them. It is the flowing rates that are held against the smallest backlog's."
     )
     return table, outcome.failures

@@ -1,4 +1,5 @@
-"""Starts and stops the servers that are measured: own processes, free ports, own data folders on one disk.
+"""Starts and stops the servers that are measured: own processes, free ports, own data folders on one disk. Also the
+benchmark's own helper processes, which are spoken to in lines.
 
 Only what was started here is stopped, by its id; the kernel ends it too if this process dies first. RabbitMQ and NATS
 come from Debian's packages and keep their defaults except for ports, folders and what a durability label names.
@@ -6,6 +7,7 @@ come from Debian's packages and keep their defaults except for ports, folders an
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -21,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+ROOT = Path(__file__).parents[1]
+COMMAND = Path(sys.executable).with_name("pairbus")
 START_S = 120.0
 STOP_S = 30.0
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in sbin changes user and hides its output
@@ -44,6 +48,58 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """Return this process's, in which every interpreter finds the pairbus that is installed for it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+class Helper:
+    """A module of the benchmark as a process of its own, told lines on stdin and answering with lines on stdout."""
+
+    def __init__(self, module: str, *arguments: str, python: Path | str = sys.executable) -> None:
+        self._process = subprocess.Popen(
+            [python, "-m", module, *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_die_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is seen where it should answer
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> str:
+        """Return its next line with the end of line; nothing: it has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
 
 
 class Server:
@@ -137,31 +193,27 @@ class Server:
 
 
 class PairbusServer(Server):
-    """The broker of this checkout, or of another one (same interpreter, same dependencies, its `src` first)."""
+    """The broker that is installed beside this interpreter."""
 
     name = "pairbus"
 
-    def __init__(self, folder: Path, *options: str, checkout: Path | None = None) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder)
         self._options = options
-        self._checkout = checkout
         self.connection_string = ""
         self.ca_file = ""
         self.ready_s = 0.0
 
     def start(self) -> None:
-        command = Path(sys.executable).with_name("pairbus")
-        if not command.exists():
-            raise ServerMissing(f"{command} is missing: run `make setup` and use its .venv")
-        env = {"PYTHONPATH": str(self._checkout.absolute() / "src")} if self._checkout else None
+        if not COMMAND.exists():
+            raise ServerMissing(f"{COMMAND} is missing: run `make setup` and use its .venv")
         started = time.perf_counter()
         self._spawn(
             # a fixed port after the first start: clients may come back to it
             [
-                *(str(command), "broker", "--namespace", f"bench:{self.port}", "--data", str(self.folder / "data")),
+                *(str(COMMAND), "broker", "--namespace", f"bench:{self.port}", "--data", str(self.folder / "data")),
                 *self._options,
             ],
-            env,
             stdout=subprocess.PIPE,
         )
         line = self._ready_line()

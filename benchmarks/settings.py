@@ -17,7 +17,7 @@ class Settings:
     rounds: int = 9
     quick: bool = False
     only: str | None = None  # table, or table.case
-    against: Path | None = None  # another checkout, whose broker is measured beside this one's
+    rivals: bool = True  # False: this checkout is measured beside another one, and nobody else
 
     # per round
     one_at_a_time: int = 400
@@ -39,20 +39,21 @@ class Settings:
     outage_entities: int = 10
     outage_sends: int = 20  # of each entity, after its first diverted one
     returning: int = 100  # senders
-    syphoned: int = 8_000
+    syphoned: int = 40_000
+    looped: int = 8_000
     spark_messages: int = 50_000
     spark_looped: int = 10_000
     spark_depths: tuple[int, ...] = (10_000, 100_000, 500_000)
     spark_clusters: tuple[str, ...] = ("local-cluster[1,1,1024]", "local-cluster[2,1,1024]")
 
     @classmethod
-    def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, against: Path | None = None) -> Settings:
+    def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, *, rivals: bool = True) -> Settings:
         return cls(
             data,
             rounds,
             True,
             only,
-            against,
+            rivals,
             one_at_a_time=20,
             windowed=1_000,
             batched=1_000,
@@ -73,6 +74,7 @@ class Settings:
             outage_sends=2,
             returning=3,
             syphoned=800,
+            looped=800,
             spark_messages=2_000,
             spark_looped=1_000,
             spark_depths=(1_000, 2_000),

@@ -2,94 +2,65 @@
 
 Apart from the benchmark's own process, since a process can have one session only, and so that the CPU of Spark (the
 JVM and its Python workers) can be told from the rest. Answers each line with one: the seconds that it took, and of a
-drain also those to the first message that the primary confirmed, and how many came after the first batch, how fast.
+drain also those to the first messages that the primary confirmed, and how many came after them, how fast.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.servers import _die_with_parent
+from benchmarks.servers import Helper
 
-START_S = 180.0
+LOOK_S = 0.01
 
 
-class SparkHost:
+class SparkHost(Helper):
     """The near side. `start_s` is the time from the process's start to a session that has done its first job."""
 
     def __init__(self, master: str) -> None:
         begun = time.perf_counter()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.spark_host", master],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=_die_with_parent,
-        )
+        super().__init__("benchmarks.spark_host", master)
         self._answer()
         self.start_s = time.perf_counter() - begun
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def ask(self, what: str, **arguments: Any) -> dict[str, float]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
-        self._process.stdin.flush()
+        self.tell(json.dumps({"what": what, **arguments}))
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self.hear()
         if not line:
-            raise RuntimeError(f"the Spark process ended with {self._process.wait()}")
+            raise RuntimeError(f"the Spark process ended with {self.wait()}")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise RuntimeError(found["error"])
         return found
 
-    def stop(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def __enter__(self) -> SparkHost:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
 
 def _serve(master: str) -> None:
-    from pairbus.spark import session
-    from pairbus.spark.options import Address
-    from pairbus.spark.syphon import SparkSyphon
+    from pairbus.spark import session, syphon
 
     spark = session(master)
     spark.range(2).count()
 
-    def drain(primary: str, secondary: str, paths: list[str]) -> dict[str, float]:
-        queues = [(path, index) for index, path in enumerate(paths)]
-        begun = time.time()
-        moving = SparkSyphon(Address(primary), Address(secondary), queues, spark=spark, drain=True)
-        left = moving.run()
-        moved = moving.report().moved
-        if left or moving.moved_from is None or moving.moved_until is None or moving.moved_at_first is None:
-            raise RuntimeError(f"left behind: {left}; {moved} moved")
-        count, until = moving.moved_at_first
-        return {"first_s": moving.moved_from - begun, "later": moved - count, "later_s": moving.moved_until - until}
+    def drain(primary: str, secondary: str, primary_name: str, count: int) -> dict[str, float]:
+        begun = time.perf_counter()
+        moving = syphon(primary, secondary, spark=spark, primary_name=primary_name, count=count, drain=True)
+        seen = [(0, begun)]
+        is_running = True
+        while is_running:
+            is_running = moving.is_running  # after its end, one look more
+            if (moved := moving.report().moved) > seen[-1][0]:
+                seen.append((moved, time.perf_counter()))
+            time.sleep(LOOK_S)
+        if (left := moving.wait()) or len(seen) == 1:
+            raise RuntimeError(f"{moving.report().line()}; left behind: {left}")
+        (first, first_at), (last, last_at) = seen[1], seen[-1]
+        return {"first_s": first_at - begun, "later": last - first, "later_s": last_at - first_at}
 
     def read(namespace: str, entity: str) -> None:
         source = spark.read.format("servicebus").options(connectionString=namespace, entity=entity).load()

@@ -18,7 +18,7 @@ REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 #: Slow tests in these places start Spark. They go to one worker, one after the other: a session costs half a gigabyte
 #: and many seconds, and a process can have one only. Any other file stays on one worker, with its broker.
-SPARK = ("tests/spark/", "tests/drill/", "tests/test_docs.py", "tests/test_benchmarks.py")
+SPARK = ("tests/spark/", "tests/drill/", "tests/frozen/", "tests/test_docs.py", "tests/test_benchmarks.py")
 
 
 @pytest.hookimpl(optionalhook=True)

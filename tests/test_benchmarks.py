@@ -5,22 +5,25 @@ The slow test runs the whole benchmark tiny, so that it can't rot.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from benchmarks import outage, pairing, scale, spark, syphon
+from azure.servicebus._pyamqp._decode import decode_payload
+from benchmarks import against, outage, pairing, scale, spark, syphon
 from benchmarks.__main__ import FIGURES_END, FIGURES_START, main, with_figures
-from benchmarks.brokers import ONE, OTHER, PAIRBUS
-from benchmarks.brokers import rows_from as broker_rows
+from benchmarks.amqp_driver import encoded
 from benchmarks.bystander import summary
+from benchmarks.count import code_lines
 from benchmarks.fanout import Outlet
 from benchmarks.fanout import rows_from as fanout_rows
 from benchmarks.figures import Column, Goal, Row, Series, Table, Took, digits, span
-from benchmarks.meter import disk_bytes
+from benchmarks.meter import Meter, Reading, disk_bytes
 from benchmarks.nats_driver import NatsDriver
 from benchmarks.rounds import Outcome, Progress, Step, run_rounds
 from benchmarks.servers import Server, ServerFailed, free_port
@@ -210,7 +213,6 @@ def test_the_page_gets_the_kept_tables_between_its_markers() -> None:
         ["--only", "nothing"],
         ["--rounds", "0"],
         ["--against", "no-such-checkout"],
-        ["--against", str(ROOT), "--only", "growth"],
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,17 +240,105 @@ def test_fan_out_is_compared_with_the_plain_queue_round_by_round() -> None:
     assert set(restart.metrics) == {"seconds"}
 
 
-def test_another_checkout_is_compared_in_rate_and_cpu() -> None:
-    outcome = Outcome(
-        {
-            (ONE, PAIRBUS): {"rate": Series((10.0, 20.0)), "server_us": Series((20.0, 20.0))},
-            (ONE, OTHER): {"rate": Series((5.0, 10.0)), "server_us": Series((10.0, 40.0))},
-        }
-    )
-    ours, theirs = broker_rows(outcome, [(PAIRBUS, ""), (OTHER, "")])
-    assert "cpu_ratio" not in ours.metrics and theirs.goal is None
-    assert theirs.metrics["ratio"].values == (2.0, 2.0)
-    assert theirs.metrics["cpu_ratio"].values == (2.0, 0.5)
+def test_what_both_checkouts_measured_is_compared_round_by_round() -> None:
+    columns = (RATE, RATIO, Column("server_us", "server CPU", "us"), Column("others", "others' CPU", "share"))
+
+    def table(cpu: float, *rows: Row) -> Table:
+        metrics = {"rate": Series((10.0, 20.0)), "server_us": Series((cpu, cpu)), "others": Series((0.1, 0.1))}
+        return Table("brokers", "A title", columns, [Row("send", "pairbus", metrics), *rows])
+
+    nothing_before = Row("memory", "pairbus", {"server_us": Series((0.0, 5.0))})
+    ours = table(30.0, Row("receive", "pairbus", rate(5.0, 5.0)), nothing_before)
+    found = against.compared(ours, table(20.0, Row("new", "pairbus", rate(1.0, 1.0)), nothing_before), "before")
+    (row,) = found.rows
+    assert row.metrics["rate_ratio"].values == (1.0, 1.0) and row.metrics["server_us_ratio"].values == (1.5, 1.5)
+    assert row.metrics["server_us"].values == (30.0, 30.0) and row.metrics["server_us_other"].values == (20.0, 20.0)
+    assert row.label == "server CPU 30.0 µs, other 20.0 µs", "and the rate is no worse"
+    assert [column.header for column in found.columns] == ["messages", "server CPU"]
+    assert found.title == "A title: this checkout ÷ before"
+    assert [note for note in found.notes if note.startswith("Left out")] == [
+        "Left out, the other has no figure to divide by: receive, pairbus.",
+        "Left out, the other has no figure to divide by: memory, pairbus.",
+        "Left out, this checkout has no figure: new, pairbus.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "ratios", "worse"),
+    [
+        (RATE, (0.90, 0.92, 0.94), True),
+        (RATE, (0.90, 0.99, 1.0), False),
+        (RATE, (1.5, 1.5, 1.5), False),
+        (Column("p99", "p99", "ms"), (1.10, 1.10, 1.10), True),
+        (Column("p99", "p99", "ms"), (0.5, 0.5, 0.5), False),
+    ],
+)
+def test_worse_is_what_lies_beyond_the_noise_on_the_wrong_side(
+    column: Column, ratios: tuple[float, ...], worse: bool
+) -> None:
+    assert against.is_worse(column, Series(ratios)) is worse
+
+
+def test_two_checkouts_take_turns_and_nobody_is_always_first() -> None:
+    order: list[str] = []
+
+    class Fake(against.Side):
+        def __init__(self, name: str, steps: int) -> None:
+            self.name, self.left = name, steps
+            self.is_waiting = True
+
+        def go_on(self) -> None:
+            order.append(self.name)
+            self.left -= 1
+            self.is_waiting = self.left > 0
+
+    against.take_turns(Fake("a", 3), Fake("b", 4))
+    assert order == ["a", "b", "b", "a", "a", "b", "b"]
+
+
+def test_a_checkout_whose_interpreter_has_another_pairbus_is_refused(tmp_path: Path) -> None:
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    assert "make setup" in (against.why_not(tmp_path) or "")
+    for name in ("python", "pairbus"):
+        (programs / name).write_text("#!/bin/sh\necho /elsewhere/src/pairbus/__init__.py\n")
+        (programs / name).chmod(0o700)
+    assert "another pairbus: /elsewhere" in (against.why_not(tmp_path) or "")
+    (programs / "python").write_text(f"#!/bin/sh\necho {tmp_path.resolve()}/src/pairbus/__init__.py\n")
+    assert against.why_not(tmp_path) is None
+
+
+def test_the_benchmark_knows_pairbus_by_its_public_names_only() -> None:
+    """Or it could not measure a checkout with another structure inside."""
+    public = ("pairbus", "pairbus.aio", "pairbus.spark", "pairbus.testing", "pairbus.wire")
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names if alias.name.split(".")[0] == "pairbus"]
+                assert set(modules) <= set(public), path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pairbus":
+                assert node.module in public, path
+                assert {alias.name for alias in node.names} <= set(import_module(node.module).__all__), path
+
+
+def test_commands_that_were_run_count_as_the_client() -> None:
+    with Meter() as meter:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.1: pass"], check=True)
+    assert meter.reading is not None and meter.reading.server_s is None
+    assert meter.reading.client_s >= 0.1
+
+
+def test_what_a_start_took_can_be_taken_off() -> None:
+    whole, start = Reading(3.0, 2.0, 1.5, 0.2), Reading(1.0, 0.5, 0.5, 0.3)
+    assert whole.without(start) == Reading(2.0, 1.5, 1.0, 0.0)
+
+
+def test_the_drivers_messages_are_amqp() -> None:
+    message = decode_payload(memoryview(encoded(b"x" * 300, "an id", "orders")))
+    assert message.header.durable and message.properties.message_id == b"an id"
+    assert message.application_properties == {b"x-ms-path": b"orders"}
+    assert message.data == [b"x" * 300]
+    assert decode_payload(memoryview(encoded(b"x"))).application_properties is None
 
 
 def test_a_folder_is_weighed_at_any_depth(tmp_path: Path) -> None:
@@ -446,6 +536,19 @@ def test_a_drain_s_first_message_is_told_from_the_rate_of_the_others() -> None:
     assert spark.flow({**said, "later": 0.0, "later_s": 0.0}) == {"first_s": 3.0}, "there was one batch"
 
 
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('"""A module."""\n\n# why\nx = 1  # so\n', 1),
+        ('def f():\n    """What it does.\n\n    More.\n    """\n    return (\n        1,\n    )\n', 4),
+        ('x = """\nno docstring\n"""\n', 3),
+        ("# Generated by unasync: edit the other one.\nx = 1\n", 0),
+    ],
+)
+def test_only_code_that_somebody_wrote_is_counted(source: str, lines: int) -> None:
+    assert code_lines(source) == lines
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
@@ -472,3 +575,22 @@ def test_the_whole_benchmark_still_runs(tmp_path: Path) -> None:
         "scale",
     }
     assert all(table["rows"] for table in tables.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_checkout_is_measured_against_itself(tmp_path: Path) -> None:
+    if reason := against.why_not(ROOT):
+        pytest.skip(reason)
+    out = tmp_path / "results.json"
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--only", "sdk", "--against", ".", "--out", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=190,
+    )
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(out.read_text())["tables"]["sdk"]["rows"]
+    assert len(rows) == 6
+    assert all({"rate", "rate_other", "rate_ratio", "server_us_ratio"} <= set(row["metrics"]) for row in rows)

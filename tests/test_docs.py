@@ -12,6 +12,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,11 +232,13 @@ def stage(folder: Path) -> Iterator[Stage]:
 def play(document: str, folder: Path, *, slow: bool) -> None:
     """Runs the document's blocks in order; without `slow`, those that are quick."""
     printed: str | None = None
-    found = [block for block in blocks(document) if slow or "slow" not in block.words]
+    found = blocks(document)
     with stage(folder) as made:
         for number, block in enumerate(found, 1):
             following = next((each for each in found[number:] if each.verb in ("run", "output")), None)
-            if block.verb == "run" and following is not None and "continues" in following.words:
+            if "slow" in block.words and not slow:
+                printed = None  # the output that follows is its own
+            elif block.verb == "run" and following is not None and "continues" in following.words:
                 made.begin(block)  # it is run with the one that goes on from it
             elif block.verb == "run":
                 printed = made.run(block)
@@ -253,6 +256,27 @@ def play(document: str, folder: Path, *, slow: bool) -> None:
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if any("slow" not in b.words for b in runs(name))])
 def test_the_blocks_do_what_the_document_says(document: str, tmp_path: Path) -> None:
     play(document, tmp_path, slow=False)
+
+
+#: What happens to the message of README's first lines when the primary is away.
+OUTAGE = """
+    from pairbus.testing import fault
+    with client.get_queue_sender("orders") as sender, fault("data", "unreachable", namespace="contoso"):
+        sender.send_messages(ServiceBusMessage("one book"))
+        print(client.state("orders").value)
+    with client.get_queue_receiver("orders") as receiver:
+        print([str(each) for each in receiver.receive_messages(max_wait_time=60)])
+"""
+
+
+@pytest.mark.timeout(150)
+def test_the_first_lines_of_the_readme_carry_a_message_through_an_outage(tmp_path: Path) -> None:
+    """With the very options that stand there: the send succeeds, and the message comes home."""
+    first = next(block for block in blocks("README.md") if block.language == "python")
+    head, opening, _ = first.text.partition("as client:\n")
+    program = replace(first, text=head + opening + OUTAGE)
+    with stage(tmp_path) as made:
+        assert made.run(program) == "failed over\n['one book']\n"
 
 
 @pytest.mark.slow
@@ -312,6 +336,35 @@ def test_links_and_images_lead_somewhere(document: str) -> None:
         if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
             astray.append(target)
     assert astray == []
+
+
+#: `docs/reference/protocol.md#one, #another`, also where a comment goes on in its next line
+PROTOCOL_REFERENCE = re.compile(r"protocol\.md(?P<anchors>#[\w-]+(?:,\s+(?:#:? )?#[\w-]+)*)")
+
+
+def test_references_of_the_code_to_the_protocol_lead_somewhere() -> None:
+    there = anchors(ROOT / "docs" / "reference" / "protocol.md")
+    named: dict[str, str] = {}
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for reference in PROTOCOL_REFERENCE.finditer(path.read_text() if path != Path(__file__) else ""):
+            named |= dict.fromkeys(re.findall(r"#([\w-]+)", reference["anchors"]), str(path))
+    assert len(named) > 20
+    assert {anchor: path for anchor, path in named.items() if anchor not in there} == {}
+
+
+def test_nothing_points_out_of_the_repository() -> None:
+    outside = re.compile(r"\bdialect\b|_dialect_\d|\.\./shared", re.IGNORECASE)
+    pages = [ROOT / document for document in DOCUMENTS]
+    sources = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    found = [f"{path.relative_to(ROOT)}: {match[0]}" for path in (*pages, *sources) if path != Path(__file__)
+             for match in outside.finditer(path.read_text())]  # fmt: skip
+    assert found == []
+
+
+def test_users_pages_name_no_requirement_by_its_number() -> None:
+    """Those stand in behaviour.md, which has their words, and in the names of tests."""
+    pages = ["README.md", *(each for each in DOCUMENTS if each.startswith("docs/") and each != "docs/behaviour.md")]
+    assert {page: found for page in pages if (found := re.findall(r"\bP\d{1,2}\b", prose(page)))} == {}
 
 
 def test_nothing_is_left_to_be_filled_in() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
 
-from pairbus import ServiceBusClient as SyncClient
-from pairbus.aio import ServiceBusClient, provisioning
+from pairbus.aio import provisioning
+from pairbus.aio.client import ServiceBusClient
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender
 from pairbus.broker import Broker, serve_sync
@@ -26,7 +24,6 @@ from pairbus.pairing.errors import (
     InvalidOptions,
     PairingError,
     PairingFailed,
-    WrongLoopError,
 )
 from pairbus.pairing.events import (
     BacklogQueueLeftOut,
@@ -40,8 +37,8 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.states import EntityState
 from pairbus.testing import fault
 
-from ..pairing.managers import AsyncFakeManager, FakeManager, http, path
-from .stage import wait_until
+from ..pairing.managers import AsyncFakeManager, http, path
+from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -159,7 +156,7 @@ async def test_p6_what_is_refused(clients: Clients) -> None:
     with pytest.raises(InvalidOptions, match="the same namespace"):
         await clients().pair_namespace(options(clients()))
     with pytest.raises(InvalidOptions, match="asynchronous"):
-        await clients().pair_namespace(options(SyncClient.from_connection_string(SECONDARY)))
+        await clients().pair_namespace(options(OtherClient.from_connection_string(SECONDARY)))
     with pytest.raises(InvalidOptions, match="only"):
         await clients().pair_namespace(options(clients(SECONDARY + ";EntityPath=orders")))
     manager = AsyncFakeManager()
@@ -195,7 +192,7 @@ async def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clie
     with pytest.raises(InvalidOptions, match=r"the secondary backup\S+ has been closed; make a new one"):
         await clients().pair_namespace(options(closed))
     with pytest.raises(InvalidOptions, match=r"azure\.servicebus\.aio\.management$"):
-        await clients().pair_namespace(options(clients(SECONDARY), FakeManager()))
+        await clients().pair_namespace(options(clients(SECONDARY), OtherFakeManager()))
     with pytest.raises(InvalidOptions, match=r"options may not be None; allowed: SendAvail"):
         await clients().pair_namespace(None)  # type: ignore[arg-type]
 
@@ -207,11 +204,17 @@ async def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clie
 
 
 async def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:
-    client = clients()
-    both = [client.pair_namespace(options(clients(SECONDARY))) for _ in range(2)]
-    first, second = await asyncio.gather(*both, return_exceptions=True)
-    assert first is None
-    assert isinstance(second, AlreadyPaired)
+    client, manager = clients(), AsyncFakeManager()
+    create = manager.create_queue
+
+    async def create_queue(name: str, **properties: Any) -> None:
+        with pytest.raises(AlreadyPaired, match="just now"):
+            await Background(client.pair_namespace, options(clients(SECONDARY))).result()
+        await create(name, **properties)
+
+    manager.create_queue = create_queue  # type: ignore[method-assign]
+    await client.pair_namespace(options(clients(SECONDARY), manager))
+    assert len(manager.made) == 3
 
 
 async def test_p8_an_address_needs_a_primary_name(clients: Clients) -> None:
@@ -246,7 +249,7 @@ async def test_p3_degrade_starts_and_goes_on_trying(clients: Clients) -> None:
     manager.listing_error = None
     assert await wait_until(lambda: PairingCompleted(3) in events)
     assert given.backlog_queue_count == 3
-    assert await wait_until(lambda: "pairbus-pairing" not in {task.get_name() for task in asyncio.all_tasks()})
+    assert await wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 async def test_p3_degrade_is_not_for_what_trying_does_not_mend(clients: Clients) -> None:
@@ -264,7 +267,7 @@ async def test_p44_closing_ends_the_trying(clients: Clients) -> None:
         options(clients(SECONDARY), manager, on_secondary_unavailable="degrade", backlog_retry_interval=60)
     )
     await client.close()
-    assert await wait_until(lambda: "pairbus-pairing" not in {task.get_name() for task in asyncio.all_tasks()})
+    assert await wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 async def test_p23_the_operator(clients: Clients) -> None:
@@ -306,18 +309,6 @@ async def test_p44_closed_clients_of_a_pair_make_nothing_more(clients: Clients) 
         await sender.send_messages(ServiceBusMessage("x"))
 
 
-async def test_another_loop_is_a_clear_error(clients: Clients) -> None:
-    client = clients()
-    await client.pair_namespace(options(clients(SECONDARY)))
-    sender = client.get_queue_sender("orders")
-
-    def elsewhere() -> None:
-        asyncio.run(sender.send_messages(ServiceBusMessage("x")))
-
-    with pytest.raises(WrongLoopError):
-        await asyncio.to_thread(elsewhere)
-
-
 async def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:
     client = clients()
     await client.pair_namespace(options(clients(SECONDARY)))
@@ -342,12 +333,6 @@ async def test_paired_refuses_unknown_options_by_near_names() -> None:
         await ServiceBusClient.paired(PRIMARY, SECONDARY, failover_interval=-1)
     with pytest.raises(InvalidOptions, match="credential="):
         await ServiceBusClient.paired("contoso.servicebus.windows.net", SECONDARY)
-
-
-async def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "azure.servicebus.aio.management", None)
-    with pytest.raises(ImportError, match=r"install pairbus\[aio\], or pass manage=False"):
-        await ServiceBusClient.paired(PRIMARY, SECONDARY)
 
 
 class Pair:

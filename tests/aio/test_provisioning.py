@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +15,7 @@ from pairbus.pairing.errors import PairingFailed
 from pairbus.pairing.provision import Provision, is_unavailable
 
 from ..pairing.managers import AsyncFakeManager, Queue, http, path
+from .background import sleep
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +98,13 @@ async def test_p3_a_listing_that_fails_is_raised(error: Exception, unavailable: 
 async def test_p4_without_a_manager_each_queue_is_looked_at() -> None:
     given = provision(20)
     at_once: list[int] = []
-    now = [0]
+    now: set[int] = set()
 
     async def open_link(index: int) -> None:
-        now[0] += 1
-        at_once.append(now[0])
-        await asyncio.sleep(0.005)
-        now[0] -= 1
+        now.add(index)
+        at_once.append(len(now))
+        await sleep(0.005)
+        now.discard(index)
         if index >= 17:
             raise MessagingEntityNotFoundError()
 

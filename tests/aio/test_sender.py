@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +18,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from pairbus.aio import sender as sender_module
 from pairbus.amqp.message import read_properties, split
 from pairbus.pairing.errors import (
     AliasConflictError,
@@ -30,14 +30,14 @@ from pairbus.pairing.errors import (
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
 from pairbus.pairing.states import EntityState
 
-from ..paired.stage import Recorder
-from .stage import FakeInner, Stage, wait_until
+from .background import Background, Interruption, wait_until
+from .stage import FakeGuardedSender, Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
-def primary(sender: Any) -> FakeInner:
+def primary(sender: Any) -> FakeGuardedSender:
     return sender._primary  # type: ignore[no-any-return]
 
 
@@ -65,7 +65,7 @@ async def test_p14_a_healthy_send_goes_to_the_primary_as_it_is(stage: MakeStage)
     await sender.send_messages(message)
     assert primary(sender).sent == [message]
     assert given.events == []
-    assert given.heart._timer is None, "no timer while healthy"
+    assert not given.monitor._has_timer(), "no timer while healthy"
 
 
 async def test_p19_the_primary_gets_at_most_half(stage: MakeStage) -> None:
@@ -97,10 +97,10 @@ async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage
     with pytest.raises(ServiceBusConnectionError) as caught:
         await sender.send_messages(ServiceBusMessage("x"))
     assert caught.value is error
-    assert given.heart.coordinator.state("orders") is EntityState.SUSPECT
+    assert given.monitor.coordinator.state("orders") is EntityState.SUSPECT
     await sender.send_messages(ServiceBusMessage("x"))
-    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
-    assert given.heart._timer is None
+    assert given.monitor.coordinator.state("orders") is EntityState.HEALTHY
+    assert await wait_until(lambda: not given.monitor._has_timer())
 
 
 async def test_p18_the_callers_own_errors_are_raised_and_nothing_fails_over(stage: MakeStage) -> None:
@@ -138,7 +138,7 @@ async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> 
 async def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attempt(stage: MakeStage) -> None:
     given = stage(queues=(0,))
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     backlog = given.backlog(sender, 0)
     backlog.opening_s = 30.0
 
@@ -155,7 +155,7 @@ async def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attem
 async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
     given = stage(observers=(recorder := Recorder(),))
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     for queue in (0, 1):
         given.backlog(sender, queue).answers.append(ServiceBusConnectionError())
     await sender.send_messages(message := ServiceBusMessage("x"))
@@ -178,10 +178,10 @@ async def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: Make
         argument = await sender.create_message_batch()
         for message in messages:
             argument.add_message(message)
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
     first.max_message_size = first.max_batch_size = 100_000
-    sender._surroundings.limits.learn_backlog(100_000, 100_000)
+    given.context.limits.learn_backlog(100_000, 100_000)
     first.answers.extend([None, ServiceBusConnectionError()])  # a batch of two, and no more
     await sender.send_messages(argument)
     rest = primary(sender).sent[-1]
@@ -209,7 +209,7 @@ async def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
     given = stage(queues=(0,))
     sender = given.sender()
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
     primary(sender).answers.append(ServiceBusQuotaExceededError(message="full"))
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
@@ -251,7 +251,7 @@ async def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_noth
 ) -> None:
     given = stage()
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(kind) as caught:
         await sender.send_messages(argument)
     assert type(caught.value) is kind
@@ -270,7 +270,7 @@ async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: M
     given = stage()
     sender = given.sender()
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
     first.answers.extend([None, None, ServiceBusConnectionError()])  # opened, a batch, and no more
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
@@ -339,11 +339,12 @@ async def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeyp
     primary(sender).answers.append(ServiceBusServerBusyError())
     waits: list[float] = []
 
-    async def pause(seconds: float) -> None:
+    async def pause(_event: object, seconds: float) -> bool:
         waits.append(seconds)
         given.advance(seconds)
+        return False
 
-    monkeypatch.setattr(sender, "_pause", pause)
+    monkeypatch.setattr(sender_module, "pause", pause)
     await sender.send_messages(ServiceBusMessage("x"))
     assert len(primary(sender).sent) == 2
     assert sum(waits) >= 10.0
@@ -363,18 +364,18 @@ async def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
     given = stage(send_timeout=30.0)
     sender = given.sender()
     primary(sender).answers.append(ServiceBusServerBusyError())
-    task = asyncio.create_task(sender.send_messages(ServiceBusMessage("x")))
+    sending = Background(sender.send_messages, ServiceBusMessage("x"))
     assert await wait_until(lambda: bool(primary(sender).calls))
     await sender.close()
     with pytest.raises(ValueError, match="already been shutdown"):
-        await task
+        await sending.result()
 
 
 async def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
     assert await sender.schedule_messages(ServiceBusMessage("x"), FAR) == [1]
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(ScheduleDuringFailoverError, match="orders has failed over"):
         await sender.schedule_messages(ServiceBusMessage("x"), FAR)
     assert await sender.schedule_messages([], FAR) == []
@@ -385,10 +386,11 @@ async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch:
     sender = given.sender()
     primary(sender).answers.append(ServiceBusServerBusyError())
 
-    async def pause(seconds: float) -> None:
+    async def pause(_event: object, seconds: float) -> bool:
         given.advance(seconds)
+        return False
 
-    monkeypatch.setattr(sender, "_pause", pause)
+    monkeypatch.setattr(sender_module, "pause", pause)
     began = given.now
     await sender.cancel_scheduled_messages([1, 2])
     assert [call for call, _, _ in primary(sender).calls] == ["cancel", "cancel"]
@@ -416,7 +418,7 @@ async def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeSt
 
 async def test_p3_entering_while_failed_over_asks_nobody(stage: MakeStage) -> None:
     given = stage()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     async with given.sender() as sender:
         assert primary(sender).calls == []
 
@@ -426,7 +428,7 @@ async def test_batches_can_be_made_with_the_primary_away(stage: MakeStage) -> No
     sender = given.sender()
     primary(sender).answers.append(OperationTimeoutError())
     assert 250_000 < (await sender.create_message_batch()).max_size_in_bytes < 262_144
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     calls = len(primary(sender).calls)
     batch = await sender.create_message_batch(1000)
     assert batch.max_size_in_bytes == 1000
@@ -465,7 +467,7 @@ async def test_a_closed_sender_raises_as_the_sdks(stage: MakeStage) -> None:
 async def test_p43_a_faulted_client_faults_its_senders(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
-    given.refusal = ClientFaultedError("partner gone")
+    given._fault = ClientFaultedError("partner gone")
     with pytest.raises(ClientFaultedError):
         await sender.send_messages(ServiceBusMessage("x"))
 
@@ -486,17 +488,17 @@ async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
     ]
 
 
-async def test_a_cancelled_attempt_frees_its_trial(stage: MakeStage) -> None:
+async def test_an_interrupted_attempt_frees_its_trial(stage: MakeStage) -> None:
     given = stage(probe="trial", ping_primary_interval=5.0)
     sender = given.sender()
-    primary(sender).answers.extend([OperationTimeoutError(), asyncio.CancelledError(), None])
+    primary(sender).answers.extend([OperationTimeoutError(), Interruption(), None])
     await sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(Interruption):
         await sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
     await sender.send_messages(ServiceBusMessage("x"))
-    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
+    assert given.monitor.coordinator.state("orders") is EntityState.HEALTHY
 
 
 async def test_p18_a_classifier_that_raises_is_seen_and_frees_the_attempt(stage: MakeStage) -> None:
@@ -526,7 +528,7 @@ async def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: M
     for sender in senders:
         await sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [1, 0, 0, 0, 0]
-    given.heart.coordinator.mark_healthy("orders", given.now)
+    given.monitor.coordinator.mark_healthy("orders", given.now)
     for sender in senders:
         await sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [2, 1, 1, 1, 1]
@@ -540,7 +542,7 @@ async def test_p15_senders_that_spell_an_entity_differently_share_its_state(stag
     await first.send_messages(ServiceBusMessage("x"))
     await other.send_messages(ServiceBusMessage("x"))
     assert len(primary(other).sent) == 0, "it goes to the backlog, as the entity is failed over"
-    assert given.heart.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
+    assert given.monitor.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
     assert {event.entity for event in given.events} == {"Orders"} == recorder.entities
     assert other.entity_name == "orders", "what the application reads of its sender stays as it asked for it"
 
@@ -552,10 +554,10 @@ async def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
     await orders.send_messages(ServiceBusMessage("x"))
     await news.send_messages(ServiceBusMessage("x"))
     assert len(primary(news).sent) == 1
-    assert given.heart.coordinator.states() == {"orders": EntityState.FAILED_OVER, "news": EntityState.HEALTHY}
+    assert given.monitor.coordinator.states() == {"orders": EntityState.FAILED_OVER, "news": EntityState.HEALTHY}
 
 
-async def test_p7_many_tasks_may_use_one_sender(stage: MakeStage) -> None:
+async def test_p7_many_callers_may_use_one_sender(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
     primary(sender).answers.extend([None] * 20 + [ServiceBusConnectionError()] * 3)
@@ -564,6 +566,7 @@ async def test_p7_many_tasks_may_use_one_sender(stage: MakeStage) -> None:
         for _ in range(25):
             await sender.send_messages(ServiceBusMessage("x"))
 
-    await asyncio.gather(*(send() for _ in range(8)))
+    for each in [Background(send) for _ in range(8)]:
+        await each.result()
     failed = 3 - len(primary(sender).answers)
     assert len(primary(sender).sent) + len(given.backlog(sender, 0).sent) == 200 + failed

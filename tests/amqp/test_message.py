@@ -152,6 +152,14 @@ def test_what_is_no_message_is_a_decode_error(payload: bytes, told: str) -> None
         split(payload)
 
 
+def test_a_message_is_plain_when_nothing_in_it_is_passed_on_unread() -> None:
+    long = b"\x00\x80" + (0x75).to_bytes(8, "big") + encode(b"body")
+    usual = HEADER + ANNOTATIONS + PROPERTIES + APPLICATION
+    assert all(split(payload).is_plain for payload in (b"", usual, usual + DATA, DATA + section(0x75, bytes(300))))
+    for payload in (WHOLE, usual + SEQUENCE, usual + VALUE, DATA + FOOTER, FOOTER + DATA, DATA + DELIVERY, long):
+        assert not split(payload).is_plain
+
+
 def test_sections_are_found_by_every_form_of_descriptor() -> None:
     long = b"\x00\x80" + (0x75).to_bytes(8, "big") + encode(b"body")
     named = encode(Described(Symbol("amqp:application-properties:map"), {"a": 3}))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,6 +292,28 @@ def test_a_segment_that_is_deleted_is_noticed_before_the_next_confirm(tmp_path: 
         path.unlink()
     assert isinstance(rig.send(b"refused"), JournalFailed)
     assert rig.send(b"goes on in a new one") is None
+
+
+def test_the_segment_itself_is_looked_at_only_after_a_change_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = RealRig(tmp_path / "journal").open()
+    os.utime(rig.folder, ns=(0, 0))  # its last change was long ago
+    assert rig.send(b"looks") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "is_same", lambda *_: pytest.fail("looked again"))
+        assert rig.send(b"does not look") is None
+    for path in rig.folder.glob("*.segment"):
+        path.unlink()
+    assert isinstance(rig.send(b"refused"), JournalFailed)
+
+
+def test_a_folder_that_has_just_changed_has_no_stamp(tmp_path: Path) -> None:
+    soon = time.time() + 60.0  # however slow this machine is
+    os.utime(tmp_path, (soon, soon))
+    assert RealFiles().stamp(str(tmp_path)) is None
+    os.utime(tmp_path, ns=(0, 0))
+    assert RealFiles().stamp(str(tmp_path)) == RealFiles().stamp(str(tmp_path)) is not None
 
 
 def test_a_disk_that_turned_read_only_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

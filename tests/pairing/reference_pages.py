@@ -24,9 +24,9 @@ def verdicts_page() -> str:
 
 
 def options_page() -> str:
-    lines = ["| option | default | takes | means | |", "|---|---|---|---|---|"]
+    lines = ["| option | default | takes | means |", "|---|---|---|---|"]
     for option in OPTIONS:
-        cells = (f"`{option.name}`", f"`{_shown(option.default)}`", option.allowed, option.meaning, option.requirement)
+        cells = (f"`{option.name}`", f"`{_shown(option.default)}`", option.allowed, option.meaning)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -23,10 +23,10 @@ from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus import exceptions as errors
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.aio.inner import InnerSender as AsyncInnerSender
+from pairbus.aio.guarded_sender import GuardedSender as AsyncGuardedSender
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT, Verdict, is_of_message, is_reach
-from pairbus.sync.inner import InnerSender
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 
 from ..broker.sdk import Bridge, Sdk
@@ -314,7 +314,7 @@ async def test_p18_a_primary_that_refuses_when_the_link_is_to_be_opened(sdk: Sdk
 async def test_p18_a_primary_that_says_nothing(sdk: Sdk, broker: Broker, kind: str, is_open: bool) -> None:
     """The sync SDK would hang, whatever its timeout; so both go through the sender that bounds it (P19)."""
     client = sdk.client()
-    inner: Any = (AsyncInnerSender if sdk.is_async else InnerSender)(
+    inner: Any = (AsyncGuardedSender if sdk.is_async else GuardedSender)(
         lambda: client.target.get_queue_sender(queue), "primary"
     )
     sender = Bridge(inner, sdk.is_async)

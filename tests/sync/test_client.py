@@ -1,7 +1,7 @@
+# Generated from tests/aio/test_client.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 
-from pairbus import ServiceBusClient
-from pairbus.aio import ServiceBusClient as AsyncClient
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.errors import (
     AlreadyPaired,
@@ -33,12 +31,13 @@ from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.states import EntityState
 from pairbus.sync import provisioning
+from pairbus.sync.client import ServiceBusClient
 from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.sender import PairedSender
 from pairbus.testing import fault
 
-from ..pairing.managers import AsyncFakeManager, FakeManager, http, path
-from .stage import wait_until
+from ..pairing.managers import FakeManager, http, path
+from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -156,7 +155,7 @@ def test_p6_what_is_refused(clients: Clients) -> None:
     with pytest.raises(InvalidOptions, match="the same namespace"):
         clients().pair_namespace(options(clients()))
     with pytest.raises(InvalidOptions, match="asynchronous"):
-        clients().pair_namespace(options(AsyncClient.from_connection_string(SECONDARY)))
+        clients().pair_namespace(options(OtherClient.from_connection_string(SECONDARY)))
     with pytest.raises(InvalidOptions, match="only"):
         clients().pair_namespace(options(clients(SECONDARY + ";EntityPath=orders")))
     manager = FakeManager()
@@ -192,7 +191,7 @@ def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clients: C
     with pytest.raises(InvalidOptions, match=r"the secondary backup\S+ has been closed; make a new one"):
         clients().pair_namespace(options(closed))
     with pytest.raises(InvalidOptions, match=r"azure\.servicebus\.management$"):
-        clients().pair_namespace(options(clients(SECONDARY), AsyncFakeManager()))
+        clients().pair_namespace(options(clients(SECONDARY), OtherFakeManager()))
     with pytest.raises(InvalidOptions, match=r"options may not be None; allowed: SendAvail"):
         clients().pair_namespace(None)  # type: ignore[arg-type]
 
@@ -204,24 +203,17 @@ def test_p6_secondaries_that_can_not_serve_are_refused_in_clear_words(clients: C
 
 
 def test_p6_a_client_that_is_being_paired_is_refused(clients: Clients) -> None:
-    client, manager, raised = clients(), FakeManager(), list[Exception]()
-    listing = manager.list_queues
+    client, manager = clients(), FakeManager()
+    create = manager.create_queue
 
-    def list_queues(**limits: Any) -> Any:
-        thread = threading.Thread(target=again)
-        thread.start()
-        thread.join(5)
-        return listing(**limits)
+    def create_queue(name: str, **properties: Any) -> None:
+        with pytest.raises(AlreadyPaired, match="just now"):
+            Background(client.pair_namespace, options(clients(SECONDARY))).result()
+        create(name, **properties)
 
-    def again() -> None:
-        try:
-            client.pair_namespace(options(clients(SECONDARY)))
-        except AlreadyPaired as error:
-            raised.append(error)
-
-    manager.list_queues = list_queues  # type: ignore[method-assign]
+    manager.create_queue = create_queue  # type: ignore[method-assign]
     client.pair_namespace(options(clients(SECONDARY), manager))
-    assert "just now" in str(raised[0])
+    assert len(manager.made) == 3
 
 
 def test_p8_an_address_needs_a_primary_name(clients: Clients) -> None:
@@ -256,7 +248,7 @@ def test_p3_degrade_starts_and_goes_on_trying(clients: Clients) -> None:
     manager.listing_error = None
     assert wait_until(lambda: PairingCompleted(3) in events)
     assert given.backlog_queue_count == 3
-    assert wait_until(lambda: "pairbus-pairing" not in {thread.name for thread in threading.enumerate()})
+    assert wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 def test_p3_degrade_is_not_for_what_trying_does_not_mend(clients: Clients) -> None:
@@ -274,7 +266,7 @@ def test_p44_closing_ends_the_trying(clients: Clients) -> None:
         options(clients(SECONDARY), manager, on_secondary_unavailable="degrade", backlog_retry_interval=60)
     )
     client.close()
-    assert wait_until(lambda: "pairbus-pairing" not in {thread.name for thread in threading.enumerate()})
+    assert wait_until(lambda: "pairbus-pairing" not in names_of_all())
 
 
 def test_p23_the_operator(clients: Clients) -> None:
@@ -309,15 +301,11 @@ def test_p44_closed_clients_of_a_pair_make_nothing_more(clients: Clients) -> Non
     sender = client.get_queue_sender("orders")
     client.close()
     client.close()
-    calls: list[Callable[[], object]] = [
-        lambda: client.get_queue_sender("orders"),
-        lambda: client.get_queue_receiver("orders"),
-        lambda: secondary.get_queue_sender("orders"),
-        lambda: sender.send_messages(ServiceBusMessage("x")),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"closed|shutdown"):
-            call()
+    for call in (client.get_queue_sender, client.get_queue_receiver, secondary.get_queue_sender):
+        with pytest.raises(ValueError, match="closed"):
+            call("orders")
+    with pytest.raises(ValueError, match="shutdown"):
+        sender.send_messages(ServiceBusMessage("x"))
 
 
 def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:
@@ -452,7 +440,8 @@ class Keys:
             self._keys[f"{namespace.host}:{namespace.port}"] = key
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
-        return next(key for host, key in self._keys.items() if host in scopes[0]).get_token(*scopes)
+        key = next(key for host, key in self._keys.items() if host in scopes[0])
+        return key.get_token(*scopes)
 
 
 def test_paired_with_host_names_and_a_credential(pair: Pair) -> None:

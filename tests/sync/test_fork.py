@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import NotTriedError
 from pairbus.sync import fork
-from pairbus.sync.inner import InnerSender
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.watchdog import WATCHDOG
 
@@ -76,8 +76,8 @@ def drain(server: NamespaceServer, queue: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def inner(client: ServiceBusClient, queue: str) -> Iterator[InnerSender]:
-    sender = InnerSender(lambda: client.get_queue_sender(queue), queue)
+def inner(client: ServiceBusClient, queue: str) -> Iterator[GuardedSender]:
+    sender = GuardedSender(lambda: client.get_queue_sender(queue), queue)
     try:
         yield sender
     finally:

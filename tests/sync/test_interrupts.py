@@ -46,20 +46,20 @@ client = ServiceBusClient.paired(primary, secondary, ca_file=ca_file, primary_na
 sender = client.get_queue_sender(mode + kind)
 heard = []
 client.subscribe(heard.append)
-heart = client._pairing.heart
+monitor = client._pairing.monitor
 if mode != "healthy":
     client.force_failover(mode + kind, hold=True)
 if mode == "trial":
-    heart.coordinator.rotation._retry_interval = 0.0
+    monitor.coordinator.rotation._retry_interval = 0.0
 interrupted = 0
 for number in range(int(count)):
     if mode == "trial":
-        with heart.lock:
-            rotation = heart.coordinator.rotation
+        with monitor.lock:
+            rotation = monitor.coordinator.rotation
             pick = rotation.pick("test", 0, time.monotonic(), may_try=False)
             if pick is not None:
-                heart.coordinator.commands.extend(rotation.failed(pick, time.monotonic(), OSError()))
-        heart.attend()
+                monitor.coordinator.commands.extend(rotation.failed(pick, time.monotonic(), OSError()))
+        monitor.attend()
     interrupted += rings_once(lambda: sender.send_messages(ServiceBusMessage(str(number))), 0.004)
 assert interrupted > int(count) / 10, interrupted
 
@@ -69,16 +69,16 @@ for _ in range(3):
 assert time.monotonic() - began < 5, "it waited for something"
 for link in sender.links:
     assert not link._lock.locked(), link
-assert not heart.lock.locked() and not heart._turn.locked()
-assert all(out.trying is None for out in heart.coordinator.rotation._out.values())
+assert not monitor.lock.locked() and not monitor._turn.locked()
+assert all(out.trying is None for out in monitor.coordinator.rotation._out.values())
 before = len(heard)
 client.mark_healthy(mode + kind)
 client.force_failover(mode + kind)
 assert len(heard) >= before + 2 - (mode == "healthy"), "events end"
 until = time.monotonic() + 10
-while heart.coordinator.state(mode + kind).value != "healthy" and time.monotonic() < until:
+while monitor.coordinator.state(mode + kind).value != "healthy" and time.monotonic() < until:
     time.sleep(0.02)
-assert heart.coordinator.state(mode + kind).value == "healthy", "no ping comes any more"
+assert monitor.coordinator.state(mode + kind).value == "healthy", "no ping comes any more"
 client.close()
 def left():
     names = [each.name for each in threading.enumerate()]

@@ -1,7 +1,9 @@
+# Generated from tests/aio/test_provisioning.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from azure.core.exceptions import ServiceRequestError
@@ -14,11 +16,16 @@ from pairbus.sync import provisioning
 from pairbus.sync.provisioning import look, manage
 
 from ..pairing.managers import FakeManager, Queue, http, path
+from .background import sleep
 
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioning, "RETRY_DELAY_S", 0.0)
+
+
+def no_queues(**limits: Any) -> Iterator[Queue]:
+    yield from ()
 
 
 def provision(count: int = 3) -> Provision:
@@ -56,7 +63,7 @@ def test_p5_a_queue_is_tried_three_times_then_left_out() -> None:
 def test_p5_another_client_may_make_the_queue_at_the_same_time() -> None:
     given, manager = provision(1), FakeManager(refusals={0: [http(409)]})
     manager.listing_error = None
-    manager.list_queues = lambda **limits: []  # type: ignore[method-assign]
+    manager.list_queues = no_queues  # type: ignore[method-assign]
     manager.queues[path(0)] = Queue(path(0))
     manage(given, manager, 10.0)
     assert given.queues == (0,)
@@ -91,15 +98,13 @@ def test_p3_a_listing_that_fails_is_raised(error: Exception, unavailable: bool) 
 def test_p4_without_a_manager_each_queue_is_looked_at() -> None:
     given = provision(20)
     at_once: list[int] = []
-    lock, now = threading.Lock(), [0]
+    now: set[int] = set()
 
     def open_link(index: int) -> None:
-        with lock:
-            now[0] += 1
-            at_once.append(now[0])
-        time.sleep(0.005)
-        with lock:
-            now[0] -= 1
+        now.add(index)
+        at_once.append(len(now))
+        sleep(0.005)
+        now.discard(index)
         if index >= 17:
             raise MessagingEntityNotFoundError()
 

@@ -1,7 +1,7 @@
+# Generated from tests/aio/test_receiver.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +14,13 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusSer
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.observers import LedgerObserver, Observer
 from pairbus.sync import receiver as receiver_module
-from pairbus.sync.inner import InnerSender
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.receiver import PairedReceiver
 from pairbus.testing import fault
 
 from ..pairing.ledger_lines import told
 from ..pairing.sdk_rig import sdk_client, takes
+from .background import Background, sleep
 
 PING = "a ping to these tests"  # the embedded broker never delivers a true one
 
@@ -31,12 +32,13 @@ class Rig:
         self.make_queue = make_queue
         self.queue = make_queue("receiver")
         self._stack = stack
-        self.client: ServiceBusClient = stack.enter_context(sdk_client(ServiceBusClient, "plain", self.server))
+        self.client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", self.server)
+        stack.callback(self.client.close)
         self.halt_s = 1.0
         self.until = 0.0
         self.busy = 0
         self.watchers: tuple[Observer, ...] = ()
-        self._senders: dict[str, InnerSender] = {}
+        self._senders: dict[str, GuardedSender] = {}
 
     def on_busy(self) -> None:
         self.busy += 1
@@ -57,7 +59,7 @@ class Rig:
     def send(self, *bodies: str, queue: str = "", session: str | None = None) -> None:
         queue = queue or self.queue
         if queue not in self._senders:
-            self._senders[queue] = InnerSender(lambda: self.client.get_queue_sender(queue), queue)
+            self._senders[queue] = GuardedSender(lambda: self.client.get_queue_sender(queue), queue)
             self._stack.callback(self._senders[queue].close)
         for body in bodies:
             kind = PING if body.startswith("ping") else None
@@ -125,11 +127,15 @@ def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> None:
 def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig) -> None:
     rig.send("ping 1")
     receiver = rig.receiver()
-    late = threading.Timer(1.5, rig.send, ["late"])
-    late.start()
+
+    def send_late() -> None:
+        sleep(1.5)
+        rig.send("late")
+
+    late = Background(send_late)
     with takes(1.0, 5.0):
         assert texts(receiver.receive_messages(1, max_wait_time=6)) == ["late"]
-    late.join()
+    late.result()
 
 
 def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
@@ -200,11 +206,15 @@ def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) -> Non
     rig.send("two")
     throttle = fault(rig.broker, "throttle", entity=rig.queue, rate=0)
     throttle.__enter__()
-    ending = threading.Timer(0.5, throttle.__exit__, [None, None, None])
-    ending.start()
+
+    def end() -> None:
+        sleep(0.5)
+        throttle.__exit__(None, None, None)
+
+    ending = Background(end)
     with takes(0.9, 5.0):
         assert texts(receiver.peek_messages(2, timeout=8)) == ["two"]
-    ending.join()
+    ending.result()
     assert rig.busy == 1
 
 
@@ -282,11 +292,15 @@ def test_p24_closing_ends_the_wait(rig: Rig) -> None:
     receiver = rig.receiver()
     receiver.peek_messages(1)
     rig.until = time.monotonic() + 20
-    closing = threading.Timer(0.3, receiver.close)
-    closing.start()
+
+    def close() -> None:
+        sleep(0.3)
+        receiver.close()
+
+    closing = Background(close)
     with takes(0.2, 3.0), pytest.raises(ValueError, match="shutdown"):
         receiver.peek_messages(1)
-    closing.join()
+    closing.result()
 
 
 def test_p24_the_lock_renewer_lives_with_halts(rig: Rig) -> None:

@@ -1,7 +1,7 @@
+# Generated from tests/aio/test_sender.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
 import datetime
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,15 +28,16 @@ from pairbus.pairing.errors import (
 )
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
 from pairbus.pairing.states import EntityState
+from pairbus.sync import sender as sender_module
 
-from ..paired.stage import Recorder
-from .stage import FakeInner, Stage, wait_until
+from .background import Background, Interruption, wait_until
+from .stage import FakeGuardedSender, Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
-def primary(sender: Any) -> FakeInner:
+def primary(sender: Any) -> FakeGuardedSender:
     return sender._primary  # type: ignore[no-any-return]
 
 
@@ -64,7 +65,7 @@ def test_p14_a_healthy_send_goes_to_the_primary_as_it_is(stage: MakeStage) -> No
     sender.send_messages(message)
     assert primary(sender).sent == [message]
     assert given.events == []
-    assert given.heart._thread is None, "no thread while healthy"
+    assert not given.monitor._has_timer(), "no timer while healthy"
 
 
 def test_p19_the_primary_gets_at_most_half(stage: MakeStage) -> None:
@@ -96,10 +97,10 @@ def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage) -> N
     with pytest.raises(ServiceBusConnectionError) as caught:
         sender.send_messages(ServiceBusMessage("x"))
     assert caught.value is error
-    assert given.heart.coordinator.state("orders") is EntityState.SUSPECT
+    assert given.monitor.coordinator.state("orders") is EntityState.SUSPECT
     sender.send_messages(ServiceBusMessage("x"))
-    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
-    assert wait_until(lambda: given.heart._thread is None), "and the timer's thread has ended"
+    assert given.monitor.coordinator.state("orders") is EntityState.HEALTHY
+    assert wait_until(lambda: not given.monitor._has_timer())
 
 
 def test_p18_the_callers_own_errors_are_raised_and_nothing_fails_over(stage: MakeStage) -> None:
@@ -137,7 +138,7 @@ def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> None:
 def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attempt(stage: MakeStage) -> None:
     given = stage(queues=(0,))
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     backlog = given.backlog(sender, 0)
     backlog.opening_s = 30.0
 
@@ -154,7 +155,7 @@ def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attempt(sta
 def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
     given = stage(observers=(recorder := Recorder(),))
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     for queue in (0, 1):
         given.backlog(sender, queue).answers.append(ServiceBusConnectionError())
     sender.send_messages(message := ServiceBusMessage("x"))
@@ -177,10 +178,10 @@ def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: MakeStage,
         argument = sender.create_message_batch()
         for message in messages:
             argument.add_message(message)
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
     first.max_message_size = first.max_batch_size = 100_000
-    sender._surroundings.limits.learn_backlog(100_000, 100_000)
+    given.context.limits.learn_backlog(100_000, 100_000)
     first.answers.extend([None, ServiceBusConnectionError()])  # a batch of two, and no more
     sender.send_messages(argument)
     rest = primary(sender).sent[-1]
@@ -208,7 +209,7 @@ def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
     given = stage(queues=(0,))
     sender = given.sender()
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
     primary(sender).answers.append(ServiceBusQuotaExceededError(message="full"))
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
@@ -250,7 +251,7 @@ def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_nothing_is
 ) -> None:
     given = stage()
     sender = given.sender()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(kind) as caught:
         sender.send_messages(argument)
     assert type(caught.value) is kind
@@ -269,7 +270,7 @@ def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: MakeSta
     given = stage()
     sender = given.sender()
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
     first.answers.extend([None, None, ServiceBusConnectionError()])  # opened, a batch, and no more
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
@@ -336,17 +337,17 @@ def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeypatch: 
     given = stage(send_timeout=30.0)
     sender = given.sender()
     primary(sender).answers.append(ServiceBusServerBusyError())
-    waits: list[float | None] = []
+    waits: list[float] = []
 
-    def wait(seconds: float | None = None) -> bool:
+    def pause(_event: object, seconds: float) -> bool:
         waits.append(seconds)
-        given.advance(seconds or 0.0)
+        given.advance(seconds)
         return False
 
-    monkeypatch.setattr(sender._shutdown, "wait", wait)
+    monkeypatch.setattr(sender_module, "pause", pause)
     sender.send_messages(ServiceBusMessage("x"))
     assert len(primary(sender).sent) == 2
-    assert sum(each or 0.0 for each in waits) >= 10.0
+    assert sum(waits) >= 10.0
 
 
 def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(stage: MakeStage) -> None:
@@ -363,27 +364,18 @@ def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
     given = stage(send_timeout=30.0)
     sender = given.sender()
     primary(sender).answers.append(ServiceBusServerBusyError())
-    raised: list[BaseException] = []
-
-    def send() -> None:
-        try:
-            sender.send_messages(ServiceBusMessage("x"))
-        except ValueError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=send)
-    thread.start()
+    sending = Background(sender.send_messages, ServiceBusMessage("x"))
     assert wait_until(lambda: bool(primary(sender).calls))
     sender.close()
-    thread.join(5)
-    assert "already been shutdown" in str(raised[0])
+    with pytest.raises(ValueError, match="already been shutdown"):
+        sending.result()
 
 
 def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
     assert sender.schedule_messages(ServiceBusMessage("x"), FAR) == [1]
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(ScheduleDuringFailoverError, match="orders has failed over"):
         sender.schedule_messages(ServiceBusMessage("x"), FAR)
     assert sender.schedule_messages([], FAR) == []
@@ -393,7 +385,12 @@ def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch: pytes
     given = stage(send_timeout=30.0)
     sender = given.sender()
     primary(sender).answers.append(ServiceBusServerBusyError())
-    monkeypatch.setattr(sender._shutdown, "wait", lambda seconds: given.advance(seconds))
+
+    def pause(_event: object, seconds: float) -> bool:
+        given.advance(seconds)
+        return False
+
+    monkeypatch.setattr(sender_module, "pause", pause)
     began = given.now
     sender.cancel_scheduled_messages([1, 2])
     assert [call for call, _, _ in primary(sender).calls] == ["cancel", "cancel"]
@@ -405,8 +402,8 @@ def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch: pytes
 def test_p3_entering_raises_what_is_the_callers_own(stage: MakeStage) -> None:
     sender = stage().sender()
     primary(sender).answers.append(ServiceBusAuthenticationError())
-    with pytest.raises(ServiceBusAuthenticationError), sender:
-        pass
+    with pytest.raises(ServiceBusAuthenticationError):
+        sender.__enter__()
 
 
 def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeStage) -> None:
@@ -421,7 +418,7 @@ def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeStage) -
 
 def test_p3_entering_while_failed_over_asks_nobody(stage: MakeStage) -> None:
     given = stage()
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     with given.sender() as sender:
         assert primary(sender).calls == []
 
@@ -431,7 +428,7 @@ def test_batches_can_be_made_with_the_primary_away(stage: MakeStage) -> None:
     sender = given.sender()
     primary(sender).answers.append(OperationTimeoutError())
     assert 250_000 < sender.create_message_batch().max_size_in_bytes < 262_144
-    given.heart.coordinator.force_failover("orders", given.now)
+    given.monitor.coordinator.force_failover("orders", given.now)
     calls = len(primary(sender).calls)
     batch = sender.create_message_batch(1000)
     assert batch.max_size_in_bytes == 1000
@@ -470,7 +467,7 @@ def test_a_closed_sender_raises_as_the_sdks(stage: MakeStage) -> None:
 def test_p43_a_faulted_client_faults_its_senders(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
-    given.refusal = ClientFaultedError("partner gone")
+    given._fault = ClientFaultedError("partner gone")
     with pytest.raises(ClientFaultedError):
         sender.send_messages(ServiceBusMessage("x"))
 
@@ -494,14 +491,14 @@ def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
 def test_an_interrupted_attempt_frees_its_trial(stage: MakeStage) -> None:
     given = stage(probe="trial", ping_primary_interval=5.0)
     sender = given.sender()
-    primary(sender).answers.extend([OperationTimeoutError(), KeyboardInterrupt(), None])
+    primary(sender).answers.extend([OperationTimeoutError(), Interruption(), None])
     sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interruption):
         sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
     sender.send_messages(ServiceBusMessage("x"))
-    assert given.heart.coordinator.state("orders") is EntityState.HEALTHY
+    assert given.monitor.coordinator.state("orders") is EntityState.HEALTHY
 
 
 def test_p18_a_classifier_that_raises_is_seen_and_frees_the_attempt(stage: MakeStage) -> None:
@@ -531,7 +528,7 @@ def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeSta
     for sender in senders:
         sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [1, 0, 0, 0, 0]
-    given.heart.coordinator.mark_healthy("orders", given.now)
+    given.monitor.coordinator.mark_healthy("orders", given.now)
     for sender in senders:
         sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [2, 1, 1, 1, 1]
@@ -545,7 +542,7 @@ def test_p15_senders_that_spell_an_entity_differently_share_its_state(stage: Mak
     first.send_messages(ServiceBusMessage("x"))
     other.send_messages(ServiceBusMessage("x"))
     assert len(primary(other).sent) == 0, "it goes to the backlog, as the entity is failed over"
-    assert given.heart.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
+    assert given.monitor.coordinator.states() == {"Orders": EntityState.FAILED_OVER}
     assert {event.entity for event in given.events} == {"Orders"} == recorder.entities
     assert other.entity_name == "orders", "what the application reads of its sender stays as it asked for it"
 
@@ -557,10 +554,10 @@ def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
     orders.send_messages(ServiceBusMessage("x"))
     news.send_messages(ServiceBusMessage("x"))
     assert len(primary(news).sent) == 1
-    assert given.heart.coordinator.states() == {"orders": EntityState.FAILED_OVER, "news": EntityState.HEALTHY}
+    assert given.monitor.coordinator.states() == {"orders": EntityState.FAILED_OVER, "news": EntityState.HEALTHY}
 
 
-def test_p7_many_threads_may_use_one_sender(stage: MakeStage) -> None:
+def test_p7_many_callers_may_use_one_sender(stage: MakeStage) -> None:
     given = stage()
     sender = given.sender()
     primary(sender).answers.extend([None] * 20 + [ServiceBusConnectionError()] * 3)
@@ -569,10 +566,7 @@ def test_p7_many_threads_may_use_one_sender(stage: MakeStage) -> None:
         for _ in range(25):
             sender.send_messages(ServiceBusMessage("x"))
 
-    threads = [threading.Thread(target=send) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    for each in [Background(send) for _ in range(8)]:
+        each.result()
     failed = 3 - len(primary(sender).answers)
     assert len(primary(sender).sent) + len(given.backlog(sender, 0).sent) == 200 + failed

@@ -1,43 +1,72 @@
 """The SDK's ServiceBusClient with `pair_namespace` brought back: unpaired it is the SDK's, paired it sends through an
-outage (P1–P7, P23, P44).
+outage (P1–P8, P23, P24, P44).
 
-This module joins the parts: the checks (`pairing/terms.py`), the backlog queues (`provisioning.py`), the heart, the
-senders and receivers, the syphon. It decides nothing of what happens to a message.
+This module joins the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
+monitor, the senders and receivers, the syphon. It decides nothing of what happens to a message.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
+import random
+import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from azure.servicebus.aio import ServiceBusClient as SdkClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 
 from pairbus.aio import provisioning
-from pairbus.aio.heart import Heart, guarded_await
-from pairbus.aio.inner import InnerSender
+from pairbus.aio.concurrency import RepeatedAttempt, administration_client, guarded_call
+from pairbus.aio.guarded_sender import GuardedSender
+from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
-from pairbus.aio.sender import PairedSender, close_links
-from pairbus.paired.client import ClientHalf, PairingHalf, agreed, claimed, made
+from pairbus.aio.sender import PairedSender, SenderContext, close_senders
 from pairbus.pairing import backlog, terms
-from pairbus.pairing.errors import AlreadyPaired, PairingFailed
-from pairbus.pairing.events import Event, PairingDegraded
-from pairbus.pairing.observers import Observer
+from pairbus.pairing.clients import agreed, claimed, made, namespace_of
+from pairbus.pairing.coordinator import Coordinator
+from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
+from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
+from pairbus.pairing.health_monitor import Subscribers
+from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer
 from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
-from pairbus.pairing.provision import is_unavailable
+from pairbus.pairing.provision import Provision, is_unavailable
+from pairbus.pairing.sending import Limits
+from pairbus.pairing.states import EntityState
+
+_log: Final = logging.getLogger("pairbus.pairing")
+_PAIRING: Final = threading.Lock()
 
 
-class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], SdkClient):
-    """A drop-in for `azure.servicebus.aio.ServiceBusClient`."""
+class ServiceBusClient(SdkClient):
+    """A drop-in for `azure.servicebus.aio.ServiceBusClient`.
 
-    _paired_sender = PairedSender
-    _paired_receiver = PairedReceiver
+    Private parts of the SDK's client that it uses: _handlers, those that it made and closes.
+    """
+
     _pairing: Pairing | None = None
+    _fault: BaseException | None = None
+    _is_closed = False
+    _is_pairing = False
+    #: As the primary's or as the secondary's. Then it can't be used again once it was closed, unlike the SDK's.
+    _is_in_pair = False
+    _subscribers: Subscribers | None = None
+    #: What else `paired` made, and what therefore closes with this one.
+    _owned: tuple[Any, ...] = ()
+    # the SDK's
+    _handlers: Any
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()  # for type checkers, it is the SDK's client that this returns
         return self
+
+    def __repr__(self) -> str:
+        pairing = self._pairing
+        how = "not paired"
+        if pairing is not None:
+            how = f"paired with {pairing.secondary_name}, {pairing.monitor.coordinator!r}"
+        return f"<ServiceBusClient {self.fully_qualified_namespace}: {how}>"
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
@@ -73,13 +102,13 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
             to_close.append(client)
             partner = made(SdkClient, secondary, credential, secondary_ca_file, client_options)
             to_close.append(partner)
-            manager = made(_manager(), secondary, credential, secondary_ca_file) if manage else None
+            manager = made(administration_client(), secondary, credential, secondary_ca_file) if manage else None
             if manager is not None:
                 to_close.append(manager)
             await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
         except BaseException:
             for each in to_close:
-                await guarded_await(each.close())
+                await guarded_call(each.close)
             raise
         client._owned = tuple(each for each in (manager,) if each is not None)
         return client
@@ -95,16 +124,19 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
         options = agreed(self, options)
-        if self._is_pairing:
-            raise AlreadyPaired(
-                f"this client of {self.fully_qualified_namespace} is being paired just now, by another task"
-            )
-        self._is_pairing = True
+        is_mine = False
         try:
+            with _PAIRING:
+                if self._is_pairing:
+                    raise AlreadyPaired(
+                        f"this client of {self.fully_qualified_namespace} is being paired just now, by another task"
+                    )
+                self._is_pairing = is_mine = True
             with claimed(options, self):
                 self._pairing = await self._paired_by(options, observers)
         finally:
-            self._is_pairing = False
+            if is_mine:
+                self._is_pairing = False
         self._is_in_pair = True
         if isinstance(partner, ServiceBusClient):
             partner._is_in_pair = True
@@ -117,14 +149,77 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
             await pairing.set_up()
         except BaseException:
             await pairing.stop()
-            pairing.heart.close_observers()
+            pairing.monitor.close_observers()
             raise
         return pairing
+
+    # The pairing
+
+    @property
+    def is_paired(self) -> bool:
+        return self._pairing is not None
+
+    @property
+    def primary_name(self) -> str:
+        """The first part of the backlog queues' names (P8)."""
+        return self._paired().primary_name
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Calls `callback` with each event, in order, on the loop; it may be a coroutine function. What it raises
         is logged. The returned function ends it."""
         return self._heard_by().subscribe(callback)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Adds an observer; the returned function takes it off again."""
+        return self._paired().monitor.observe(observer)
+
+    def state(self, entity: str) -> EntityState:
+        return self._paired().monitor.coordinator.state(entity)
+
+    def states(self) -> dict[str, EntityState]:
+        """Of every entity that this client has made a sender for."""
+        monitor = self._paired().monitor
+        with monitor.lock:
+            return monitor.coordinator.states()
+
+    def force_failover(self, entity: str, hold: bool = False) -> None:
+        """For drills: messages go to the backlog from now on. Pings bring the entity back, unless it is held: then
+        `mark_healthy` does (P23)."""
+        self._tell_coordinator(lambda coordinator, now: coordinator.force_failover(entity, now, hold=hold))
+
+    def mark_healthy(self, entity: str) -> None:
+        self._tell_coordinator(lambda coordinator, now: coordinator.mark_healthy(entity, now))
+
+    def _tell_coordinator(self, tell: Callable[[Coordinator, float], None]) -> None:
+        monitor = self._paired().monitor
+        if monitor.check_loop is not None:
+            monitor.check_loop()
+        with monitor.lock:
+            tell(monitor.coordinator, monitor.clock())
+        monitor.attend()
+
+    def _heard_by(self) -> Subscribers:
+        # Made when first needed, before the pairing where someone wants to hear how that goes.
+        if self._subscribers is None:
+            self._subscribers = Subscribers()
+        return self._subscribers
+
+    def _paired(self) -> Pairing:
+        if self._pairing is None:
+            raise PairingError(
+                f"the client of {self.fully_qualified_namespace} is not paired; call pair_namespace(options) first"
+            )
+        return self._pairing
+
+    def _check_usable(self) -> None:
+        if self._pairing is not None and self._pairing.monitor.check_loop is not None:
+            self._pairing.monitor.check_loop()
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)  # it is raised again and again, and would grow
+        if self._is_closed and self._is_in_pair:
+            raise ValueError(f"The client of {self.fully_qualified_namespace} has been closed, and its pair with it.")
+
+    # Senders and receivers
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> ServiceBusSender:
         return self._sender(super().get_queue_sender, queue_name, kwargs)
@@ -138,8 +233,34 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
 
     def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> ServiceBusReceiver:
         self._check_usable()
-        made = super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
-        return self._receiver(made, f"{topic_name}/Subscriptions/{subscription_name}")
+        receiver = super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
+        return self._receiver(receiver, f"{topic_name}/Subscriptions/{subscription_name}")
+
+    def _sender(self, make: Callable[..., ServiceBusSender], entity: str, kwargs: dict[str, Any]) -> ServiceBusSender:
+        self._check_usable()
+        sender = make(entity, **kwargs)
+        if self._pairing is None:
+            return sender
+        named = {**kwargs, "client_identifier": sender.client_identifier}
+        return PairedSender.adopt(sender, self._pairing.context, lambda: self._unlisted(make(entity, **named)))
+
+    def _receiver(self, receiver: ServiceBusReceiver, entity: str) -> ServiceBusReceiver:
+        if self._pairing is None:
+            return receiver
+        halts, monitor = self._pairing.halts, self._pairing.monitor
+        return PairedReceiver.adopt(
+            receiver,
+            entity,
+            on_busy=lambda: halts.busy(entity),
+            halted_until=lambda: halts.halted_until(entity),
+            check_client=self._check_usable,
+            watchers=lambda: monitor.receive_observers,
+        )
+
+    def _unlisted(self, sender: ServiceBusSender) -> ServiceBusSender:
+        # Who made it closes it: the SDK's close() would wait for a connection that hangs.
+        self._handlers.discard(sender)
+        return sender
 
     async def close(self) -> None:
         """Closes everything made from this client; when paired, ends pings, timers and the syphon, and closes the
@@ -148,21 +269,46 @@ class ServiceBusClient(ClientHalf[Heart, ServiceBusSender, ServiceBusReceiver], 
         pairing = self._pairing
         if pairing is not None:
             await pairing.stop()
-            senders = [each for each in self._handlers if isinstance(each, PairedSender)]
-            for sender in senders:
-                sender.stop()
-            await close_links([link for sender in senders for link in sender.links])
+            await close_senders([each for each in self._handlers if isinstance(each, PairedSender)])
         await super().close()
         if pairing is not None:
             await pairing.secondary.close()
-            pairing.heart.close_observers()
+            pairing.monitor.close_observers()
         for each in self._owned:
-            await guarded_await(each.close())
+            await guarded_call(each.close)
 
 
-class Pairing(PairingHalf[Heart, ServiceBusSender]):
-    _heart = Heart
-    _trying: asyncio.Task[None] | None = None
+class Pairing:
+    """What a client has while it is paired."""
+
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        observers: tuple[Observer, ...] = (),
+    ) -> None:
+        settings = options.settings
+        self.client = client
+        self.options = options
+        self.settings = settings
+        self.secondary: Any = options.messaging_factory
+        self.primary_name = backlog.primary_name(client.fully_qualified_namespace, settings.primary_name)
+        self.secondary_name = str(namespace_of(self.secondary))
+        watchers: list[Observer] = [LoggingObserver(self.primary_name), *observers]
+        if settings.ledger is not None:
+            watchers.append(LedgerObserver(settings.ledger, self.primary_name, self.secondary_name))
+        self.monitor = HealthMonitor(
+            Coordinator(settings, choose=random.choice),
+            self._open_pinger,
+            ping_timeout_s=min(settings.ping_primary_interval, settings.send_timeout / 2),
+            observers=tuple(watchers),
+            subscribers=client._heard_by(),
+        )
+        self.context = SenderContext(client, self.monitor, settings, self._make_backlog_sender, Limits())
+        self.halts = Halts(self.monitor)
+        self._host: Any = None
+        self._repeated: RepeatedAttempt | None = None
+        self._is_stopped = False
 
     async def set_up(self) -> None:
         if self.settings.enable_syphon:
@@ -174,69 +320,107 @@ class Pairing(PairingHalf[Heart, ServiceBusSender]):
         except PairingFailed as error:
             if self.settings.on_secondary_unavailable != "degrade" or not is_unavailable(error):
                 raise
-            self.heart.announce(PairingDegraded(error))
-            self._trying = asyncio.create_task(self._go_on_trying(), name="pairbus-pairing")
+            self.monitor.announce(PairingDegraded(error))
+            self._repeated = RepeatedAttempt(self._try_again, self.settings.backlog_retry_interval, "pairbus-pairing")
 
     async def stop(self) -> None:
         """Ends what runs by itself: the syphon first, timers, pings, the trying."""
-        if self._trying is not None:
-            self._trying.cancel()
-            await asyncio.wait({self._trying})
+        self._is_stopped = True
+        if self._repeated is not None:
+            await self._repeated.stop()
         if self._host is not None:
-            await guarded_await(self._host.stop())
-        await self.heart.close()
+            await guarded_call(self._host.stop)
+        await self.monitor.close()
+
+    async def _try_again(self) -> bool:
+        try:
+            await self._provide()
+        except PairingFailed as error:
+            _log.info("%s: still not paired: %s", self.primary_name, error)
+            return False
+        return True
 
     async def _provide(self) -> None:
-        provision, manager = self._provision(), self.options.secondary_namespace_manager
+        manager = self.options.secondary_namespace_manager
+        provision = Provision(
+            self.primary_name,
+            self.secondary_name,
+            self.settings.backlog_queue_count,
+            now=time.monotonic(),
+            give_up_after_s=self.settings.send_timeout,
+            is_managed=manager is not None,
+        )
         if manager is None:
             await provisioning.look(provision, self._look)
         else:
             await provisioning.manage(provision, manager, self.settings.send_timeout)
-        self._warn(provision)
-        if self.settings.enable_syphon:
-            from pairbus.aio.syphon import SyphonHost
-
-            self._host = self._hosted(SyphonHost, provision, self._list_queues)
-            try:
-                await self._host.start()
-            except BaseException:
+        for warning in provision.warnings:
+            _log.warning("%s: %s", self.primary_name, warning)
+        if self.settings.enable_syphon and not self._is_stopped:
+            await self._start_syphon(provision)
+        if self._is_stopped:  # meanwhile, by a caller who could not see what runs here
+            if self._host is not None:
                 await self._host.stop()
-                self._host = None
-                raise
-        self._completed(provision)
+            return
+        self.options.found(len(provision.queues))
+        with self.monitor.lock:
+            self.monitor.coordinator.set_queues(provision.queues)
+        self.monitor.announce(*provision.left_out, PairingCompleted(len(provision.queues)))
 
-    async def _list_queues(self) -> list[str]:
-        limits = provisioning.request_limits(self.settings.send_timeout)
-        return [queue.name async for queue in self.options.secondary_namespace_manager.list_queues(**limits)]
+    async def _start_syphon(self, provision: Provision) -> None:
+        from pairbus.aio.engine_loop import queue_names
+        from pairbus.aio.syphon import SyphonHost
 
-    async def _go_on_trying(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.backlog_retry_interval)
-            try:
-                await self._provide()
-            except PairingFailed as error:
-                self._still_not(error)
-            else:
-                return
+        manager, limits = (
+            self.options.secondary_namespace_manager,
+            provisioning.request_limits(self.settings.send_timeout),
+        )
+        self._host = SyphonHost(
+            self.client,
+            self.secondary,
+            self.options,
+            primary_name=self.primary_name,
+            secondary_name=self.secondary_name,
+            indexes=provision.to_read,
+            list_queues=(lambda: queue_names(manager, limits)) if provision.is_managed else None,
+            announce=self.monitor.announce,
+            coordinator_access=self.halts,
+        )
+        try:
+            await self._host.start()
+        except BaseException:
+            await self._host.stop()
+            self._host = None
+            raise
 
     async def _look(self, index: int) -> None:
-        inner = InnerSender(lambda: self._make_backlog_sender(index), backlog.path(self.primary_name, index))
+        sender = GuardedSender(lambda: self._make_backlog_sender(index), backlog.path(self.primary_name, index))
         try:
-            await inner.open(self.settings.send_timeout / 2)
+            await sender.open(self.settings.send_timeout / 2)
         finally:
-            await inner.close()
+            await sender.close()
 
-    def _open_pinger(self, entity: str) -> InnerSender:
+    def _make_backlog_sender(self, index: int) -> ServiceBusSender:
+        sender: ServiceBusSender = self.secondary.get_queue_sender(backlog.path(self.primary_name, index))
+        self.secondary._handlers.discard(sender)
+        return sender
+
+    def _open_pinger(self, entity: str) -> GuardedSender:
         client = self.client
-        return InnerSender(lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity)
+        return GuardedSender(lambda: client._unlisted(SdkClient.get_queue_sender(client, entity)), entity)
 
 
-def _manager() -> Any:
-    try:
-        from azure.servicebus.aio.management import ServiceBusAdministrationClient
-    except ImportError as error:
-        raise ImportError(
-            "the SDK's async administration client needs aiohttp: install pairbus[aio], or pass manage=False where the"
-            " backlog queues are ready-made"
-        ) from error
-    return ServiceBusAdministrationClient
+class Halts:
+    """The throttle halts of the client's entities, for whoever talks to them besides its senders (P24)."""
+
+    def __init__(self, monitor: HealthMonitor) -> None:
+        self._monitor = monitor
+
+    def busy(self, entity: str) -> None:
+        monitor = self._monitor
+        with monitor.lock:
+            monitor.coordinator.busy(entity, monitor.clock())
+        monitor.attend()
+
+    def halted_until(self, entity: str) -> float:
+        return self._monitor.coordinator.halted_until(entity)

@@ -7,13 +7,14 @@ What is missing, what is worth another try and what it all amounts to is decided
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 
+from pairbus.aio.concurrency import call_all, sleep
 from pairbus.pairing.backlog import QUEUE_PROPERTIES
 from pairbus.pairing.provision import Provision, is_conflict
 
@@ -52,7 +53,7 @@ async def _make(provision: Provision, manager: Any, index: int, limits: dict[str
             tries += 1
             if not provision.try_again(error, tries, time.monotonic()):
                 return error
-            await asyncio.sleep(RETRY_DELAY_S)
+            await sleep(RETRY_DELAY_S)
         else:
             return None
 
@@ -67,25 +68,21 @@ async def _is_there(provision: Provision, manager: Any, index: int, limits: dict
 
 async def look(provision: Provision, open_link: Callable[[int], Awaitable[None]]) -> None:
     """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
-    turns = asyncio.Semaphore(LINKS_AT_ONCE_MAX)
-    failures = await asyncio.gather(*(_failure(open_link, index, turns) for index in range(provision.count)))
+
+    async def failure_of(index: int) -> Exception | None:
+        try:
+            await open_link(index)
+        except Exception as error:
+            return error
+        return None
+
+    failures = await call_all([partial(failure_of, index) for index in range(provision.count)], LINKS_AT_ONCE_MAX)
     for index, error in enumerate(failures):
         if error is None:
             provision.there(index)
         else:
             provision.leave_out(index, error)
     provision.check()
-
-
-async def _failure(
-    open_link: Callable[[int], Awaitable[None]], index: int, turns: asyncio.Semaphore
-) -> Exception | None:
-    async with turns:
-        try:
-            await open_link(index)
-        except Exception as error:
-            return error
-        return None
 
 
 def request_limits(timeout_s: float) -> dict[str, float]:

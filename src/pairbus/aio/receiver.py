@@ -1,4 +1,4 @@
-"""The SDK's async receiver, as a paired client gives it: it drops pings (P32) and halts on server busy (P24). No more.
+"""The SDK's receiver, as a paired client gives it: it drops pings (P32) and halts on server busy (P24). No more.
 
 Messages come from the primary only, and during an outage a receive behaves as the SDK's own (P54). How long an entity
 halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
@@ -12,34 +12,67 @@ Private parts of the SDK's receiver that it overrides or reads:
     _inner_anext                  one step of an iteration
     _settle_message, _open       attempts that do not wait for a halt
     _settle_message_with_retry   one settlement, whatever it is
-    _receive_mode, _config.retry_total, _shutdown (an asyncio.Event), _check_live
+    _receive_mode, _config.retry_total, _shutdown (an Event), _max_wait_time, _check_live
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self, cast
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
-from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS
+from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, MESSAGE_DEAD_LETTER
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.paired.receiver import ReceiverHalf
+from pairbus.aio.concurrency import ReceiverAfterFork, pause
+from pairbus.pairing.health_monitor import guarded
+from pairbus.pairing.observers import Observer, booked_as, outcome_of
 from pairbus.pairing.ping import is_ping
-from pairbus.pairing.sdk import EntityHalted, forked
+from pairbus.pairing.sdk import EntityHalted
 
 _log = logging.getLogger("pairbus.pairing")
 
 
-class PairedReceiver(ServiceBusReceiver, ReceiverHalf):  # type: ignore[misc]  # the SDK's own bases disagree
+class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[misc]  # the SDK's own bases disagree
     """Adopted from what the SDK's client made."""
 
-    _process: int
+    _halting_entity: str
+    _on_busy: Callable[[], object]
+    _halted_until: Callable[[], float]
+    _check_client: Callable[[], None]
+    _watchers: Callable[[], tuple[Observer, ...]]
+    _booked_as: str
+
+    @classmethod
+    def adopt(
+        cls,
+        receiver: Any,
+        entity: str,
+        *,
+        on_busy: Callable[[], object],
+        halted_until: Callable[[], float],
+        check_client: Callable[[], None] = lambda: None,
+        watchers: Callable[[], tuple[Observer, ...]] = tuple,
+    ) -> Self:
+        """Turns a receiver that the SDK's client made into ours; it is the same object, with all that was given to it.
+
+        `on_busy` is called when the broker says that it is busy; `halted_until` says until when (monotonic seconds) the
+        entity is not to be asked, 0.0 if it may be; `check_client` raises if its client was faulted (P43); `watchers`
+        gives those who want to hear of receives.
+        """
+        receiver.__class__ = cls
+        adopted = cast(Self, receiver)
+        adopted._halting_entity = entity
+        adopted._on_busy = on_busy
+        adopted._halted_until = halted_until
+        adopted._check_client = check_client
+        adopted._watchers = watchers
+        adopted._booked_as = booked_as(entity, receiver.entity_path)
+        adopted._made_in_this_process()
+        return adopted
 
     async def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
@@ -100,6 +133,16 @@ class PairedReceiver(ServiceBusReceiver, ReceiverHalf):  # type: ignore[misc]  #
         return [message for message in messages if message not in pings]
 
     # Books (P51)
+
+    def _tell_received(self, messages: list[ServiceBusReceivedMessage]) -> None:
+        for each in self._watchers():
+            guarded(each.received, self._booked_as, messages, self._receive_mode != ServiceBusReceiveMode.PEEK_LOCK)
+
+    def _tell_settled(self, message: Any, operation: str, failure: BaseException | None, began: float) -> None:
+        is_dead_letter = operation == MESSAGE_DEAD_LETTER
+        ms = (time.monotonic() - began) * 1000.0
+        for each in self._watchers():
+            guarded(each.settled, self._booked_as, message, is_dead_letter, outcome_of(failure), ms)
 
     async def _settle_message_with_retry(
         self,
@@ -169,28 +212,24 @@ class PairedReceiver(ServiceBusReceiver, ReceiverHalf):  # type: ignore[misc]  #
         )
 
     async def _handle_exception(self, exception: BaseException) -> Any:
-        error = await super()._handle_exception(exception)  # type: ignore[no-untyped-call]
+        sdk: Any = super()  # half of it is typed
+        error = await sdk._handle_exception(exception)
         if isinstance(error, ServiceBusServerBusyError):
             raise error
         return error
+
+    def _granted(self, wait_time: float | None) -> float | None:
+        return wait_time if wait_time is not None else self._max_wait_time
 
     async def _wait_out_halt(self, deadline: float | None) -> None:
         """Waits until the entity is no longer halted; raises at once if that would be too late."""
         while (until := self._halted_until()) > (now := time.monotonic()):
             if deadline is not None and until >= deadline:
                 raise EntityHalted(self._halting_entity, until - now)
-            try:
-                async with asyncio.timeout(until - now):
-                    await self._shutdown.wait()
-            except TimeoutError:
-                continue
-            self._check_live()  # raises: the receiver was closed
+            if await pause(self._shutdown, until - now):
+                self._check_live()  # raises: the receiver was closed
 
     def _check_live(self) -> None:
-        if os.getpid() != self._process:
-            raise forked(self._halting_entity)
+        self._check_process()
         super()._check_live()  # type: ignore[no-untyped-call]
         self._check_client()
-
-    def _prepare(self) -> None:
-        self._process = os.getpid()

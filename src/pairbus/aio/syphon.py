@@ -1,4 +1,4 @@
-"""The syphon in an application on asyncio: what `enable_syphon=True` starts, and how it ends (P36, P38, P43, P44).
+"""The syphon in an application: what `enable_syphon=True` starts, and how it ends (P36, P38, P43, P44).
 
 The paired client makes a `SyphonHost` when pairing is done, calls `start`, and in its `close` calls `stop` before it
 closes anything else. The secondary's `close()` is watched from here; for a client that ends otherwise there is
@@ -8,29 +8,114 @@ A shell: it decides nothing.
 
 from __future__ import annotations
 
-from pairbus.paired.syphon import SyphonHalf
-from pairbus.syphon.hosting import check_engine
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from pairbus.aio.engine_loop import EngineLoop
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.errors import ClientFaultedError
+from pairbus.pairing.events import Event
+from pairbus.pairing.sdk import endpoint_of
+from pairbus.syphon.hosting import Halts, check_engine, endpoint, fault_client, hosted
+from pairbus.syphon.partnership import Which
 
 __all__ = ["SyphonHost", "check_engine"]
 
 
-class SyphonHost(SyphonHalf):
+class SyphonHost:
+    """`indexes`: the backlog queues that there are; `list_queues` finds those that are made later. `fault(which,
+    error)` is called instead of the usual faulting where it is given. `announce` and `fault` are called where the
+    engine runs and must not block."""
+
+    def __init__(
+        self,
+        primary_client: Any,
+        secondary_client: Any,
+        options: Any,
+        *,
+        primary_name: str,
+        indexes: Sequence[int],
+        announce: Callable[[Event], None],
+        secondary_name: str = "",
+        fault: Callable[[Which, ClientFaultedError], None] | None = None,
+        coordinator_access: Halts | None = None,
+        ledger: LedgerWriter | None = None,
+        list_queues: Callable[[], Coroutine[Any, Any, Sequence[str]]] | None = None,
+    ) -> None:
+        settings = options.settings
+        self._clients: dict[Which, Any] = {"primary": primary_client, "secondary": secondary_client}
+        self._own_ledger: LedgerWriter | None = None
+        if ledger is None and settings.ledger is not None:
+            ledger = self._own_ledger = LedgerWriter(Path(settings.ledger), "syphon")
+        secondary_name = secondary_name or secondary_client.fully_qualified_namespace
+        self._syphon = hosted(
+            settings.syphon_engine,
+            endpoint(endpoint_of(primary_client), primary_name),
+            endpoint(endpoint_of(secondary_client), secondary_name),
+            primary_name=primary_name,
+            indexes=indexes,
+            announce=announce,
+            fault=fault or self._faulted,
+            fault_partner=settings.fault_partner,
+            halts=coordinator_access,
+            ledger=ledger,
+            list_queues=list_queues,
+            count_backlog_time=settings.count_backlog_time,
+            **_on_spark(settings),
+        )
+        self._is_stopped = False
+        self._pid = os.getpid()
+        self._loop: EngineLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<SyphonHost {self._syphon!r}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Stopped; or this is a forked child, and it is the parent's."""
+        return self._is_stopped or os.getpid() != self._pid
+
     async def start(self) -> None:
         """Raises PairingFailed where the secondary may not be read; then there is nothing to do but `stop`."""
-        close = self._clients["secondary"].close
+        self._loop = EngineLoop()
+        secondary = self._clients["secondary"]
+        close = secondary.close
 
         async def closing() -> None:
             self.client_closed("secondary")
             await close()
 
-        self._watch(closing)
-        await self._syphon.check_listen()
-        await self._syphon.start()
+        secondary.close = closing  # the SDK tells nobody that a client was closed
+        await self._loop.run(self._syphon.check_listen())
+        await self._loop.run(self._syphon.start())
 
     async def stop(self) -> None:
-        """Releases what is locked and ends, in a few seconds at most. Idempotent."""
+        """Releases what is locked and ends, in a few seconds at most. Idempotent; nothing to do in a forked child."""
         if self.is_over:
             return
-        self._ending()
-        await self._syphon.stop()
-        self._ended()
+        self._is_stopped = True
+        if self._loop is not None:
+            self._clients["secondary"].__dict__.pop("close", None)
+            await self._loop.stop(self._syphon.stop())
+        if self._own_ledger is not None:
+            self._own_ledger.close()
+
+    def client_closed(self, which: Which) -> None:
+        if not self.is_over:
+            self._syphon.client_closed(which)
+
+    def _faulted(self, which: Which, error: ClientFaultedError) -> None:
+        fault_client(self._clients[which], error)
+
+
+def _on_spark(settings: Any) -> dict[str, Any]:
+    """What the Spark engine alone takes (P38, P44)."""
+    if settings.syphon_engine != "spark":
+        return {}
+    return {
+        "spark": settings.syphon_spark,
+        "master": settings.syphon_master,
+        "checkpoint": settings.syphon_checkpoint,
+    }

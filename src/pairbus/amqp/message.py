@@ -29,7 +29,10 @@ Body = bytes | tuple[str, Any] | None
 
 
 class Sections:
-    """Where each section lies; `bare_start` to `bare_end` is what passes through unchanged (properties to footer)."""
+    """Where each section lies; `bare_start` to `bare_end` is what passes through unchanged (properties to footer).
+
+    `is_plain`: every descriptor is a small ulong, the body is data or none, and there are neither delivery annotations
+    nor a footer."""
 
     __slots__ = (
         "application_properties",
@@ -39,6 +42,7 @@ class Sections:
         "delivery_annotations",
         "footer",
         "header",
+        "is_plain",
         "message_annotations",
         "properties",
     )
@@ -51,6 +55,7 @@ class Sections:
     footer: Span | None
     bare_start: int
     bare_end: int
+    is_plain: bool
 
     def __repr__(self) -> str:
         return f"<Sections {' '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)}>"
@@ -118,12 +123,14 @@ def split(payload: bytes) -> Sections:
     spans: list[Any] = [None] * 9
     o = last = start = body_start = body_end = 0
     footer_at = -1  # where it stands before the body
+    is_usual = True
     try:
         while o < size:
             start = o
             section = _STARTS.get(payload[o : o + 4])
             if section is None:
                 section, o = _odd_section(payload, o)
+                is_usual = False
             elif section > 0:
                 o += 5 + payload[o + 4]
                 if o == start + 5 and section != _DATA:
@@ -168,6 +175,7 @@ def split(payload: bytes) -> Sections:
     s.bare_end = size if tail is None or tail[1] < size or last == _DELIVERY else tail[0]
     first = s.properties or s.application_properties or (s.footer if footer_at >= 0 else None) or s.body or s.footer
     s.bare_start = s.bare_end if first is None else first[0]
+    s.is_plain = is_usual and sequence is value is tail is s.footer is None
     return s
 
 

@@ -107,7 +107,8 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
             has_id = properties.message_id is not None
     if s.application_properties is not None:
         read_application_properties(payload, s)  # raises where it is not sound
-    check_sections(payload, s)
+    if not s.is_plain:
+        check_sections(payload, s)
     header, ttl_ms = _NO_FIELDS if s.header is None else _header_fields(payload[s.header[0] : s.header[1]])
     # A slice of all of it is the very same object.
     bare = payload[s.bare_start : s.bare_end]

@@ -187,7 +187,8 @@ class QueueEntity:
     @accessed_at.setter
     def accessed_at(self, now: float) -> None:
         # Never back: an answer from the disk may bring the time of a call from before the wall clock was set.
-        self._accessed_at = max(self._accessed_at, now)
+        if now > self._accessed_at:
+            self._accessed_at = now
 
     @property
     def idle_deadline(self) -> float:

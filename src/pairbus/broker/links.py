@@ -139,19 +139,19 @@ class Ingress:
     ) -> None:
         """`payloads` is None of what can't be taken apart."""
         connection = self.connection
+        host = connection.host
         connection.release(len(event.payload))
         if not event.settled and not self.link.detached:
             if refusal is not None:
                 connection.reject(self.link, event.delivery_id, rejected(refusal))
-            elif not connection.loses_answer(self.path):
+            elif not host.faults or not connection.loses_answer(self.path):
                 connection.confirm(self.link, event.delivery_id)
-        host = connection.host
-        observation, now = host.observation, host.clock()
         if payloads is None:
             assert refusal is not None
-            observation.not_sent(self.path, len(event.payload), connection.cause, since, now, refusal)
+            size, now = len(event.payload), host.clock()
+            host.observation.not_sent(self.path, size, connection.cause, since, now, refusal)
         else:
-            observation.sent(self.path, payloads, fates, connection.cause, since, now, refusal)
+            host.observation.sent(self.path, payloads, fates, connection.cause, since, refusal)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         limit = self.target.message_bytes_max

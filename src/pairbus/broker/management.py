@@ -304,7 +304,7 @@ def _schedule(call: Call) -> None:
             call.refuse(refusal)
         elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.observation.sent(path, payloads, fates, call.connection.cause, call.now, call.host.clock(), refusal)
+        call.host.observation.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
 
     call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
 

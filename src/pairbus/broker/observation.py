@@ -68,7 +68,6 @@ class Observation:
         fates: Sequence[int],
         cause: str,
         since: float,
-        now: float,
         refusal: Refusal | None,
     ) -> None:
         """All of them or none. `fates`: what became of each that was taken (fates.py)."""
@@ -76,7 +75,7 @@ class Observation:
         if refusal is not None:
             counters.refused(refusal.condition, len(payloads))
             if self.ledger is not None:
-                self._write_refused(path, payloads, cause, since, now, refusal)
+                self._write_refused(path, payloads, cause, since, self._clock(), refusal)
             return
         counters.sends += len(payloads)
         count = self._count
@@ -93,7 +92,7 @@ class Observation:
                 else:
                     count(path, "send", cause, size)
         if self.ledger is not None:
-            self._write_sends(path, payloads, fates, cause, since, now)
+            self._write_sends(path, payloads, fates, cause, since, self._clock())
 
     def _write_sends(
         self, path: str, payloads: Sequence[bytes], fates: Sequence[int], cause: str, since: float, now: float

@@ -26,8 +26,8 @@ _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
 def check_sections(payload: bytes, s: Sections) -> None:
-    """Raises AmqpError where a section that is kept as it came can't be read by every receiver. On the way of every
-    message: what nearly all of them are made of is not looked into."""
+    """Raises AmqpError where a section that is kept as it came can't be read by every receiver. Nothing needs to be
+    looked for in plain ones (`Sections.is_plain`), which nearly all messages are made of."""
     if s.properties is not None:
         _check_descriptor(payload, s.properties[0])
     if s.application_properties is not None:

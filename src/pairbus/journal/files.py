@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from typing import Protocol
+import time
+from typing import Final, Protocol
+
+#: Two changes of a folder within this time may bear the same time: kernels before 6.13 count in steps of up to 10 ms.
+_TIMES_STEP_NS: Final = 20_000_000
 
 
 class Files(Protocol):
@@ -26,6 +30,10 @@ class Files(Protocol):
     def size(self, fd: int) -> int: ...
     def is_same(self, fd: int, path: str) -> bool:
         """Whether the open file is still what the path leads to."""
+
+    def stamp(self, folder: str) -> tuple[int, ...] | None:
+        """Another one after every change of a name in the folder or of the folder itself; None where that is not
+        certain."""
 
     def is_read_only(self, folder: str) -> bool: ...
     def pread(self, fd: int, length: int, offset: int) -> bytes: ...
@@ -119,6 +127,14 @@ class RealFiles:
             return os.path.samestat(os.fstat(fd), os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return False
+
+    def stamp(self, folder: str) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_old = time.time_ns() - found.st_mtime_ns > _TIMES_STEP_NS
+        return (found.st_dev, found.st_ino, found.st_mtime_ns) if is_old else None
 
     def is_read_only(self, folder: str) -> bool:
         return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)

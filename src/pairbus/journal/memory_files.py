@@ -157,6 +157,9 @@ class MemoryFiles:
     def is_same(self, fd: int, path: str) -> bool:
         return self._nodes.get(path) is self._open[fd][0]
 
+    def stamp(self, folder: str) -> tuple[int, ...] | None:
+        return None
+
     def is_read_only(self, folder: str) -> bool:
         return False
 

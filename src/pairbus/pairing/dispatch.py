@@ -138,7 +138,7 @@ class Dispatch:
             self._at = self.route_word = "primary"
             self.queue = None
             self._epoch = failover.epoch
-            return TryPrimary(remaining / 2 if coordinator.rotation else remaining)
+            return TryPrimary(remaining / 2 if coordinator.rotation.count else remaining)
         coordinator.refresh(failover, now)
         if budget.is_over(remaining):
             return self._fail(self._no_time_left())

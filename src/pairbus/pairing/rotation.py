@@ -31,12 +31,14 @@ class _Out:
 
 
 class Rotation:
-    __slots__ = ("_choose", "_in", "_kept", "_out", "_retry_interval", "_terms")
+    __slots__ = ("_choose", "_in", "_kept", "_out", "_retry_interval", "_terms", "count")
 
     def __init__(self, queues: Sequence[int], *, retry_interval: float, choose: Callable[[Sequence[int]], int]) -> None:
         self._retry_interval = retry_interval
         self._choose = choose
         self._in: list[int] = list(dict.fromkeys(queues))
+        #: Queues known, in or out: an attribute, since every healthy send asks for it.
+        self.count = len(self._in)
         self._out: dict[int, _Out] = {}
         self._terms: dict[int, int] = {}
         # Sender → (failover, queue): at the next failover it picks anew (P12).
@@ -46,8 +48,7 @@ class Rotation:
         return f"<Rotation {self._in}, out {sorted(self._out)}, {len(self._kept)} senders>"
 
     def __len__(self) -> int:
-        """Queues known, in or out."""
-        return len(self._in) + len(self._out)
+        return self.count
 
     @property
     def queues(self) -> tuple[int, ...]:
@@ -62,6 +63,7 @@ class Rotation:
     def replace(self, queues: Sequence[int]) -> None:
         """What pairing found or made, later (P3, P5). What is out stays out."""
         wanted = dict.fromkeys(queues)
+        self.count = len(wanted)
         self._out = {queue: out for queue, out in self._out.items() if queue in wanted}
         self._in = [queue for queue in wanted if queue not in self._out]
         self._terms = {queue: term for queue, term in self._terms.items() if queue in wanted}

@@ -1,8 +1,8 @@
 """What both APIs read of the official SDK's private parts, in one place.
 
 It decides nothing. `missing()` names the private parts that an installed SDK lacks, so that a new SDK version fails one
-test with a clear message rather than a send in production; it covers this module, `sync/watchdog.py`, `aio/inner.py`
-and the receivers, which say in their docstrings what each is used for. Here:
+test with a clear message rather than a send in production; it covers this module, `sync/watchdog.py`,
+`aio/guarded_sender.py` and the receivers, which say in their docstrings what each is used for. Here:
 
     sender._running                        the link is open
     sender._handle_exception               what the SDK calls with each failed attempt: closes, raises or lets it retry

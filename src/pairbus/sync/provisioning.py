@@ -1,3 +1,4 @@
+# Generated from src/pairbus/aio/provisioning.py by scripts/generate_sync.py; do not edit.
 """Finds and makes the backlog queues of a pairing: with the SDK's administration client, or without it by looking
 whether each can be sent to (P3, P4, P5, P10). Nothing here contacts the primary.
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 
 from pairbus.pairing.backlog import QUEUE_PROPERTIES
 from pairbus.pairing.provision import Provision, is_conflict
+from pairbus.sync.concurrency import call_all, sleep
 
 LINKS_AT_ONCE_MAX: Final = 8
 RETRY_DELAY_S: Final = 0.2
@@ -25,7 +27,7 @@ def manage(provision: Provision, manager: Any, timeout_s: float) -> None:
     """Lists the queues, and makes those that are missing."""
     limits = request_limits(timeout_s)
     try:
-        missing = provision.listed(manager.list_queues(**limits))
+        missing = provision.listed(list(manager.list_queues(**limits)))
     except (AzureError, OSError) as error:
         raise provision.failed(f"the queues of {provision.secondary} can't be listed", error) from error
     for position, index in enumerate(missing):
@@ -52,7 +54,7 @@ def _make(provision: Provision, manager: Any, index: int, limits: dict[str, floa
             tries += 1
             if not provision.try_again(error, tries, time.monotonic()):
                 return error
-            time.sleep(RETRY_DELAY_S)
+            sleep(RETRY_DELAY_S)
         else:
             return None
 
@@ -67,21 +69,21 @@ def _is_there(provision: Provision, manager: Any, index: int, limits: dict[str, 
 
 def look(provision: Provision, open_link: Callable[[int], None]) -> None:
     """Without an administration client (P4): `open_link` raises where the queue with that index can't be sent to."""
-    with ThreadPoolExecutor(min(LINKS_AT_ONCE_MAX, provision.count), "pairbus-look") as pool:
-        for index, error in enumerate(pool.map(lambda index: _failure(open_link, index), range(provision.count))):
-            if error is None:
-                provision.there(index)
-            else:
-                provision.leave_out(index, error)
+
+    def failure_of(index: int) -> Exception | None:
+        try:
+            open_link(index)
+        except Exception as error:
+            return error
+        return None
+
+    failures = call_all([partial(failure_of, index) for index in range(provision.count)], LINKS_AT_ONCE_MAX)
+    for index, error in enumerate(failures):
+        if error is None:
+            provision.there(index)
+        else:
+            provision.leave_out(index, error)
     provision.check()
-
-
-def _failure(open_link: Callable[[int], None], index: int) -> Exception | None:
-    try:
-        open_link(index)
-    except Exception as error:
-        return error
-    return None
 
 
 def request_limits(timeout_s: float) -> dict[str, float]:

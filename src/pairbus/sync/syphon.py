@@ -1,46 +1,122 @@
-"""The syphon in an application without an event loop: what `enable_syphon=True` starts, and how it ends (P36, P38, P43,
-P44).
+# Generated from src/pairbus/aio/syphon.py by scripts/generate_sync.py; do not edit.
+"""The syphon in an application: what `enable_syphon=True` starts, and how it ends (P36, P38, P43, P44).
 
-The engine runs on a daemon thread with a loop of its own. The paired client makes a `SyphonHost` when pairing is done,
-calls `start`, and in its `close` calls `stop` before it closes anything else. The secondary's `close()` is watched from
-here; for a client that ends otherwise there is `client_closed`. A shell: it decides nothing.
+The paired client makes a `SyphonHost` when pairing is done, calls `start`, and in its `close` calls `stop` before it
+closes anything else. The secondary's `close()` is watched from here; for a client that ends otherwise there is
+`client_closed`. When one client of the pair ends alone, the other is faulted: its calls raise ClientFaultedError.
+A shell: it decides nothing.
 """
 
 from __future__ import annotations
 
-from pairbus.paired.syphon import SyphonHalf
-from pairbus.syphon.hosting import check_engine
-from pairbus.wire.errors import ClientClosed
-from pairbus.wire.sync import LoopThread
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.errors import ClientFaultedError
+from pairbus.pairing.events import Event
+from pairbus.pairing.sdk import endpoint_of
+from pairbus.sync.engine_loop import EngineLoop
+from pairbus.syphon.hosting import Halts, check_engine, endpoint, fault_client, hosted
+from pairbus.syphon.partnership import Which
 
 __all__ = ["SyphonHost", "check_engine"]
 
 
-class SyphonHost(SyphonHalf):
-    _thread: LoopThread | None = None
+class SyphonHost:
+    """`indexes`: the backlog queues that there are; `list_queues` finds those that are made later. `fault(which,
+    error)` is called instead of the usual faulting where it is given. `announce` and `fault` are called where the
+    engine runs and must not block."""
+
+    def __init__(
+        self,
+        primary_client: Any,
+        secondary_client: Any,
+        options: Any,
+        *,
+        primary_name: str,
+        indexes: Sequence[int],
+        announce: Callable[[Event], None],
+        secondary_name: str = "",
+        fault: Callable[[Which, ClientFaultedError], None] | None = None,
+        coordinator_access: Halts | None = None,
+        ledger: LedgerWriter | None = None,
+        list_queues: Callable[[], Coroutine[Any, Any, Sequence[str]]] | None = None,
+    ) -> None:
+        settings = options.settings
+        self._clients: dict[Which, Any] = {"primary": primary_client, "secondary": secondary_client}
+        self._own_ledger: LedgerWriter | None = None
+        if ledger is None and settings.ledger is not None:
+            ledger = self._own_ledger = LedgerWriter(Path(settings.ledger), "syphon")
+        secondary_name = secondary_name or secondary_client.fully_qualified_namespace
+        self._syphon = hosted(
+            settings.syphon_engine,
+            endpoint(endpoint_of(primary_client), primary_name),
+            endpoint(endpoint_of(secondary_client), secondary_name),
+            primary_name=primary_name,
+            indexes=indexes,
+            announce=announce,
+            fault=fault or self._faulted,
+            fault_partner=settings.fault_partner,
+            halts=coordinator_access,
+            ledger=ledger,
+            list_queues=list_queues,
+            count_backlog_time=settings.count_backlog_time,
+            **_on_spark(settings),
+        )
+        self._is_stopped = False
+        self._pid = os.getpid()
+        self._loop: EngineLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<SyphonHost {self._syphon!r}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Stopped; or this is a forked child, and it is the parent's."""
+        return self._is_stopped or os.getpid() != self._pid
 
     def start(self) -> None:
         """Raises PairingFailed where the secondary may not be read; then there is nothing to do but `stop`."""
-        close = self._clients["secondary"].close
+        self._loop = EngineLoop()
+        secondary = self._clients["secondary"]
+        close = secondary.close
 
         def closing() -> None:
             self.client_closed("secondary")
             close()
 
-        self._watch(closing)
-        self._thread = LoopThread()
-        self._thread.run(self._syphon.check_listen())
-        self._thread.run(self._syphon.start())
+        secondary.close = closing  # the SDK tells nobody that a client was closed
+        self._loop.run(self._syphon.check_listen())
+        self._loop.run(self._syphon.start())
 
     def stop(self) -> None:
         """Releases what is locked and ends, in a few seconds at most. Idempotent; nothing to do in a forked child."""
         if self.is_over:
             return
-        self._ending()
-        if self._thread is not None:
-            try:
-                self._thread.run(self._syphon.stop())
-            except ClientClosed:  # its thread is gone
-                pass
-            self._thread.stop()
-        self._ended()
+        self._is_stopped = True
+        if self._loop is not None:
+            self._clients["secondary"].__dict__.pop("close", None)
+            self._loop.stop(self._syphon.stop())
+        if self._own_ledger is not None:
+            self._own_ledger.close()
+
+    def client_closed(self, which: Which) -> None:
+        if not self.is_over:
+            self._syphon.client_closed(which)
+
+    def _faulted(self, which: Which, error: ClientFaultedError) -> None:
+        fault_client(self._clients[which], error)
+
+
+def _on_spark(settings: Any) -> dict[str, Any]:
+    """What the Spark engine alone takes (P38, P44)."""
+    if settings.syphon_engine != "spark":
+        return {}
+    return {
+        "spark": settings.syphon_spark,
+        "master": settings.syphon_master,
+        "checkpoint": settings.syphon_checkpoint,
+    }

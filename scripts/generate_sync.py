@@ -1,0 +1,69 @@
+"""Generates the sync clients, and their tests, from the async ones: `python scripts/generate_sync.py`.
+
+The table below turns the words of asyncio into their equivalents for threads; everything that differs by more than a
+word is written by hand, under the same names, in `concurrency.py` of both packages (for the tests: in `stage.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [
+    *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon")),
+    *(f"tests/aio/{name}.py" for name in ("stage", "test_client", "test_provisioning", "test_receiver", "test_sender")),
+]
+WORDS = [
+    (r"\basync (def|for|with)\b", r"\1"),
+    (r"\((await [\w.]+\([^()]*\))\)\.", r"\1."),
+    (r"\bawait ", ""),
+    (r"\bazure(\\?)\.servicebus\1\.aio\b", r"azure\1.servicebus"),
+    (r"\b_base_handler_async\b", "_base_handler"),
+    (r"\bpairbus\.aio\b", "pairbus.sync"),
+    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b(_inner_)?a(next|iter)\b", r"\1\2"),
+    (r"\bAsync(ExitStack|FakeManager|Iterator)\b", r"\1"),
+    (r"\benter_async_context\b", "enter_context"),
+    (r"\bpush_async_callback\b", "callback"),
+    (r"\bby another task\b", "by another thread"),
+    (r"on the loop; it may be a coroutine function", "on whatever thread it comes up; it must not block"),
+]
+
+
+def generate(source: str) -> str:
+    """Return the text of the sync file that corresponds to this async one."""
+    text = (ROOT / source).read_text()
+    for pattern, replacement in WORDS:
+        text = re.sub(pattern, replacement, text)
+    text = _without_awaitables(text)
+    text = f"# Generated from {source} by scripts/generate_sync.py; do not edit.\n{text}"
+    for command in (
+        ["check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", "C416,F401,I,UP028"],
+        ["format", "--quiet"],
+    ):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(target_of(source)), "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, check=True, text=True, cwd=ROOT).stdout
+    return text
+
+
+def target_of(source: str) -> Path:
+    return ROOT / source.replace("/aio/", "/sync/")
+
+
+def _without_awaitables(text: str) -> str:
+    """Replace `Awaitable[X]` by `X`."""
+    while (found := re.search(r"\bAwaitable\[", text)) is not None:
+        end, depth = found.end(), 1
+        while depth:
+            depth += {"[": 1, "]": -1}.get(text[end], 0)
+            end += 1
+        text = text[: found.start()] + text[found.end() : end - 1] + text[end:]
+    return text
+
+
+if __name__ == "__main__":
+    for each in SOURCES:
+        target_of(each).write_text(generate(each))

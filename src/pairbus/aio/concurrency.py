@@ -1,0 +1,106 @@
+"""Gives the paired clients what they need of asyncio; `sync/concurrency.py` gives the same of threads.
+
+`client.py`, `sender.py`, `receiver.py`, `provisioning.py` and `syphon.py` are written once, here in `aio/`, and
+`scripts/generate_sync.py` makes those of `sync/` from them. Whatever tasks and threads do differently is in this file,
+in `engine_loop.py`, `health_monitor.py` and `guarded_sender.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from pairbus.pairing.sdk import forked
+
+T = TypeVar("T")
+_log: Final = logging.getLogger("pairbus.pairing")
+CLOSES_AT_ONCE_MAX: Final = 1000
+sleep = asyncio.sleep
+
+
+async def pause(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until the event is set or the time is over, and return whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def call_all(calls: Sequence[Callable[[], Awaitable[T]]], at_once_max: int) -> list[T]:
+    """Make all the calls, so many at once, and return their results in order."""
+    turns = asyncio.Semaphore(at_once_max)
+
+    async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
+        async with turns:
+            return await call()
+
+    return await asyncio.gather(*(in_turn(call) for call in calls))
+
+
+async def guarded_await(awaitable: Awaitable[object]) -> None:
+    """Log whatever the awaitable raises, a cancellation of its own included; that this task is cancelled passes."""
+    try:
+        await awaitable
+    except BaseException as error:
+        task = asyncio.current_task()
+        is_ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+        if is_ours or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        _log.exception("%r failed and is ignored", awaitable)
+
+
+async def guarded_call(call: Callable[[], Awaitable[object]]) -> None:
+    await guarded_await(call())
+
+
+def is_interruption(_error: Exception) -> bool:
+    """Return False: what a signal handler raises comes out of the loop, and a cancellation is no Exception."""
+    return False
+
+
+class RepeatedAttempt:
+    """Calls `attempt` at every interval, on a task, until it returns True or `stop` is called."""
+
+    def __init__(self, attempt: Callable[[], Awaitable[bool]], interval_s: float, name: str) -> None:
+        self._attempt = attempt
+        self._interval_s = interval_s
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(self._interval_s)
+        while not await self._attempt():
+            await asyncio.sleep(self._interval_s)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+
+def administration_client() -> Any:
+    """Return the SDK's class; raises ImportError, naming the extra, where aiohttp is not installed."""
+    try:
+        from azure.servicebus.aio.management import ServiceBusAdministrationClient
+    except ImportError as error:
+        raise ImportError(
+            "the SDK's async administration client needs aiohttp: install pairbus[aio], or pass manage=False where the"
+            " backlog queues are ready-made"
+        ) from error
+    return ServiceBusAdministrationClient
+
+
+class ReceiverAfterFork:
+    """Makes a receiver refuse to work in a forked child, since it belongs to the parent's loop."""
+
+    _halting_entity: str
+    _process: int
+
+    def _made_in_this_process(self) -> None:
+        self._process = os.getpid()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise forked(self._halting_entity)

@@ -1,0 +1,489 @@
+"""The SDK's own async sender for one entity of one broker, made safe to live with: bounded, serialised, replaced.
+
+Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs in
+the caller's task under a time-out. Opening runs in a task of its own, since a cancelled opening first clears up, on a
+connection that may be hung; the caller leaves it behind at the deadline. An opening that was asked for as such (`open`)
+may go on past it: the next call waits for it, rather than begin anew (P13).
+
+After a time-out, a cancelled call or a lost connection the SDK sender is thrown away and closed in the background,
+never in the caller's time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries
+are left as the user configured them, but server busy comes out at once (P24).
+
+What a failure means for the entity is decided elsewhere (`pairing/dispatch.py`).
+
+Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
+
+    sender._create_handler                called for every new link: its AMQP client's `close_async` is replaced
+    sender._handler                       that AMQP client
+    handler._connection._transport        .writer (a StreamWriter), or .session and .sock of aiohttp for a WebSocket;
+                                          of the latter aiohttp's own ._conn.transport
+    handler._keep_alive_thread            a task, in spite of its name: ended before closing, not waited for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import math
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.pairing import sdk
+from pairbus.pairing.errors import NotTriedError
+
+T = TypeVar("T")
+GRACE_S = 0.03
+CLOSE_S = 2.0
+LONGEST_S = 1e6  # timers can't wait for infinity
+_CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
+
+# Tasks that clear up; asyncio itself keeps only weak references to its tasks.
+_background: set[asyncio.Task[None]] = set()
+
+
+class GuardedSender:
+    """One SDK sender to one entity of one client. Any task of the loop may use it; calls go one after the other."""
+
+    def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
+        self._make = make
+        self._entity = entity
+        self._lock = asyncio.Lock()
+        self._guarded: _SdkSender | None = None
+        # What may open a link, under way: of the call that has the lock, or an opening that has outlived its call.
+        self._opening: asyncio.Task[Any] | None = None
+        # Since when there should be a link and is none.
+        self._wanted_since: float | None = None
+        self._closed = False
+        #: How long the caller that first found the link open, or others before it, waited for that.
+        self.opening_s = 0.0
+        self.max_message_size = 0
+        self.max_batch_size = 0
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self.is_open else "not open"
+        return f"<GuardedSender {self._entity or '?'}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and guarded.is_open()
+
+    async def send(self, message: Any, timeout_s: float) -> None:
+        await self._do(_send, message, timeout_s)
+
+    async def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
+        return await self._do(_schedule, (messages, schedule_time_utc), timeout_s)
+
+    async def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
+        await self._do(_cancel, sequence_numbers, timeout_s)
+
+    async def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
+        return await self._do(_create_batch, max_size_in_bytes, timeout_s)
+
+    async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+        """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
+        goes on being opened for so long; meanwhile every call waits for it."""
+        await self._do(_open, goes_on_s, timeout_s, goes_on_s)
+
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Closes the link and waits for that, but not for a peer that doesn't answer."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout_s), self._lock:
+                guarded, self._guarded = self._guarded, None
+                opening, self._opening = self._opening, None
+        except TimeoutError:  # a call hangs: it is ended, and throws the sender away itself
+            if self._opening is not None:
+                self._opening.cancel()
+            elif self._guarded is not None:
+                self._guarded.abort()
+            return
+        if guarded is not None:
+            closing = guarded.throw_away() if opening is None or opening.done() else guarded.abandon(opening)
+            await asyncio.wait({closing}, timeout=timeout_s)
+
+    async def _do(self, operation: _Operation[T], argument: Any, timeout_s: float, goes_on_s: float = 0.0) -> T:
+        if os.getpid() != self._process:
+            raise sdk.forked(self._entity)
+        timeout_s = min(timeout_s, LONGEST_S)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        lock = self._lock
+        if lock.locked():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await lock.acquire()
+            except TimeoutError:
+                raise NotTriedError(
+                    f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
+                    f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
+                ) from None
+        else:
+            await lock.acquire()
+        try:
+            if self._closed:
+                raise ValueError(_CLOSED)
+            if self._opening is not None and self._guarded is not None:
+                await self._await_opening(self._opening, self._guarded, deadline)
+            lost: ServiceBusError | None = None
+            guarded = self._guarded
+            if guarded is not None and guarded.is_open():
+                try:
+                    return await guarded.in_place(operation, argument, deadline, timeout_s)
+                except sdk.LinkLost as error:
+                    lost = error.error
+                    self._discard(guarded)
+                except BaseException as error:
+                    if sdk.spoils(error):
+                        self._discard(guarded)
+                    raise
+            return await self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
+        finally:
+            lock.release()
+
+    async def _await_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float) -> None:
+        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        is_news = not opening.done()
+        await asyncio.wait({opening}, timeout=max(0.0, deadline + GRACE_S - asyncio.get_running_loop().time()))
+        if not opening.done() or opening.cancelled():
+            if self._closed or opening.cancelled():
+                self._end_opening(opening, guarded)
+            if self._closed:
+                raise ValueError(_CLOSED)
+            raise guarded.refusal or self._not_open_yet()
+        self._opening = None
+        error = opening.exception()
+        if error is None:
+            self._opened(guarded, is_news)
+            return
+        if sdk.spoils(error):
+            self._discard(guarded)
+        if is_news:
+            raise error
+
+    def _end_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender) -> None:
+        """Its time is over, or it was cancelled."""
+        if self._opening is opening:
+            self._opening = self._guarded = None
+            guarded.abandon(opening)
+
+    def _not_open_yet(self) -> OperationTimeoutError:
+        now = asyncio.get_running_loop().time()
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
+
+    async def _by_errand(
+        self,
+        operation: _Operation[T],
+        argument: Any,
+        deadline: float,
+        lost: ServiceBusError | None,
+        timeout_s: float,
+        goes_on_s: float,
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        if deadline <= loop.time():
+            raise lost or NotTriedError("The message was not tried: the time was over before it could be.")
+        guarded = self._guarded
+        if guarded is None:
+            if self._closed:  # under a call that found its link lost
+                raise lost or ValueError(_CLOSED)
+            guarded = self._guarded = _SdkSender(self._make())
+        guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
+        task = loop.create_task(guarded.call(operation, argument, deadline, lost))
+        self._opening = task
+        if goes_on_s:
+            self._wanted_since = self._wanted_since or loop.time()
+            ending = loop.call_at(deadline + goes_on_s + GRACE_S, self._end_opening, task, guarded)
+            task.add_done_callback(lambda _done: ending.cancel())
+            task.add_done_callback(_seen)
+        goes_on = False
+        try:
+            await asyncio.wait({task}, timeout=max(0.0, deadline + GRACE_S - loop.time()))
+            goes_on = goes_on_s > 0 and not task.done() and guarded.refusal is None and not self._closed
+        except BaseException:  # cancelled: nobody will look at the answer
+            goes_on = goes_on_s > 0
+            if not goes_on:
+                self._guarded = None
+                guarded.abandon(task)
+            raise
+        finally:
+            if not goes_on:
+                self._opening = None
+        if goes_on:
+            raise self._not_open_yet()
+        if task.cancelled():  # by close(): the caller's own cancelling comes out above
+            self._discard(guarded)
+            raise ValueError(_CLOSED)
+        if not task.done():
+            self._guarded = None
+            guarded.abandon(task)
+            raise guarded.refusal or OperationTimeoutError(
+                message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
+            )
+        try:
+            answer = task.result()
+        except BaseException as error:
+            if sdk.spoils(error):
+                self._discard(guarded)
+            if guarded.refusal is not None and isinstance(error, OperationTimeoutError):
+                raise guarded.refusal from error
+            raise
+        finally:
+            guarded.refusal = None  # it holds the frames, and those hold it
+        self._opened(guarded)
+        return answer
+
+    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
+        now = asyncio.get_running_loop().time()
+        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
+        self._wanted_since = None
+        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+
+    def _discard(self, guarded: _SdkSender) -> None:
+        self._guarded = None
+        guarded.throw_away()
+
+
+_Operation = Callable[[Any, float, Any], Awaitable[T]]
+
+
+class _Alarm:
+    """Cancels the task that has not ended by its deadline. One timer serves many calls.
+
+    A timer that is set and cancelled for every send costs more than everything else here. This one is left to run: by
+    the time it rings its call is usually long over, and it is set for the one that is under way then, if any.
+    """
+
+    __slots__ = ("_deadline", "_task", "_timer", "rung")
+
+    def __init__(self) -> None:
+        self.rung = False
+        self._deadline = math.inf
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, deadline: float) -> asyncio.Task[Any]:
+        """For the current task, which it returns."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._deadline = deadline
+        timer = self._timer
+        if timer is None:
+            self._timer = task.get_loop().call_at(deadline, self._ring)
+        elif timer.when() > deadline:
+            timer.cancel()
+            self._timer = task.get_loop().call_at(deadline, self._ring)
+        return task
+
+    def unset(self) -> None:
+        self._deadline = math.inf
+        self._task = None
+
+    def end(self) -> None:
+        self.unset()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        task = self._task
+        if task is None:
+            return
+        loop = task.get_loop()
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._ring)
+            return
+        self.rung = True
+        task.cancel()
+
+
+class _SdkSender:
+    """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
+
+    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal", "sender")
+
+    def __init__(self, sender: ServiceBusSender) -> None:
+        self.sender: Any = sender
+        self._in_place = False
+        #: What an earlier attempt of the call under way was refused with, if it was.
+        self.refusal: ServiceBusError | None = None
+        untyped: Any = sender
+        self._handle: Callable[[BaseException], Awaitable[Any]] = untyped._handle_exception
+        untyped._handle_exception = self._judge
+        self._alarm = _Alarm()
+        config = untyped._config
+        if config.use_tls and config.ssl_context is None:
+            with contextlib.suppress(OSError):  # the SDK says what is wrong with the file when it connects
+                config.ssl_context = sdk.tls_context(config.connection_verify)
+        self._create: Callable[[Any], None] = untyped._create_handler
+        untyped._create_handler = self._create_handler
+
+    def is_open(self) -> bool:
+        return bool(self.sender._running)
+
+    async def in_place(self, operation: _Operation[T], argument: Any, deadline: float, timeout_s: float) -> T:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise NotTriedError("The message was not tried: the time was over before it could be.")
+        self._in_place = True
+        alarm = self._alarm
+        task = alarm.set(deadline + GRACE_S)
+        cancelling = task.cancelling()
+        try:
+            return await operation(self.sender, left, argument)
+        except asyncio.CancelledError:
+            if alarm.rung:
+                alarm.rung = False
+                if task.uncancel() <= cancelling:  # otherwise the caller was cancelled too, and that goes first
+                    raise OperationTimeoutError(message=f"The broker did not answer within {timeout_s:g} s.") from None
+            raise
+        finally:
+            if alarm.rung:  # the SDK made something else of it
+                alarm.rung = False
+                task.uncancel()
+            alarm.unset()
+            self._in_place = False
+
+    async def call(self, operation: _Operation[T], argument: Any, deadline: float, lost: ServiceBusError | None) -> T:
+        """A call that may open a link."""
+        sender = self.sender
+        if lost is None or isinstance(lost, ServiceBusConnectionError):
+            return await operation(sender, _left(deadline), argument)
+        # The link was open and the broker answered with an error: this is the first of the user's retries.
+        if sdk.retries(sender) <= 0:
+            raise lost
+        await sdk.back_off(sender, lost, deadline)
+        with sdk.one_retry_less(sender):
+            return await operation(sender, _left(deadline), argument)
+
+    def abandon(self, task: asyncio.Task[Any]) -> asyncio.Task[None]:
+        """Ends a call that nobody waits for any more, and clears up after it."""
+        self.abort()
+        task.cancel()
+        return _in_background(self._clear_up(task))
+
+    def throw_away(self) -> asyncio.Task[None]:
+        return _in_background(self._clear_up(None))
+
+    async def _clear_up(self, task: asyncio.Task[Any] | None) -> None:
+        self._alarm.end()
+        if task is not None:
+            await asyncio.wait({task}, timeout=CLOSE_S)
+            if task.done():
+                _seen(task)
+        self._in_place = False
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.sender.close()
+        except Exception:  # noqa: S110  # it is being thrown away: there is nobody to tell, and nothing to be done
+            pass
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        connection = _connection_of(_transport_of(self.sender._handler))
+        if connection is not None:
+            connection.abort()
+
+    def _create_handler(self, auth: Any) -> None:
+        self._create(auth)
+        handler = self.sender._handler
+        close = handler.close_async
+
+        async def close_all() -> None:
+            # The SDK leaves the socket of a connection that failed half-way to the garbage collector, and it waits up
+            # to a second for its keep-alive task.
+            transport = _transport_of(handler)
+            connection = _connection_of(transport)
+            keep_alive, handler._keep_alive_thread = handler._keep_alive_thread, None
+            if keep_alive is not None:
+                keep_alive.cancel()
+            try:
+                await close()
+            finally:
+                if connection is not None:
+                    connection.abort()
+                session = getattr(transport, "session", None)
+                if session is not None:
+                    await session.close()
+
+        handler.close_async = close_all
+
+    async def _judge(self, exception: BaseException) -> Any:
+        if self._in_place:
+            return sdk.judged(self.sender, exception)
+        error = await self._handle(exception)
+        if isinstance(error, ServiceBusServerBusyError):
+            raise error
+        if isinstance(error, sdk.REFUSALS):
+            self.refusal = error
+        return error
+
+
+def _transport_of(handler: Any) -> Any:
+    return getattr(getattr(handler, "_connection", None), "_transport", None)
+
+
+def _connection_of(transport: Any) -> Any:
+    """The loop's own transport under one of the SDK's: its `abort` ends it at once, without a word to the peer."""
+    writer = getattr(transport, "writer", None)
+    if writer is not None:
+        return writer.transport
+    return getattr(getattr(getattr(transport, "sock", None), "_conn", None), "transport", None)
+
+
+def _seen(done: asyncio.Task[Any]) -> None:
+    """So that asyncio does not report an error that nobody waits for."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise NotTriedError("The message was not tried: the time was over before it could be.")
+    return left
+
+
+def _in_background(work: Any) -> asyncio.Task[None]:
+    task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+    return task
+
+
+async def _send(sender: ServiceBusSender, timeout_s: float, message: Any) -> None:
+    await sender.send_messages(message, timeout=timeout_s)
+
+
+async def _schedule(sender: ServiceBusSender, timeout_s: float, argument: Any) -> list[int]:
+    messages, schedule_time_utc = argument
+    return await sender.schedule_messages(messages, schedule_time_utc, timeout=timeout_s)
+
+
+async def _cancel(sender: ServiceBusSender, timeout_s: float, sequence_numbers: Any) -> None:
+    await sender.cancel_scheduled_messages(sequence_numbers, timeout=timeout_s)
+
+
+async def _create_batch(
+    sender: ServiceBusSender, _timeout_s: float, max_size_in_bytes: int | None
+) -> ServiceBusMessageBatch:
+    return await sender.create_message_batch(max_size_in_bytes)
+
+
+async def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
+    await sdk.open_link(sender, timeout_s, goes_on_s)

@@ -1,0 +1,183 @@
+"""Runs the timers, pings and callbacks of a paired client on an event loop.
+
+It holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried
+out and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None)
+and, being no task, keeps no loop alive. Pings are tasks of their own, so that one which hangs delays neither the timers
+nor another entity's ping (P31, P33). Everything happens on the loop that the client was paired on.
+
+Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, Protocol
+
+from pairbus.aio.concurrency import guarded_await, guarded_call
+from pairbus.pairing import sdk
+from pairbus.pairing.errors import WrongLoopError
+from pairbus.pairing.events import SendPing
+from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
+from pairbus.pairing.ping import ping
+
+#: How long closing waits for subscribers that are coroutines.
+TELL_S: Final = 1.0
+
+
+class Pinger(Protocol):
+    """As much of a GuardedSender as a ping needs."""
+
+    async def send(self, message: object, timeout_s: float) -> None: ...
+    async def close(self, timeout_s: float = ...) -> None: ...
+
+
+class HealthMonitor(HealthMonitorBase[Pinger]):
+    def _prepare(self) -> None:
+        self.lock = contextlib.nullcontext()
+        self.loop = asyncio.get_running_loop()
+        self.check_loop = self._check_loop
+        self._pid = os.getpid()
+        self._telling = False
+        self._pinging = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: deque[Awaitable[object]] = deque()
+        self._teller: asyncio.Task[None] | None = None
+
+    def _check_loop(self) -> None:
+        """Raise where the caller is not on the loop that the SDK's connections, and our timers, belong to."""
+        running = asyncio._get_running_loop()
+        if running is self.loop:
+            return
+        if os.getpid() != self._pid:
+            raise sdk.forked("")
+        where = "outside of a loop" if running is None else "from another one"
+        raise WrongLoopError(
+            f"this client was paired on an event loop and is used {where};"
+            " pair a client of its own on each loop, and use pairbus.ServiceBusClient where there is none"
+        )
+
+    def attend(self) -> None:
+        commands = self.coordinator.commands
+        while commands:
+            command = commands.popleft()
+            if isinstance(command, SendPing):
+                self._begin_ping(command.entity)
+            else:
+                self._untold.append(command.event)
+        self._keep_time()
+        self._tell()
+
+    async def close(self) -> None:
+        """Ends timers and pings, and waits for the end of those that were under way; and for coroutines that are still
+        being told, but not for ever."""
+        self.closed = True
+        self._pings_due.clear()
+        self._keep_time()
+        self._tell()
+        here = asyncio.current_task()
+        if self._teller is not None and self._teller is not here:
+            await asyncio.wait({self._teller}, timeout=TELL_S)
+        ending = [task for task in self._tasks if task is not here]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    # Timers
+
+    def _keep_time(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.coordinator.deadline
+        if deadline is not None and not self.closed:
+            self._timer = self.loop.call_later(max(0.0, deadline - self.clock()), self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self.coordinator.tick(self.clock())
+        self.attend()
+
+    def _has_timer(self) -> bool:
+        return self._timer is not None
+
+    def _pings_under_way(self) -> int:
+        return self._pinging
+
+    # Pings
+
+    def _begin_ping(self, entity: str) -> None:
+        if self.closed:
+            return
+        self._pings_due.append(entity)
+        if self._pinging < PINGS_AT_ONCE_MAX:
+            self._pinging += 1
+            self._spawn(self._send_pings(), "pairbus-ping")
+
+    async def _send_pings(self) -> None:
+        try:
+            while self._pings_due:
+                await self._ping(self._pings_due.popleft())
+        finally:
+            self._pinging -= 1
+
+    async def _ping(self, entity: str) -> None:
+        began = self.clock()
+        failure: Exception | None = None
+        pinger: Pinger | None = None
+        try:
+            pinger = self._open_pinger(entity)
+            await pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
+        except Exception as error:
+            failure = error
+        self._pinged(entity, began, failure)
+        if pinger is not None:
+            await guarded_call(pinger.close)
+
+    # Telling
+
+    def _tell(self) -> None:
+        """In order: what a callback brings about is told after the event that it was called for."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            self._tell_untold()
+        finally:
+            self._telling = False
+
+    def _take_answer(self, answer: object) -> None:
+        if inspect.isawaitable(answer):
+            self._await_in_turn(answer)
+
+    def _await_in_turn(self, answer: Awaitable[object]) -> None:
+        # One after the other, or a coroutine that waits would see later events first.
+        self._answers.append(answer)
+        if self._teller is None:
+            self._teller = self._spawn(self._await_answers(), "pairbus-events")
+
+    async def _await_answers(self) -> None:
+        try:
+            while self._answers:
+                await guarded_await(self._answers.popleft())
+        finally:
+            self._teller = None
+            if self.closed:  # cancelled: those behind are not begun
+                for answer in self._answers:
+                    if inspect.iscoroutine(answer):
+                        answer.close()
+                self._answers.clear()
+            elif self._answers:  # Ctrl-C in one of them is not the end of the others
+                self._teller = self._spawn(self._await_answers(), "pairbus-events")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,85 @@
+"""Looks at two clients before they are paired: who they are, whether they may be, and whether one is taken (P6).
+
+It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `terms.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pairbus.pairing import terms
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+
+#: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, for good (P6).
+_SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
+_CLAIMING: Final = threading.Lock()
+
+
+def namespace_of(client: Any) -> terms.Namespace:
+    return terms.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
+
+
+def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
+    """The options, if the two clients and the administration client may be paired with each other (P6)."""
+    me, manager = party(client), getattr(options, "secondary_namespace_manager", None)
+    # As the SDK's differ: one's `create_queue` is a coroutine function.
+    manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
+    other = party(getattr(options, "messaging_factory", None))
+    return terms.check(me, other, options, managed(options, me), manager_is_async)
+
+
+def party(client: Any) -> terms.Party:
+    if not hasattr(client, "_custom_endpoint_address"):
+        return terms.Party(terms.Namespace("?", 0), None, False, is_async=None)
+    return terms.Party(
+        namespace_of(client),
+        client._entity_name,
+        getattr(client, "_pairing", None) is not None,
+        is_async=hasattr(client, "__aenter__"),
+        endpoint=client._custom_endpoint_address,
+        is_closed=getattr(client, "_is_closed", False),
+        serves=_SERVING.get(client),
+    )
+
+
+@contextmanager
+def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> Iterator[None]:
+    """Takes the options and the secondary client for one pairing; where that fails they can be used again (P3, P6)."""
+    secondary = options.messaging_factory
+    options.claim()
+    try:
+        with _CLAIMING:
+            terms.check_secondary(party(secondary))  # again: another thread may have been faster
+            _SERVING[secondary] = str(namespace_of(primary))
+        try:
+            yield
+        except BaseException:
+            _SERVING.pop(secondary, None)
+            raise
+    except BaseException:
+        options.release()
+        raise
+
+
+def managed(options: Any, primary: terms.Party) -> terms.Namespace | None:
+    address = getattr(getattr(options, "secondary_namespace_manager", None), "fully_qualified_namespace", None)
+    if not isinstance(address, str):
+        return None
+    return terms.namespace_at(address, tls=primary.namespace.port == terms.PORT_TLS)
+
+
+def made(
+    kind: Any, namespace: str, credential: Any, ca_file: str | None, options: Mapping[str, Any] | None = None
+) -> Any:
+    """A client of the SDK's, or one like it, by connection string or by host name and credential."""
+    found = dict(options or {})
+    if ca_file is not None:
+        found = {"connection_verify": ca_file, **found}
+    if terms.is_connection_string(namespace):
+        return kind.from_connection_string(namespace, **found)
+    return kind(namespace, credential, **found)

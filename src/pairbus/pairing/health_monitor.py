@@ -1,0 +1,177 @@
+"""Non-blocking base of the sync and async health monitors: tells observers and subscribers what happened, and the
+coordinator what a ping was answered.
+
+Whoever has something to tell does so at once, on its own thread or task. What an observer raises is logged, and stops
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, Generic, TypeVar
+
+from pairbus.pairing.coordinator import Coordinator
+from pairbus.pairing.events import Event
+from pairbus.pairing.observers import Observer, outcome_of
+from pairbus.pairing.verdicts import is_reach
+
+_log: Final = logging.getLogger("pairbus.pairing")
+#: Past this many hung pings, further entities' pings wait for their turn.
+PINGS_AT_ONCE_MAX: Final = 32
+
+Callback = Callable[[Event], object]
+PingerT = TypeVar("PingerT")
+
+
+class Subscribers:
+    """The callbacks that get each event. They are the client's, and may be older than its pairing."""
+
+    def __init__(self) -> None:
+        self.callbacks: tuple[Callback, ...] = ()
+        self._lock = threading.Lock()
+
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
+        with self._lock:
+            self.callbacks = (*self.callbacks, callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                kept = list(self.callbacks)
+                if callback in kept:
+                    kept.remove(callback)
+                self.callbacks = tuple(kept)
+
+        return unsubscribe
+
+
+class HealthMonitorBase(Generic[PingerT]):
+    """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed.
+
+    `lock` guards the coordinator; on a loop, where nothing comes in between, it is none.
+    """
+
+    lock: AbstractContextManager[Any]
+    #: Raises where this client can't be used from: a loop's, from elsewhere. None where it can be used from anywhere.
+    check_loop: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        open_pinger: Callable[[str], PingerT],
+        *,
+        ping_timeout_s: float,
+        observers: tuple[Observer, ...] = (),
+        subscribers: Subscribers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.coordinator = coordinator
+        self._set_observers(observers)
+        self.clock = clock
+        self.closed = False
+        self._open_pinger = open_pinger
+        self._ping_timeout_s = ping_timeout_s
+        self._pings_due: deque[str] = deque()
+        self._subscribers = subscribers or Subscribers()
+        self._untold: deque[Event] = deque()
+        self._prepare()
+
+    def __repr__(self) -> str:
+        timer = "closed" if self.closed else "timer set" if self._has_timer() else "no timer"
+        pings, subscribers = self._pings_under_way(), len(self._subscribers.callbacks)
+        return f"<HealthMonitor {timer}, {pings} pings under way, {subscribers} subscribers>"
+
+    @property
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers.callbacks)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        with self.lock:
+            self._set_observers((*self.observers, observer))
+
+        def take_off() -> None:
+            with self.lock:
+                self._set_observers(tuple(each for each in self.observers if each is not observer))
+
+        return take_off
+
+    def close_observers(self) -> None:
+        """When nothing more will come, the last send included."""
+        for observer in self.observers:
+            guarded(observer.close)
+
+    def _set_observers(self, observers: tuple[Observer, ...]) -> None:
+        self.observers = observers
+        #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
+        self.send_observers = tuple(each for each in observers if each.wants_sends)
+        self.receive_observers = tuple(each for each in observers if each.wants_receives)
+
+    def announce(self, *events: Event) -> None:
+        """Tells what a shell, not the coordinator, has seen."""
+        with self.lock:
+            self._untold.extend(events)
+        self._tell()
+
+    def _pinged(self, entity: str, began: float, failure: Exception | None) -> None:
+        now = self.clock()
+        with self.lock:
+            if not self.closed:
+                if failure is None:
+                    self.coordinator.ping_succeeded(entity, now)
+                else:
+                    self.coordinator.ping_failed(entity, now, failure, reachable=not is_reach(failure))
+        for observer in self.observers:
+            guarded(observer.pinged, entity, outcome_of(failure), (now - began) * 1000.0)
+        self.attend()
+
+    def _tell_untold(self) -> None:
+        """Hands every untold event to all who listen, whatever one of them raises."""
+        passing: BaseException | None = None
+        while self._untold:
+            event = self._untold.popleft()
+            for listener in (*(observer.announced for observer in self.observers), *self._subscribers.callbacks):
+                try:
+                    self._take_answer(guarded(listener, event))
+                except BaseException as error:
+                    passing = error
+        if passing is not None:
+            raise passing
+
+    def _take_answer(self, answer: object) -> None:
+        """What a callback returned: a coroutine, on a loop."""
+
+    # Implemented by the sync and async subclasses
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def attend(self) -> None:
+        """Carries out what the coordinator asks for, after whatever may have changed a state."""
+        raise NotImplementedError
+
+    def _tell(self) -> None:
+        raise NotImplementedError
+
+    def _has_timer(self) -> bool:
+        raise NotImplementedError
+
+    def _pings_under_way(self) -> int:
+        raise NotImplementedError
+
+
+def guarded(callback: Callable[..., object], *arguments: object) -> object:
+    """Watching must never stop a send: what a watcher raises is logged.
+
+    On the main thread Ctrl-C and `sys.exit` pass: there a signal handler may have raised them.
+    """
+    try:
+        return callback(*arguments)
+    except BaseException as error:
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise
+        _log.exception("%r failed and is ignored", callback)
+        return None

@@ -1,0 +1,385 @@
+"""The SDK's own sender for one entity of one broker, made safe to live with: bounded in time, serialised, replaced.
+
+Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs on
+the caller's thread with the watchdog beside it. Everything that may block where no socket can be shut (DNS, a TCP
+connect, a token's issuer) belongs to opening, and that runs on a thread of its own, which the caller leaves behind at
+the deadline; it ends by itself a little later and clears up. An opening that was asked for as such (`open`) may go on
+past the caller's deadline: the next call waits for it, rather than begin anew (P13).
+
+After a time-out or a lost connection the SDK sender is thrown away and closed in the background, never in the caller's
+time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries are left as the user
+configured them, but server busy comes out at once (P24).
+
+What a failure means for the entity is decided elsewhere (`pairing/dispatch.py`).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+
+from pairbus.pairing import sdk
+from pairbus.pairing.errors import NotTriedError
+from pairbus.sync import fork
+from pairbus.sync.interrupts import start, take
+from pairbus.sync.watchdog import Guard
+
+T = TypeVar("T")
+# The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
+GRACE_S = 0.03
+CLOSE_S = 2.0
+LONGEST_S = 1e6  # locks and timers can't wait for infinity
+_CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
+
+
+class GuardedSender:
+    """One SDK sender to one entity of one client. Any thread may use it; calls go one after the other."""
+
+    def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
+        self._make = make
+        self._entity = entity
+        self._lock = threading.Lock()
+        self._guarded: _SdkSender | None = None
+        # An opening that has outlived the call which began it, and since when there should be a link and is none.
+        self._opening: _Errand | None = None
+        self._wanted_since: float | None = None
+        self._closed = False
+        #: How long the caller that first found the link open, or others before it, waited for that.
+        self.opening_s = 0.0
+        self.max_message_size = 0
+        self.max_batch_size = 0
+        fork.register(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self.is_open else "not open"
+        return f"<GuardedSender {self._entity or '?'}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and guarded.is_open()
+
+    def send(self, message: Any, timeout_s: float) -> None:
+        self._do(_send, message, timeout_s)
+
+    def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
+        return self._do(_schedule, (messages, schedule_time_utc), timeout_s)
+
+    def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
+        self._do(_cancel, sequence_numbers, timeout_s)
+
+    def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
+        return self._do(_create_batch, max_size_in_bytes, timeout_s)
+
+    def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
+        """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
+        goes on being opened for so long; meanwhile every call waits for it."""
+        self._do(_open, goes_on_s, timeout_s, goes_on_s)
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Closes the link and waits for that, but not for a peer that doesn't answer."""
+        self._closed = True
+        lock = self._lock
+        held: list[bool] = []
+        try:
+            take(held, lock, timeout_s)
+            guarded, opening = self._guarded, self._opening
+            if held[0]:
+                self._guarded = self._opening = None
+            elif guarded is not None:  # a call hangs: it is ended, and throws the sender away itself
+                guarded.guard.abort()
+                return
+        finally:
+            if held and held[0]:
+                lock.release()
+        if opening is not None and (not opening.abandon() or opening.spoilt):
+            opening.wait(timeout_s)  # it clears up itself
+        elif guarded is not None:
+            guarded.throw_away().join(timeout_s)
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's is used, nor written to; the next call opens anew."""
+        self._lock = threading.Lock()
+        guarded, self._guarded = self._guarded, None
+        self._opening = self._wanted_since = None
+        if guarded is not None:
+            guarded.guard.forget()
+
+    def _do(
+        self, operation: Callable[[Any, float, Any], T], argument: Any, timeout_s: float, goes_on_s: float = 0.0
+    ) -> T:
+        timeout_s = max(0.0, min(timeout_s, LONGEST_S))
+        deadline = time.monotonic() + timeout_s
+        lock = self._lock
+        held: list[bool] = []
+        try:
+            held.extend(map(lock.acquire, (True,), (timeout_s,)))  # as `interrupts.take`, without its call
+            if not held[0]:
+                raise NotTriedError(
+                    f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
+                    f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
+                )
+            if self._closed:
+                raise ValueError(_CLOSED)
+            if self._opening is not None:
+                self._await_opening(self._opening, deadline)
+            lost: ServiceBusError | None = None
+            guarded = self._guarded
+            if guarded is not None and guarded.is_ready():
+                try:
+                    answer = guarded.in_place(operation, argument, deadline)
+                    if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
+                        self._discard(guarded)
+                    return answer
+                except sdk.LinkLost as error:
+                    lost = error.error
+                    self._discard(guarded)
+                except BaseException as error:
+                    if guarded.guard.fired or sdk.spoils(error):
+                        self._discard(guarded)
+                    raise
+            return self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
+        finally:
+            if held and held[0]:
+                lock.release()
+
+    def _await_opening(self, opening: _Errand, deadline: float) -> None:
+        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        is_news = not opening.wait(0.0)
+        if not opening.wait(max(0.0, deadline + GRACE_S - time.monotonic())):
+            if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
+                self._guarded = self._opening = None
+            raise opening.guarded.guard.refusal or self._not_open_yet()
+        if opening.spoilt:
+            self._guarded = None
+        self._opening = None
+        error, opening.error = opening.error, None
+        if error is None and not opening.spoilt:
+            self._opened(opening.guarded, is_news)
+        elif error is not None and is_news:
+            try:
+                raise error
+            finally:
+                del error, opening  # they hold the frames, and those hold them
+
+    def _not_open_yet(self) -> OperationTimeoutError:
+        now = time.monotonic()
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
+
+    def _by_errand(
+        self,
+        operation: Callable[[Any, float, Any], T],
+        argument: Any,
+        deadline: float,
+        lost: ServiceBusError | None,
+        timeout_s: float,
+        goes_on_s: float,
+    ) -> T:
+        if deadline <= time.monotonic():
+            raise lost or NotTriedError("The message was not tried: the time was over before it could be.")
+        guarded = self._guarded
+        if guarded is None:
+            if self._closed:  # under a call that found its link lost
+                raise lost or ValueError(_CLOSED)
+            guarded = self._guarded = _SdkSender(self._make())
+        guard = guarded.guard
+        guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
+        errand = _Errand(guarded, operation, argument, deadline, lost, goes_on_s)
+        if goes_on_s and self._wanted_since is None:
+            self._wanted_since = time.monotonic()
+        done = is_good = False
+        try:
+            errand.start()
+            done = errand.wait(max(0.0, deadline + GRACE_S - time.monotonic()))
+            if not done and goes_on_s and guard.refusal is None:
+                self._opening = errand
+                is_good = True
+                raise self._not_open_yet()
+            done = done or errand.abandon()
+            is_good = done and not errand.spoilt
+        finally:
+            if not is_good:  # it came to nothing, or the wait was interrupted and nobody will look at the answer
+                self._guarded = None
+                if not done and errand.abandon() and not errand.spoilt:
+                    guarded.throw_away()
+        if not done:
+            raise guard.refusal or OperationTimeoutError(
+                message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
+            )
+        if errand.error is not None:
+            try:
+                if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
+                    raise guard.refusal from errand.error
+                raise errand.error
+            finally:
+                errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
+        self._opened(guarded)
+        return errand.answer  # type: ignore[no-any-return]
+
+    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
+        now = time.monotonic()
+        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
+        self._wanted_since = None
+        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+
+    def _discard(self, guarded: _SdkSender) -> None:
+        self._guarded = None
+        guarded.throw_away()
+
+
+class _SdkSender:
+    """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
+
+    __slots__ = ("guard", "native", "sender")
+
+    def __init__(self, sender: ServiceBusSender) -> None:
+        self.sender: Any = sender
+        self.native = sdk.is_native(sender)
+        self.guard = Guard(sender, self.native)
+
+    def is_open(self) -> bool:
+        return bool(self.sender._running)
+
+    def is_ready(self) -> bool:
+        return self.native and self.sender._running and not self.guard.wants_token()
+
+    def in_place(self, operation: Callable[[Any, float, Any], T], argument: Any, deadline: float) -> T:
+        timeout_s = deadline - time.monotonic()
+        if timeout_s <= 0:
+            raise NotTriedError("The message was not tried: the time was over before it could be.")
+        guard = self.guard
+        guard.in_place = True
+        guard.arm(deadline + GRACE_S)
+        try:
+            return operation(self.sender, timeout_s, argument)
+        except Exception as error:
+            if guard.disarm() and not isinstance(error, OperationTimeoutError):
+                raise OperationTimeoutError(message="The broker did not answer in time.") from error
+            raise
+        finally:
+            guard.disarm()
+            guard.in_place = False
+
+    def throw_away(self) -> threading.Thread:
+        thread = threading.Thread(target=self.close, name="pairbus-close", daemon=True)
+        start(thread)
+        return thread
+
+    def close(self) -> None:
+        """Closes for good, in its own time: the SDK says goodbye to the peer, and a hung one costs that time."""
+        self.guard.in_place = False
+        self.guard.arm(time.monotonic() + CLOSE_S)
+        try:
+            self.sender.close()
+        except Exception:  # noqa: S110  # it is being thrown away: there is nobody to tell, and nothing to be done
+            pass
+        finally:
+            self.guard.disarm()
+            self.guard.close_sockets()
+
+
+class _Errand:
+    """A call on a thread of its own, because it may open a link. Left behind at the deadline, it clears up itself."""
+
+    def __init__(
+        self,
+        guarded: _SdkSender,
+        operation: Callable[[Any, float, Any], Any],
+        argument: Any,
+        deadline: float,
+        lost: ServiceBusError | None,
+        goes_on_s: float,
+    ) -> None:
+        self._done = threading.Event()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.spoilt = False
+        self._abandoned = False
+        self._lock = threading.Lock()
+        self.guarded = guarded
+        self._operation = operation
+        self._argument = argument
+        self._deadline = deadline
+        #: When it is ended, if the caller has not done so.
+        self.ends = deadline + goes_on_s + GRACE_S
+        self._lost = lost
+
+    def start(self) -> None:
+        # The caller's context, so that traces and log records of the SDK belong to the caller's span.
+        run = contextvars.copy_context().run
+        start(threading.Thread(target=run, args=(self._run,), name="pairbus-open", daemon=True))
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._done.wait(timeout_s)
+
+    def abandon(self) -> bool:
+        """Nobody waits any more; True if the answer had come in the same instant."""
+        with self._lock:
+            if self._done.is_set():
+                return True
+            self._abandoned = True
+        self.guarded.guard.abort()
+        return False
+
+    def _run(self) -> None:
+        guard = self.guarded.guard
+        guard.arm(self.ends)
+        try:
+            self.answer = self._call()
+        except BaseException as error:
+            self.error = error
+            self.spoilt = guard.fired or sdk.spoils(error)
+        guard.disarm()
+        with self._lock:
+            self.spoilt = self.spoilt or self._abandoned or guard.fired
+            self._done.set()
+        if self._abandoned:
+            self.error = None
+        if self.spoilt:
+            self.guarded.close()
+
+    def _call(self) -> Any:
+        sender = self.guarded.sender
+        lost = self._lost
+        if lost is None or isinstance(lost, ServiceBusConnectionError):
+            return self._operation(sender, self._left(), self._argument)
+        # The link was open and the broker answered with an error: this is the first of the user's retries.
+        if sdk.retries(sender) <= 0:
+            raise lost
+        sdk.back_off(sender, lost, self._deadline)
+        with sdk.one_retry_less(sender):
+            return self._operation(sender, self._left(), self._argument)
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise NotTriedError("The message was not tried: the time was over before it could be.")
+        return left
+
+
+def _send(sender: ServiceBusSender, timeout_s: float, message: Any) -> None:
+    sender.send_messages(message, timeout=timeout_s)
+
+
+def _schedule(sender: ServiceBusSender, timeout_s: float, argument: Any) -> list[int]:
+    messages, schedule_time_utc = argument
+    return sender.schedule_messages(messages, schedule_time_utc, timeout=timeout_s)
+
+
+def _cancel(sender: ServiceBusSender, timeout_s: float, sequence_numbers: Any) -> None:
+    sender.cancel_scheduled_messages(sequence_numbers, timeout=timeout_s)
+
+
+def _create_batch(sender: ServiceBusSender, _timeout_s: float, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
+    return sender.create_message_batch(max_size_in_bytes)
+
+
+def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
+    sdk.open_link(sender, timeout_s, goes_on_s)

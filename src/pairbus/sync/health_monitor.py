@@ -1,0 +1,172 @@
+"""Runs the timers, pings and callbacks of a paired client on threads.
+
+It holds the coordinator of the client and the lock that guards it. Whoever changes a state under that lock calls
+`attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
+sick (`coordinator.deadline` is not None), so a healthy client has none. Pings run on threads of their own, so that one
+which hangs delays neither the timers nor another entity's ping (P31, P33).
+
+Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Protocol
+
+from pairbus.pairing.events import SendPing
+from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
+from pairbus.pairing.ping import ping
+from pairbus.sync import fork
+from pairbus.sync.interrupts import start, take
+
+
+class Pinger(Protocol):
+    """As much of a GuardedSender as a ping needs."""
+
+    def send(self, message: object, timeout_s: float) -> None: ...
+    def close(self, timeout_s: float = ...) -> None: ...
+
+
+class HealthMonitor(HealthMonitorBase[Pinger]):
+    lock: threading.Lock
+
+    def _prepare(self) -> None:
+        self.lock = threading.Lock()
+        self._turn = threading.Lock()  # to tell
+        self._wake = threading.Condition(self.lock)
+        self._thread: threading.Thread | None = None
+        self._ping_threads: set[threading.Thread] = set()
+        self._pingers: set[Pinger] = set()
+        fork.register(self)
+
+    def attend(self) -> None:
+        """Without the lock."""
+        with self.lock:
+            if not self.closed:
+                self._keep_time()
+            commands = self.coordinator.commands
+            while commands:
+                # Taken out only when it is carried out: a ping that a signal handler prevented would be the last one.
+                command = commands[0]
+                if not isinstance(command, SendPing):
+                    self._untold.append(command.event)
+                elif not self.closed:
+                    self._begin_ping(command.entity)
+                commands.popleft()
+        self._tell()
+
+    def close(self) -> None:
+        """Ends timers and pings; the answer to a ping under way is not heard any more."""
+        with self.lock:
+            self.closed = True
+            self._pings_due.clear()
+            self._wake.notify_all()
+            pingers = list(self._pingers)
+        for pinger in pingers:
+            guarded(pinger.close, 0.0)
+        self._tell()
+
+    def forked(self) -> None:
+        """In a child process: the threads are the parent's, and a lock may have been held by one of them."""
+        self.lock = threading.Lock()
+        self._wake = threading.Condition(self.lock)
+        self._thread = None
+        self._pings_due.clear()
+        self._pingers.clear()
+        self._ping_threads.clear()
+        self._turn = threading.Lock()
+        self.coordinator.forked()
+
+    # Timers
+
+    def _keep_time(self) -> None:
+        # Holds the lock. The thread looks at the deadline itself, so waking it too often does no harm.
+        if self._thread is not None and self._thread.is_alive():
+            self._wake.notify()
+        elif self.coordinator.deadline is not None:
+            self._thread = threading.Thread(target=self._run_timers, name="pairbus-timers", daemon=True)
+            start(self._thread)
+
+    def _run_timers(self) -> None:
+        try:
+            while self._wait_and_tick():
+                self.attend()
+        except BaseException:
+            # Without this the timers of this client would stand still for ever; the next send starts a thread again.
+            with self.lock:
+                self._thread = None
+            raise
+
+    def _wait_and_tick(self) -> bool:
+        with self.lock:
+            while True:
+                deadline = self.coordinator.deadline
+                if self.closed or deadline is None:
+                    self._thread = None
+                    return False
+                now = self.clock()
+                if deadline <= now:
+                    self.coordinator.tick(now)
+                    return True
+                self._wake.wait(deadline - now)
+
+    def _has_timer(self) -> bool:
+        return self._thread is not None
+
+    def _pings_under_way(self) -> int:
+        return len(self._ping_threads)
+
+    # Pings
+
+    def _begin_ping(self, entity: str) -> None:
+        # Holds the lock.
+        self._pings_due.append(entity)
+        self._ping_threads = {thread for thread in self._ping_threads if thread.is_alive()}
+        if len(self._ping_threads) < PINGS_AT_ONCE_MAX:
+            thread = threading.Thread(target=self._send_pings, name="pairbus-ping", daemon=True)
+            self._ping_threads.add(thread)
+            start(thread)
+
+    def _send_pings(self) -> None:
+        while True:
+            with self.lock:
+                if not self._pings_due:
+                    self._ping_threads.discard(threading.current_thread())
+                    return
+                entity = self._pings_due.popleft()
+            self._ping(entity)
+
+    def _ping(self, entity: str) -> None:
+        began = self.clock()
+        failure: Exception | None = None
+        pinger: Pinger | None = None
+        try:
+            pinger = self._open_pinger(entity)
+            self._pingers.add(pinger)
+            pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
+        except Exception as error:
+            failure = error
+        self._pinged(entity, began, failure)
+        if pinger is not None:
+            guarded(pinger.close)
+            self._pingers.discard(pinger)
+
+    # Telling
+
+    def _tell(self) -> None:
+        """In order, whoever called: one thread tells at a time, and it tells what others add meanwhile."""
+        while self._untold and self._tell_in_turn():
+            pass
+
+    def _tell_in_turn(self) -> bool:
+        """False: another thread is telling, or this one further up, and will find what is untold."""
+        held: list[bool] = []
+        try:
+            take(held, self._turn)
+            if held[0]:
+                self._tell_untold()
+            return held[0]
+        finally:
+            if held and held[0]:
+                self._turn.release()

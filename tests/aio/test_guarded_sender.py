@@ -1,0 +1,605 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import gc
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.servicebus import ServiceBusMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.aio import guarded_sender as inner_module
+from pairbus.aio.guarded_sender import GuardedSender
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing import budget
+from pairbus.pairing.errors import ForkedClientError, NotTriedError
+from pairbus.testing import fault
+
+from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, sdk_client, takes, unused_port
+from ..pairing.silent_proxy import SilentProxy
+from .stage import wait_until
+
+FAR = datetime.datetime(2100, 1, 1)
+
+
+def hello() -> ServiceBusMessage:
+    return ServiceBusMessage("hello")  # a new one: scheduling a message changes it
+
+
+class Rig:
+    """Inner senders to one queue of the broker, directly or through a proxy; all closed at the end."""
+
+    def __init__(self, broker: Broker, queue: str, stack: contextlib.AsyncExitStack) -> None:
+        self.broker = broker
+        self.server: NamespaceServer = broker.namespaces["contoso"]
+        self.queue = queue
+        self._stack = stack
+
+    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> GuardedSender:
+        client: ServiceBusClient = sdk_client(ServiceBusClient, transport, self.server, port, **options)
+        self._stack.push_async_callback(client.close)
+        entity = entity or self.queue
+
+        def make() -> Any:
+            made = client.get_queue_sender(entity)
+            client._handlers.discard(made)
+            return made
+
+        sender = GuardedSender(make, entity)
+        self._stack.push_async_callback(sender.close)
+        return sender
+
+    def proxy(self, point: str = "", count: float = 1) -> SilentProxy:
+        return self._stack.enter_context(SilentProxy(self.server.port, point, count))
+
+    def detach(self) -> None:
+        """Makes the broker detach every link to the queue: it goes, and another of the same name comes."""
+        with ServiceBusAdministrationClient.from_connection_string(
+            self.server.connection_string, connection_verify=self.server.ca_file
+        ) as admin:
+            admin.delete_queue(self.queue)
+            admin.create_queue(self.queue)
+
+    async def drain(self) -> list[str]:
+        bodies: list[str] = []
+        client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", self.server)
+        async with client, client.get_queue_receiver(self.queue, receive_mode="receiveanddelete") as receiver:
+            while got := await receiver.receive_messages(200, max_wait_time=1):
+                bodies += [str(each) for each in got]
+        return bodies
+
+
+@pytest.fixture
+async def rig(
+    pairbus_broker: Broker, pairbus_namespace: NamespaceServer, pairbus_queue: Callable[..., str]
+) -> AsyncIterator[Rig]:
+    queue = pairbus_queue("inner")
+    gc.collect()
+    tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+    async with contextlib.AsyncExitStack() as stack:
+        yield Rig(pairbus_broker, queue, stack)
+    for _ in range(100):
+        if len(asyncio.all_tasks()) <= tasks and len(os.listdir("/proc/self/fd")) <= files:
+            break
+        await asyncio.sleep(0.05)
+        gc.collect()
+    assert len(asyncio.all_tasks()) <= tasks, asyncio.all_tasks()
+    assert len(os.listdir("/proc/self/fd")) <= files
+    await asyncio.sleep(0)
+    assert inner_module._background == set()
+
+
+async def a_send(sender: GuardedSender, timeout_s: float) -> None:
+    await sender.send(hello(), timeout_s)
+
+
+async def a_batch(sender: GuardedSender, timeout_s: float) -> None:
+    await sender.create_batch(None, timeout_s)
+
+
+async def a_schedule(sender: GuardedSender, timeout_s: float) -> None:
+    await sender.schedule(hello(), FAR, timeout_s)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_p7_it_opens_by_itself_and_sends(rig: Rig, transport: str) -> None:
+    sender = rig.sender(transport)
+    assert repr(sender) == f"<GuardedSender {rig.queue}: not open>"
+    assert (sender.max_message_size, sender.max_batch_size) == (0, 0)
+    await sender.send(hello(), 5)
+    assert repr(sender) == f"<GuardedSender {rig.queue}: open>"
+    assert sender.max_message_size == 262_144
+    assert sender.max_batch_size > 0
+    for wait_s in (5, 5, 5, 5, float("inf")):
+        await sender.send([hello(), hello()], wait_s)
+    assert len(await rig.drain()) == 11
+
+
+async def test_schedule_cancel_and_batches(rig: Rig) -> None:
+    sender = rig.sender()
+    batch = await sender.create_batch(None, 5)
+    batch.add_message(hello())
+    await sender.send(batch, 5)
+    [number] = await sender.schedule(ServiceBusMessage("later"), FAR, 5)
+    await sender.cancel(number, 5)
+    await sender.open(5)
+    assert await rig.drain() == ["hello"]
+
+
+SILENCES = [
+    ("accept", 1), ("sasl header", 1), ("mechanisms", 1), ("outcome", 1), ("header", 1), ("open", 1), ("begin", 1),
+    ("attach", 1), ("attach", 2), ("transfer", 1), ("attach", 3), ("disposition", 1), ("drip", 0.05),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("point", "count"), SILENCES)
+async def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(
+    rig: Rig, point: str, count: float
+) -> None:
+    sender = rig.sender(port=rig.proxy(point, count).port)
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.3)
+    assert "not open" in repr(sender)
+
+
+@pytest.mark.parametrize("point", ["accept", "outcome", "attach"])
+@pytest.mark.parametrize("call", [a_batch, a_schedule, GuardedSender.open])
+async def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
+    sender = rig.sender(port=rig.proxy(point).port)
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        await call(sender, 0.3)
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, 900])
+@pytest.mark.parametrize("transport", ["tls", "websocket"])
+async def test_p19_a_silent_tls_peer_costs_the_time_granted(rig: Rig, transport: str, size: int) -> None:
+    sender = rig.sender(transport, rig.proxy("bytes", size).port)
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.3)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_p13_an_opening_goes_on_for_the_next_call(rig: Rig, transport: str) -> None:
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(transport, network.port)
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError, match=r"is not open after 0\.\d s, and the next send"):
+        await sender.open(0.2, 30)
+    assert not sender.is_open
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError):
+        await sender.send(hello(), 0.2)
+    await sender.send(hello(), 10)
+    assert sender.is_open
+    assert sender.max_message_size == 262_144
+    assert network.accepted == 1
+    assert await rig.drain() == ["hello"]
+
+
+async def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_queue(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "OPENING_S", 0.6)
+    network = rig.proxy("accept")
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.2, budget.opening_goes_on(0.2))
+    with takes(0, 1), pytest.raises(OperationTimeoutError) as told:
+        await sender.open(1, 0)
+    assert not isinstance(told.value, NotTriedError)
+    with pytest.raises(OperationTimeoutError) as told:
+        await sender.open(0.2, 5)  # another opening, but there should have been a link long ago
+    assert not isinstance(told.value, NotTriedError)
+    network.speak_again()
+    network.cut()
+    with contextlib.suppress(ServiceBusError):  # that it was cut off may be news
+        await sender.open(5, 5)
+    await sender.send(hello(), 5)
+    assert await rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("point", ["accept", "delay"])
+async def test_p13_closing_ends_an_opening_under_way(rig: Rig, point: str) -> None:
+    network = rig.proxy(point, 0.2)
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.1, 60)
+    with takes(0, 2):
+        await sender.close()
+    assert await wait_until(lambda: network.closed_by_client == 1)
+    with pytest.raises(ValueError, match="closed"):
+        await sender.send(hello(), 1)
+
+
+async def test_p13_closing_ends_a_call_that_waits_for_an_opening(rig: Rig) -> None:
+    sender = rig.sender(port=rig.proxy("accept").port)
+    with pytest.raises(NotTriedError):
+        await sender.open(0.1, 60)
+    waiting = asyncio.ensure_future(sender.send(hello(), 60))
+    assert await wait_until(sender._lock.locked)
+    await sender.close(0.1)
+    with pytest.raises(ValueError, match="closed"):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_p13_an_opening_goes_on_after_its_caller_was_cancelled(rig: Rig) -> None:
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(port=network.port)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sender.open(5, 5), 0.2)
+    await sender.send(hello(), 10)
+    assert network.accepted == 1
+    assert await rig.drain() == ["hello"]
+
+
+async def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:
+    sender = rig.sender()
+    with pytest.raises(NotTriedError):
+        await sender.send(hello(), 0.0)
+    await sender.send(hello(), 5)
+    guarded = sender._guarded
+    with pytest.raises(NotTriedError):
+        await sender.send(hello(), -1.0)
+    assert sender._guarded is guarded, "the link is as good as before"
+    assert await rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 2.0, 2.1, 3.0])
+async def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig: Rig, timeout_s: float) -> None:
+    """The SDK tries again after 1.6 s: with 2 s the second attempt has no time to be refused, too."""
+    sender = rig.sender()
+    client = sender._make.__closure__  # the rig's client is kept as it is; only its key changes
+    assert client is not None
+    given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
+    given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(ServiceBusAuthenticationError):
+        await sender.send(hello(), timeout_s)
+    assert sender._guarded is None or not sender._guarded.is_open()
+
+
+async def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:
+    sender = rig.sender(port=unused_port())
+    with takes(0.0, 1.0 + LATE_S), pytest.raises(ServiceBusConnectionError):
+        await sender.send(hello(), 1.0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) -> None:
+    with dropped_syns() as port:
+        sender = rig.sender(transport, port)
+        for _ in range(3):
+            with takes(0.19, 0.2 + LATE_S), pytest.raises(OperationTimeoutError):
+                await sender.send(hello(), 0.2)
+
+
+async def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        time.sleep(0.8)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    sender = rig.sender()
+    # The plain endpoint is an address, which asyncio resolves by itself.
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    sender = rig.sender("tls")
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.3)
+    monkeypatch.undo()
+    await sender.send(hello(), 5)
+
+
+class SlowCredential:
+    async def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:
+        await asyncio.sleep(0.8)
+        return AccessToken("token", int(time.time()) + 3600)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None:
+    client = ServiceBusClient(
+        "localhost", SlowCredential(), custom_endpoint_address=f"sb://localhost:{rig.server.port}",
+        transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
+    )  # fmt: skip
+    sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.3)
+    await sender.close()
+    await client.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, transport: str) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(transport, proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    for _ in range(2):
+        with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+            await sender.send(hello(), 0.3)
+    proxy.speak_again()
+    await sender.send(hello(), 5)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p19_under_uvloop_too(pairbus_broker: Broker, pairbus_queue: Callable[..., str], transport: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    queue = pairbus_queue("uvloop")
+    server = pairbus_broker.namespaces["contoso"]
+
+    async def silence(proxy: SilentProxy) -> None:
+        async with sdk_client(ServiceBusClient, transport, server, proxy.port) as client:
+            sender = GuardedSender(lambda: client.get_queue_sender(queue), queue)
+            await sender.send(hello(), 5)
+            proxy.fall_silent()
+            for _ in range(2):
+                with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+                    await sender.send(hello(), 0.3)
+            proxy.speak_again()
+            await sender.send(hello(), 5)
+            await sender.close()
+            while inner_module._background:
+                await asyncio.sleep(0.05)
+
+    with SilentProxy(server.port) as proxy, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(silence(proxy))
+
+
+@pytest.mark.parametrize("kind", ["black-hole", "hang", "lost-answer"])
+async def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
+    sender = rig.sender(retry_total=0)
+    await sender.send(hello(), 5)
+    with (
+        fault(rig.broker, kind, entity=rig.queue),
+        takes(0.0, 0.5 + LATE_S),
+        pytest.raises((OperationTimeoutError, ServiceBusConnectionError)),
+    ):
+        await sender.send(hello(), 0.5)
+    await sender.send(hello(), 5)
+
+
+async def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender("tls", proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    for _ in range(50):
+        with takes(0.0, 0.05 + LATE_S), pytest.raises(OperationTimeoutError):
+            await sender.send(hello(), 0.05)
+    assert proxy.accepted > 10
+
+
+@pytest.mark.parametrize(("transport", "retry_total"), [("plain", 0), ("plain", 3), ("tls", 3), ("websocket", 3)])
+async def test_p7_a_link_that_was_cut_is_opened_again(rig: Rig, transport: str, retry_total: int) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(transport, proxy.port, retry_total=retry_total)
+    await sender.send(hello(), 5)
+    proxy.cut()
+    with takes(0.0, 1.5):
+        await sender.send(hello(), 5)
+    assert proxy.accepted == 2
+    assert await rig.drain() == ["hello", "hello"]
+
+
+async def test_p7_a_link_that_the_broker_detached_is_opened_again(rig: Rig) -> None:
+    sender = rig.sender(retry_total=0)
+    await sender.send(hello(), 5)
+    await asyncio.to_thread(rig.detach)
+    with takes(0.0, 1.5):
+        await sender.send(hello(), 5)
+    assert await rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("point", ["", "accept", "open"])
+async def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
+    proxy = rig.proxy(point)
+    sender = rig.sender(port=proxy.port)
+    if not point:
+        await sender.send(hello(), 5)
+        proxy.fall_silent()
+    hung = asyncio.create_task(sender.send(hello(), 20))
+    await asyncio.sleep(0.1)
+    with takes(0.0, 1.5):
+        await sender.close(timeout_s=0.3)
+    with takes(0.0, 1.0), pytest.raises((ServiceBusError, ValueError)):
+        await hung
+    assert sender._guarded is None
+
+
+async def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
+    sender = rig.sender()
+    await sender.send(hello(), 5)
+    guarded = sender._guarded
+    with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
+        for call in (a_send, a_schedule):
+            with takes(0.0, 0.5), pytest.raises(ServiceBusServerBusyError):
+                await call(sender, 20)
+    await sender.send(hello(), 5)
+    assert sender._guarded is guarded
+
+
+async def test_p24_busy_comes_out_at_once_from_a_link_that_is_being_opened(rig: Rig) -> None:
+    sender = rig.sender()
+    with (
+        fault(rig.broker, "throttle", entity=rig.queue, rate=0),
+        takes(0.0, 1.5),
+        pytest.raises(ServiceBusServerBusyError),
+    ):
+        await sender.send(hello(), 20)
+
+
+async def test_an_entity_that_is_not_there(rig: Rig) -> None:
+    with pytest.raises(MessagingEntityNotFoundError):
+        await rig.sender(entity="nowhere").send(hello(), 5)
+
+
+async def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
+    sender = rig.sender()
+    await sender.send(hello(), 5)
+    guarded = sender._guarded
+    with pytest.raises(MessageSizeExceededError):
+        await sender.send(ServiceBusMessage("x" * 300_000), 5)
+    with pytest.raises(TypeError):
+        await sender.send(object(), 5)
+    await sender.send(hello(), 5)
+    assert sender._guarded is guarded
+
+
+@pytest.mark.parametrize(("retries", "hidden"), [(2, True), (1, False), (0, False)])
+async def test_p19_retries_that_the_user_configured_are_made(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, retries: int, hidden: bool
+) -> None:
+    """An answer that the SDK takes for transient, twice: two retries hide it, fewer let it out."""
+    from azure.servicebus._pyamqp.error import ErrorCondition, MessageSendFailed
+    from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
+
+    sender = rig.sender(retry_total=retries, retry_backoff_factor=0.01)
+    await sender.send(hello(), 5)
+    real = PyamqpTransportAsync.send_messages_async
+    failures = 2
+
+    async def send_messages(*arguments: Any, **options: Any) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise MessageSendFailed(ErrorCondition.InternalError, description="try again")
+        await real(*arguments, **options)
+
+    monkeypatch.setattr(PyamqpTransportAsync, "send_messages_async", staticmethod(send_messages))
+    with contextlib.nullcontext() if hidden else pytest.raises(ServiceBusError):
+        await sender.send(hello(), 5)
+    assert failures == max(0, 1 - retries)
+
+
+async def test_p7_many_tasks_may_use_one_sender(rig: Rig) -> None:
+    sender = rig.sender()
+
+    async def work(number: int) -> None:
+        for each in range(10):
+            await sender.send(ServiceBusMessage(f"{number}.{each}"), 20)
+
+    await asyncio.gather(*(work(number) for number in range(8)))
+    assert sorted(await rig.drain()) == sorted(f"{number}.{each}" for number in range(8) for each in range(10))
+
+
+async def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    hung = asyncio.create_task(sender.send(hello(), 1.0))
+    await asyncio.sleep(0.1)
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
+        await sender.send(hello(), 0.3)
+    with pytest.raises(OperationTimeoutError):
+        await hung
+
+
+@pytest.mark.parametrize("point", ["", "accept", "attach"])
+async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works(rig: Rig, point: str) -> None:
+    proxy = rig.proxy(point)
+    sender = rig.sender(port=proxy.port)
+    if not point:
+        await sender.send(hello(), 5)
+        proxy.fall_silent()
+    task = asyncio.create_task(sender.send(hello(), 20))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with takes(0.0, 0.1), pytest.raises(asyncio.CancelledError):
+        await task
+    assert sender._guarded is None
+    proxy.speak_again()
+    await sender.send(hello(), 5)
+
+
+async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    with takes(0.15, 0.2 + LATE_S), pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await sender.send(hello(), 20)
+
+
+async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    for wait_s in (30, 60, 30, 60):
+        await sender.send(hello(), wait_s)
+    guarded = sender._guarded
+    assert guarded is not None
+    timer = guarded._alarm._timer
+    await sender.send(hello(), 60)
+    assert guarded._alarm._timer is timer
+    await sender.send(hello(), 0.2)
+    await asyncio.sleep(0.3)  # its timer rings, and nothing is under way
+    assert guarded._alarm._timer is None
+    sending = asyncio.create_task(sender.send(hello(), 0.2))
+    await sending
+    await asyncio.sleep(0.1)
+    proxy.fall_silent()
+    with takes(0.39, 0.4 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.4)  # the timer of the send before it rings meanwhile
+
+
+async def test_a_task_that_timed_out_goes_on_uncancelled(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.2)
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender("tls", proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    with takes(0.0, 2.5):
+        await sender.close()
+    with pytest.raises(ValueError, match="closed"):
+        await sender.send(hello(), 1)
+    await sender.close()
+    assert repr(sender) == f"<GuardedSender {rig.queue}: closed>"
+
+
+async def test_closing_does_not_wait_for_the_sdks_keep_alive_task(rig: Rig) -> None:
+    sender = rig.sender()
+    await sender.send(hello(), 5)
+    with takes(0.0, 0.5):
+        await sender.close()
+
+
+async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = rig.sender()
+    await sender.send(hello(), 5)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ForkedClientError, match="Make the client in the child"):
+            await sender.send(hello(), 5)
+    await sender.send(hello(), 5)

@@ -1,0 +1,52 @@
+"""`python -m tests.frozen.write_fixtures` writes what this version leaves on disk to data/VERSION-DATE.
+
+Run it before a release that changes a format; the folder is committed and never changed again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+from pathlib import Path
+
+from pairbus import __version__
+from pairbus.testing import ManualClock
+from tests.frozen.scenario import archive, carry, examine, examine_with_spark, play, served
+from tests.frozen.subjects import HERE, text_of
+
+#: Made anew at every start, and large.
+LEFT_OUT = shutil.ignore_patterns("reserve", "lock", "control.sock")
+
+
+def opened(fixture: Path, folder: Path) -> Path:
+    """Return a copy of a fixture with the modes that the broker asks for, which git does not keep."""
+    copy = Path(shutil.copytree(fixture, folder / "copy", ignore=LEFT_OUT))
+    for path in copy.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return copy
+
+
+def write(fixture: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        now = play(made := Path(name, "made"))["now"]
+        for each in ("broker", "ledger"):
+            shutil.copytree(made / each, fixture / each, ignore=LEFT_OUT)
+        with served(made / "broker", ManualClock(now)) as broker:
+            archive(broker, fixture)
+            carry(broker, fixture, Path(name, "streamed"))
+        tell(fixture, Path(name), now)
+
+
+def tell(fixture: Path, folder: Path, now: float) -> None:
+    """Write down what today's code finds in the fixture."""
+    told = {
+        "now": now,
+        "broker": examine(opened(fixture, folder / "1") / "broker", now),
+        "spark": examine_with_spark(opened(fixture, folder / "2"), folder / "out", now),
+    }
+    (fixture / "expected.json").write_text(text_of(told))
+
+
+if __name__ == "__main__":
+    write(HERE / "data" / f"{__version__}-{dt.date.today()}")

@@ -1,0 +1,588 @@
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing import budget
+from pairbus.pairing.errors import NotTriedError
+from pairbus.sync.guarded_sender import GuardedSender
+from pairbus.testing import fault
+
+from ..pairing.sdk_rig import LATE_S, TRANSPORTS, Leftovers, dropped_syns, sdk_client, takes, unused_port
+from ..pairing.silent_proxy import SilentProxy
+from .stage import wait_until
+
+FAR = datetime.datetime(2100, 1, 1)
+
+
+def hello() -> ServiceBusMessage:
+    return ServiceBusMessage("hello")  # a new one: scheduling a message changes it
+
+
+class Rig:
+    """Inner senders to one queue of the broker, directly or through a proxy; all closed at the end."""
+
+    def __init__(self, broker: Broker, queue: str, stack: contextlib.ExitStack) -> None:
+        self.broker = broker
+        self.server: NamespaceServer = broker.namespaces["contoso"]
+        self.queue = queue
+        self._stack = stack
+        self.tidy = False  # whether no thread and no file descriptor may be left over
+
+    def client(self, transport: str = "plain", port: int = 0, **options: Any) -> ServiceBusClient:
+        client: ServiceBusClient = sdk_client(ServiceBusClient, transport, self.server, port, **options)
+        return self._stack.enter_context(client)
+
+    def sender(self, transport: str = "plain", port: int = 0, entity: str = "", **options: Any) -> GuardedSender:
+        client = self.client(transport, port, **options)
+        entity = entity or self.queue
+        sender = GuardedSender(lambda: client.get_queue_sender(entity), entity)
+        self._stack.callback(sender.close)
+        return sender
+
+    def proxy(self, point: str = "", count: float = 1) -> SilentProxy:
+        return self._stack.enter_context(SilentProxy(self.server.port, point, count))
+
+    def detach(self) -> None:
+        """Makes the broker detach every link to the queue: it goes, and another of the same name comes."""
+        with ServiceBusAdministrationClient.from_connection_string(
+            self.server.connection_string, connection_verify=self.server.ca_file
+        ) as admin:
+            admin.delete_queue(self.queue)
+            admin.create_queue(self.queue)
+
+    def drain(self) -> list[str]:
+        bodies: list[str] = []
+        client: ServiceBusClient = sdk_client(ServiceBusClient, "plain", self.server)
+        with client, client.get_queue_receiver(self.queue, receive_mode="receiveanddelete") as receiver:
+            while got := receiver.receive_messages(200, max_wait_time=1):
+                bodies += [str(each) for each in got]
+        return bodies
+
+
+@pytest.fixture
+def rig(pairbus_broker: Broker, pairbus_namespace: NamespaceServer, pairbus_queue: Callable[..., str]) -> Iterator[Rig]:
+    queue = pairbus_queue("inner")
+    left = Leftovers()
+    with contextlib.ExitStack() as stack:
+        rig = Rig(pairbus_broker, queue, stack)
+        yield rig
+    if rig.tidy:
+        left.none()
+
+
+def a_send(sender: GuardedSender, timeout_s: float) -> None:
+    sender.send(hello(), timeout_s)
+
+
+def a_batch(sender: GuardedSender, timeout_s: float) -> None:
+    sender.create_batch(None, timeout_s)
+
+
+def a_schedule(sender: GuardedSender, timeout_s: float) -> None:
+    sender.schedule(hello(), FAR, timeout_s)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p7_it_opens_by_itself_and_sends(rig: Rig, transport: str) -> None:
+    sender = rig.sender(transport)
+    assert repr(sender) == f"<GuardedSender {rig.queue}: not open>"
+    assert (sender.max_message_size, sender.max_batch_size) == (0, 0)
+    sender.send(hello(), 5)
+    assert repr(sender) == f"<GuardedSender {rig.queue}: open>"
+    assert sender.max_message_size == 262_144
+    assert sender.max_batch_size > 0
+    for wait_s in (5, 5, 5, 5, float("inf")):
+        sender.send([hello(), hello()], wait_s)
+    assert len(rig.drain()) == 11
+
+
+def test_schedule_cancel_and_batches(rig: Rig) -> None:
+    sender = rig.sender()
+    batch = sender.create_batch(None, 5)
+    batch.add_message(hello())
+    sender.send(batch, 5)
+    [number] = sender.schedule(ServiceBusMessage("later"), FAR, 5)
+    sender.cancel(number, 5)
+    sender.open(5)
+    assert rig.drain() == ["hello"]
+
+
+SILENCES = [
+    ("accept", 1), ("sasl header", 1), ("mechanisms", 1), ("outcome", 1), ("header", 1), ("open", 1), ("begin", 1),
+    ("attach", 1), ("attach", 2), ("transfer", 1), ("attach", 3), ("disposition", 1), ("drip", 0.05),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("point", "count"), SILENCES)
+def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(rig: Rig, point: str, count: float) -> None:
+    rig.tidy = True
+    sender = rig.sender(port=rig.proxy(point, count).port)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        sender.send(hello(), 0.3)
+    assert "not open" in repr(sender)
+
+
+@pytest.mark.parametrize("point", ["accept", "outcome", "attach"])
+@pytest.mark.parametrize("call", [a_batch, a_schedule, GuardedSender.open])
+def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
+    sender = rig.sender(port=rig.proxy(point).port)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        call(sender, 0.3)
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, 900])
+@pytest.mark.parametrize("transport", ["tls", "websocket"])
+def test_p19_a_silent_tls_peer_costs_the_time_granted(rig: Rig, transport: str, size: int) -> None:
+    rig.tidy = True
+    sender = rig.sender(transport, rig.proxy("bytes", size).port)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        sender.send(hello(), 0.3)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p13_an_opening_goes_on_for_the_next_call(rig: Rig, transport: str) -> None:
+    rig.tidy = True
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(transport, network.port)
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError, match=r"is not open after 0\.\d s, and the next send"):
+        sender.open(0.2, 30)
+    assert not sender.is_open
+    with takes(0.2, 0.2 + LATE_S), pytest.raises(NotTriedError):
+        sender.send(hello(), 0.2)
+    sender.send(hello(), 10)
+    assert sender.is_open
+    assert sender.max_message_size == 262_144
+    assert network.accepted == 1
+    assert rig.drain() == ["hello"]
+
+
+def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_queue(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.tidy = True
+    monkeypatch.setattr(budget, "OPENING_S", 0.6)
+    network = rig.proxy("accept")
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        sender.open(0.2, budget.opening_goes_on(0.2))
+    with takes(0, 1), pytest.raises(OperationTimeoutError) as told:
+        sender.open(1, 0)
+    assert not isinstance(told.value, NotTriedError)
+    with pytest.raises(OperationTimeoutError) as told:
+        sender.open(0.2, 5)  # another opening, but there should have been a link long ago
+    assert not isinstance(told.value, NotTriedError)
+    network.speak_again()
+    network.cut()
+    with contextlib.suppress(ServiceBusError):  # that it was cut off may be news
+        sender.open(5, 5)
+    sender.send(hello(), 5)
+    assert rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("point", ["accept", "delay"])
+def test_p13_closing_ends_an_opening_under_way(rig: Rig, point: str) -> None:
+    rig.tidy = True
+    network = rig.proxy(point, 0.2)
+    sender = rig.sender(port=network.port)
+    with pytest.raises(NotTriedError):
+        sender.open(0.1, 60)
+    with takes(0, 2):
+        sender.close()
+    assert wait_until(lambda: network.closed_by_client == 1)
+    with pytest.raises(ValueError, match="closed"):
+        sender.send(hello(), 1)
+
+
+def test_p13_closing_ends_a_call_that_waits_for_an_opening(rig: Rig) -> None:
+    rig.tidy = True
+    sender = rig.sender(port=rig.proxy("accept").port)
+    with pytest.raises(NotTriedError):
+        sender.open(0.1, 60)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            sender.send(hello(), 60)
+        except Exception as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert wait_until(sender._lock.locked)
+    sender.close(0.1)
+    waiting.join(5)
+    assert len(errors) == 1
+
+
+def test_p19_no_time_at_all_is_not_a_try(rig: Rig) -> None:
+    sender = rig.sender()
+    with pytest.raises(NotTriedError):
+        sender.send(hello(), 0.0)
+    sender.send(hello(), 5)
+    guarded = sender._guarded
+    with pytest.raises(NotTriedError):
+        sender.send(hello(), -1.0)
+    assert sender._guarded is guarded, "the link is as good as before"
+    assert rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 2.0, 2.1, 3.0])
+def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig: Rig, timeout_s: float) -> None:
+    """The SDK tries again after 1.6 s: with 2 s the second attempt has no time to be refused, too."""
+    sender = rig.sender()
+    client = sender._make.__closure__  # the rig's client is kept as it is; only its key changes
+    assert client is not None
+    given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
+    given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(ServiceBusAuthenticationError):
+        sender.send(hello(), timeout_s)
+    assert sender._guarded is None or not sender._guarded.is_open()
+
+
+def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:
+    rig.tidy = True
+    sender = rig.sender(port=unused_port())
+    with takes(0.0, 1.0 + LATE_S), pytest.raises(ServiceBusConnectionError):
+        sender.send(hello(), 1.0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) -> None:
+    rig.tidy = True
+    with dropped_syns() as port:
+        sender = rig.sender(transport, port)
+        for _ in range(3):
+            with takes(0.2, 0.2 + LATE_S), pytest.raises(OperationTimeoutError):
+                sender.send(hello(), 0.2)
+
+
+def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.tidy = True
+
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        time.sleep(0.8)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    sender = rig.sender()
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        sender.send(hello(), 0.3)
+    monkeypatch.undo()
+    sender.send(hello(), 5)
+
+
+class SlowCredential:
+    """A token credential whose issuer takes its time. The broker would refuse the token; that is no matter here."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self.asked: list[str] = []
+
+    def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:
+        self.asked.append(threading.current_thread().name)
+        time.sleep(self.wait_s)
+        return AccessToken("token", int(time.time()) + 3600)
+
+
+def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None:
+    rig.tidy = True
+    credential = SlowCredential(0.8)
+    client = ServiceBusClient(
+        "localhost", credential, custom_endpoint_address=f"sb://localhost:{rig.server.port}",
+        transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
+    )  # fmt: skip
+    sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        sender.send(hello(), 0.3)
+    sender.close()
+    assert set(credential.asked) <= {"pairbus-open"}  # on a slow machine the time is over before it is asked
+
+
+def test_a_token_that_runs_out_is_fetched_off_the_callers_thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = rig.sender()
+    sender.send(hello(), 5)
+    asked: list[str] = []
+    guarded = sender._guarded
+    assert guarded is not None
+    authenticator = guarded.sender._handler._cbs_authenticator
+    get_token = authenticator._auth.get_token
+
+    def watched() -> Any:
+        asked.append(threading.current_thread().name)
+        return get_token()
+
+    monkeypatch.setattr(authenticator._auth, "get_token", watched)
+    sender.send(hello(), 5)
+    assert asked == []
+    authenticator._expires_on = int(time.time()) + authenticator._refresh_window
+    sender.send(hello(), 5)
+    assert asked == ["pairbus-open"]
+    sender.send(hello(), 5)
+    assert sender._guarded is guarded, "the link stays open"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, transport: str) -> None:
+    rig.tidy = True
+    proxy = rig.proxy()
+    sender = rig.sender(transport, proxy.port)
+    sender.send(hello(), 5)
+    proxy.fall_silent()
+    for _ in range(2):
+        with takes(0.3, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+            sender.send(hello(), 0.3)
+    proxy.speak_again()
+    sender.send(hello(), 5)
+
+
+@pytest.mark.parametrize("kind", ["black-hole", "hang", "lost-answer"])
+def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
+    sender = rig.sender(retry_total=0)
+    sender.send(hello(), 5)
+    with (
+        fault(rig.broker, kind, entity=rig.queue),
+        takes(0.0, 0.5 + LATE_S),
+        pytest.raises((OperationTimeoutError, ServiceBusConnectionError)),
+    ):
+        sender.send(hello(), 0.5)
+    sender.send(hello(), 5)
+
+
+def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> None:
+    rig.tidy = True
+    proxy = rig.proxy()
+    sender = rig.sender("tls", proxy.port)
+    sender.send(hello(), 5)
+    proxy.fall_silent()
+    for _ in range(50):
+        with takes(0.0, 0.05 + LATE_S), pytest.raises(OperationTimeoutError):
+            sender.send(hello(), 0.05)
+    assert proxy.accepted > 10
+
+
+@pytest.mark.parametrize(("transport", "retry_total"), [("plain", 0), ("plain", 3), ("tls", 3), ("websocket", 3)])
+def test_p7_a_link_that_was_cut_is_opened_again(rig: Rig, transport: str, retry_total: int) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(transport, proxy.port, retry_total=retry_total)
+    sender.send(hello(), 5)
+    proxy.cut()
+    with takes(0.0, 1.5):
+        sender.send(hello(), 5)
+    assert proxy.accepted == 2
+    assert rig.drain() == ["hello", "hello"]
+
+
+def test_p7_a_link_that_the_broker_detached_is_opened_again(rig: Rig) -> None:
+    sender = rig.sender(retry_total=0)
+    sender.send(hello(), 5)
+    rig.detach()
+    with takes(0.0, 1.5):
+        sender.send(hello(), 5)
+    assert rig.drain() == ["hello"]
+
+
+def test_a_sender_that_was_shut_in_the_moment_of_its_answer_is_not_used_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = rig.sender()
+    sender.send(hello(), 5)
+    guarded = sender._guarded
+    assert guarded is not None
+    real = guarded.sender.send_messages
+
+    def send_messages(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        guarded.guard.abort()
+
+    monkeypatch.setattr(guarded.sender, "send_messages", send_messages)
+    sender.send(hello(), 5)
+    assert sender._guarded is None
+    sender.send(hello(), 5)
+    assert rig.drain() == ["hello"] * 3
+
+
+@pytest.mark.parametrize("point", ["", "accept", "open"])
+def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
+    proxy = rig.proxy(point)
+    sender = rig.sender(port=proxy.port)
+    if not point:
+        sender.send(hello(), 5)
+        proxy.fall_silent()
+    raised: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            sender.send(hello(), 20)
+        except Exception as error:
+            raised.append(error)
+
+    hung = threading.Thread(target=hang)
+    hung.start()
+    time.sleep(0.1)
+    with takes(0.0, 1.5):
+        sender.close(timeout_s=0.3)
+    hung.join(2)
+    assert not hung.is_alive()
+    assert isinstance(raised[0], ServiceBusError)
+    assert sender._guarded is None
+
+
+def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
+    sender = rig.sender()
+    sender.send(hello(), 5)
+    guarded = sender._guarded
+    with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
+        for call in (a_send, a_schedule):
+            with takes(0.0, 0.5), pytest.raises(ServiceBusServerBusyError):
+                call(sender, 20)
+    sender.send(hello(), 5)
+    assert sender._guarded is guarded
+
+
+def test_p24_busy_comes_out_at_once_from_a_link_that_is_being_opened(rig: Rig) -> None:
+    sender = rig.sender()
+    with (
+        fault(rig.broker, "throttle", entity=rig.queue, rate=0),
+        takes(0.0, 1.5),
+        pytest.raises(ServiceBusServerBusyError),
+    ):
+        sender.send(hello(), 20)
+
+
+def test_an_entity_that_is_not_there(rig: Rig) -> None:
+    with pytest.raises(MessagingEntityNotFoundError):
+        rig.sender(entity="nowhere").send(hello(), 5)
+
+
+def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
+    sender = rig.sender()
+    sender.send(hello(), 5)
+    guarded = sender._guarded
+    with pytest.raises(MessageSizeExceededError):
+        sender.send(ServiceBusMessage("x" * 300_000), 5)
+    with pytest.raises(TypeError):
+        sender.send(object(), 5)
+    sender.send(hello(), 5)
+    assert sender._guarded is guarded
+
+
+@pytest.mark.parametrize(("retries", "hidden"), [(2, True), (1, False), (0, False)])
+def test_p19_retries_that_the_user_configured_are_made(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, retries: int, hidden: bool
+) -> None:
+    """An answer that the SDK takes for transient, twice: two retries hide it, fewer let it out."""
+    from azure.servicebus._pyamqp.error import ErrorCondition, MessageSendFailed
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+    sender = rig.sender(retry_total=retries, retry_backoff_factor=0.01)
+    sender.send(hello(), 5)
+    real = PyamqpTransport.send_messages
+    failures = 2
+
+    def send_messages(*arguments: Any, **options: Any) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise MessageSendFailed(ErrorCondition.InternalError, description="try again")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(PyamqpTransport, "send_messages", staticmethod(send_messages))
+    with contextlib.nullcontext() if hidden else pytest.raises(ServiceBusError):
+        sender.send(hello(), 5)
+    assert failures == max(0, 1 - retries)
+
+
+def test_p7_many_threads_may_use_one_sender(rig: Rig) -> None:
+    sender = rig.sender()
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for each in range(10):
+                sender.send(ServiceBusMessage(f"{number}.{each}"), 20)
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert errors == []
+    assert sorted(rig.drain()) == sorted(f"{number}.{each}" for number in range(8) for each in range(10))
+
+
+def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    sender.send(hello(), 5)
+    proxy.fall_silent()
+    raised: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            sender.send(hello(), 1.0)
+        except OperationTimeoutError as error:
+            raised.append(error)
+
+    hung = threading.Thread(target=hang)
+    hung.start()
+    time.sleep(0.1)
+    with takes(0.3, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
+        sender.send(hello(), 0.3)
+    hung.join()
+    assert len(raised) == 1
+
+
+def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender("tls", proxy.port)
+    sender.send(hello(), 5)
+    proxy.fall_silent()
+    with takes(0.0, 2.5):
+        sender.close()
+    with pytest.raises(ValueError, match="closed"):
+        sender.send(hello(), 1)
+    sender.close()
+    assert repr(sender) == f"<GuardedSender {rig.queue}: closed>"
+
+
+def test_closing_does_not_wait_for_the_sdks_keep_alive_thread(rig: Rig) -> None:
+    sender = rig.sender()
+    sender.send(hello(), 5)
+    with takes(0.0, 0.5):
+        sender.close()
+
+
+def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.tidy = True
+    sender = rig.sender(port=rig.proxy("open").port)
+
+    def interrupted(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pairbus.sync.guarded_sender._Errand.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sender.send(hello(), 5)
+    assert sender._guarded is None

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
+
+from pairbus.pairing.events import (
+    BacklogQueueReturned,
+    Event,
+    PairingCompleted,
+    PingFailed,
+    PingSucceeded,
+    StateChanged,
+)
+from pairbus.pairing.ping import CONTENT_TYPE
+from pairbus.pairing.states import EntityState
+from pairbus.sync import health_monitor as monitor_module
+
+from .background import wait_until
+from .stage import FakeGuardedSender, Recorder, Stage
+
+MakeStage = Callable[..., Stage]
+
+
+def running(stage: MakeStage, **settings: Any) -> Stage:
+    """With the real clock: its timers are what is tested."""
+    given = stage(**{"ping_primary_interval": 0.05, **settings})
+    given.monitor.clock = time.monotonic
+    return given
+
+
+def fail_over(given: Stage, entity: str = "orders", **options: Any) -> None:
+    with given.monitor.lock:
+        given.monitor.coordinator.force_failover(entity, given.monitor.clock(), **options)
+    given.monitor.attend()
+
+
+def states(given: Stage) -> list[tuple[EntityState, str]]:
+    return [(event.state, event.cause) for event in given.named(StateChanged)]
+
+
+def test_p31_a_failed_over_entity_is_pinged_until_it_is_healthy(stage: MakeStage) -> None:
+    recorder = Recorder()
+    given = running(stage, observers=(recorder,))
+    given.pinger.answers.extend([OperationTimeoutError(), OperationTimeoutError(), None])
+    fail_over(given)
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    assert wait_until(lambda: given.monitor._thread is None), "pings stop, and the thread with them (P33)"
+    assert given.pinged == ["orders"] * 3
+    assert recorder.pings == [("orders", "OperationTimeoutError")] * 2 + [("orders", "ok")]
+    assert [message.content_type for message in given.pinger.sent] == [CONTENT_TYPE] * 3
+    assert len({message.session_id for message in given.pinger.sent}) == 3, "a session of its own each"
+    assert [timeout_s for call, _, timeout_s in given.pinger.calls] == [2.0] * 3
+    assert len(given.named(PingFailed)) == 2
+    assert len(given.named(PingSucceeded)) == 1
+    assert states(given)[-1] == (EntityState.HEALTHY, "ping succeeded")
+
+
+def test_p34_a_ping_that_is_refused_marks_the_entity(stage: MakeStage) -> None:
+    given = running(stage)
+    given.pinger.answers.extend([MessagingEntityNotFoundError(), None])
+    fail_over(given)
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    assert states(given)[1:] == [(EntityState.UNREACHABLE, "ping refused"), (EntityState.HEALTHY, "ping succeeded")]
+
+
+def test_p16_the_timer_fires_by_itself(stage: MakeStage) -> None:
+    given = running(stage, failover_interval=0.05, ping_primary_interval=60.0)
+    monitor = given.monitor
+    with monitor.lock:
+        dispatch = monitor.coordinator.begin("orders", 1, monitor.clock(), None)
+        dispatch.step(monitor.clock())
+        dispatch.primary_failed(monitor.clock(), OperationTimeoutError())
+    monitor.attend()
+    assert wait_until(lambda: monitor.coordinator.state("orders") is EntityState.FAILED_OVER)
+    assert wait_until(lambda: states(given)[-1:] == [(EntityState.FAILED_OVER, "interval over")])
+
+
+def test_p33_a_ping_that_hangs_delays_no_other_entity(stage: MakeStage) -> None:
+    given = running(stage)
+    release = threading.Event()
+    given.pinger.answers.append(lambda: release.wait(5))
+    fail_over(given, "hung")
+    assert wait_until(lambda: given.pinged == ["hung"])
+    fail_over(given, "news")
+    assert wait_until(lambda: given.monitor.coordinator.state("news") is EntityState.HEALTHY)
+    assert given.pinged == ["hung", "news"], "and never are two under way for one entity"
+    release.set()
+    assert wait_until(lambda: given.monitor.coordinator.state("hung") is EntityState.HEALTHY)
+
+
+def test_p31_pings_have_a_bounded_number_of_threads(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "PINGS_AT_ONCE_MAX", 2)
+    given = running(stage)
+    release = threading.Event()
+    given.pinger.answers.extend([lambda: release.wait(5)] * 2)
+    for number in range(5):
+        fail_over(given, f"e{number}")
+    assert wait_until(lambda: len(given.monitor._pings_due) == 3)
+    assert given.monitor._pings_under_way() == 2
+    release.set()
+    assert wait_until(lambda: set(given.monitor.coordinator.states().values()) == {EntityState.HEALTHY})
+    assert wait_until(lambda: given.monitor._pings_under_way() == 0)
+
+
+def test_p44_closing_ends_timers_and_pings(stage: MakeStage) -> None:
+    given = running(stage)
+    release = threading.Event()
+    given.pinger.answers.append(lambda: release.wait(5))
+    fail_over(given)
+    assert wait_until(lambda: given.pinged == ["orders"])
+    told = len(given.events)
+    given.monitor.close()
+    assert given.pinger.is_closed, "which shuts the connection that it hangs on"
+    release.set()
+    assert wait_until(lambda: given.monitor._pings_under_way() == 0 and given.monitor._thread is None)
+    assert len(given.events) == told, "its answer is not heard any more"
+    assert repr(given.monitor) == "<HealthMonitor closed, 0 pings under way, 1 subscribers>"
+
+
+def test_p23_a_callback_that_raises_is_logged_and_the_others_are_told(
+    stage: MakeStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = stage()
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("not my day")
+
+    given.monitor._subscribers.callbacks = (broken, given.events.append)
+    with caplog.at_level(logging.ERROR, "pairbus.pairing"):
+        given.monitor.announce(PairingCompleted(1))
+    assert given.events == [PairingCompleted(1)]
+    assert "not my day" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_p23_what_a_callback_lets_pass_is_not_the_end_of_all_events(stage: MakeStage, raised: BaseException) -> None:
+    given = stage()
+    heard: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise raised
+
+    given.monitor._subscribers.subscribe(broken)
+    given.monitor._subscribers.subscribe(heard.append)
+    with pytest.raises(type(raised)):  # on the main thread: it may be Ctrl-C
+        given.monitor.announce(BacklogQueueReturned(1), BacklogQueueReturned(2))
+    assert heard == [BacklogQueueReturned(1), BacklogQueueReturned(2)]
+    thread = threading.Thread(target=given.monitor.announce, args=(BacklogQueueReturned(3),))
+    thread.start()  # elsewhere nobody is to be interrupted, and it is logged
+    thread.join()
+    assert heard[-1] == BacklogQueueReturned(3)
+
+
+def test_p23_events_come_in_order_even_if_a_callback_brings_more_about(stage: MakeStage) -> None:
+    given = stage()
+    monitor = given.monitor
+    seen: list[Event] = []
+
+    def first(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 1:
+            monitor.announce(PairingCompleted(2))
+            assert len(given.events) == 0, "told after this one, not inside it"
+
+    monitor._subscribers.callbacks = (first, given.events.append)
+    monitor.announce(PairingCompleted(1))
+    assert given.events == [PairingCompleted(1), PairingCompleted(2)]
+
+
+def test_p23_callbacks_run_outside_the_lock(stage: MakeStage) -> None:
+    given = stage()
+    free: list[bool] = []
+    given.monitor._subscribers.subscribe(lambda event: free.append(not given.monitor.lock.locked()))
+    fail_over(given)
+    assert free == [True]
+
+
+def test_p23_unsubscribe(stage: MakeStage) -> None:
+    given = stage()
+    seen: list[Event] = []
+    unsubscribe = given.monitor._subscribers.subscribe(seen.append)
+    unsubscribe()
+    unsubscribe()
+    given.monitor.announce(PairingCompleted(1))
+    assert seen == []
+    assert len(given.events) == 1
+
+
+def test_p23_observers_can_come_and_go(stage: MakeStage) -> None:
+    given = stage()
+    recorder = Recorder()
+    take_off = given.monitor.observe(recorder)
+    assert given.monitor.send_observers == (recorder,)
+    take_off()
+    take_off()
+    assert given.monitor.observers == given.monitor.send_observers == ()
+
+
+def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
+    given = running(stage)
+    fail_over(given, hold=True)
+    time.sleep(0.2)
+    assert given.pinged == []
+    assert given.monitor._thread is None
+
+
+def test_a_timer_that_breaks_is_not_the_end_of_all_timers(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = running(stage)
+    broken = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda args: broken.set())
+    real = given.monitor.attend
+
+    def attend() -> None:
+        if threading.current_thread().name == "pairbus-timers" and not broken.is_set():
+            raise RuntimeError("broken")
+        real()
+
+    monkeypatch.setattr(given.monitor, "attend", attend)
+    fail_over(given)
+    assert broken.wait(5)
+    assert wait_until(lambda: given.monitor._thread is None)
+    given.monitor.attend()
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+
+
+def test_in_a_forked_child_nobody_waits_for_the_answer_to_the_parents_ping(stage: MakeStage) -> None:
+    given = running(stage)
+    release = threading.Event()
+    given.pinger.answers.append(lambda: release.wait(5))
+    fail_over(given)
+    assert wait_until(lambda: given.pinged == ["orders"])
+    given.monitor._open_pinger = lambda entity: FakeGuardedSender()
+    given.monitor.forked()
+    given.monitor.attend()
+    assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    release.set()
