@@ -19,9 +19,9 @@ import click
 import pytest
 
 from pairbus import __version__
-from pairbus.broker.commands import Commands
-from pairbus.broker.control import ControlServer
-from pairbus.broker.faults import Fault, Faults
+from pairbus.broker.control.control_commands import Commands
+from pairbus.broker.control.control_socket import ControlServer
+from pairbus.broker.control.faults import Fault, Faults
 from pairbus.cli import cli, main
 from tests.typed_commands import calls, check
 
@@ -255,7 +255,7 @@ def test_nothing_raw_of_the_system_reaches_the_user(run: Any, monkeypatch: pytes
     def fail(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/data/keys.json")
 
-    monkeypatch.setattr("pairbus.broker.control.request", fail)
+    monkeypatch.setattr("pairbus.broker.control.control_socket.request", fail)
     result = run("fault", "--data", ".", "contoso")
     assert (result.code, result.out) == (1, "")
     assert result.err == "pairbus: /data/keys.json: Permission denied; let this user have it, or name another\n"

@@ -19,7 +19,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import serve_sync
-from pairbus.broker.faults import KINDS
+from pairbus.broker.control.faults import KINDS
 from tests.cli_page import PAGE, page
 from tests.document_blocks import Block, commands, find, shown, shows, typed_at_the_end
 from tests.typed_commands import calls, check

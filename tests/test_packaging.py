@@ -145,7 +145,7 @@ WEIGHT = {
     "import pairbus.testing.fixtures": {"azure", "cryptography", "uvloop", *EXTRA_MODULES},
     "import pairbus.cli; pairbus.cli.cli.get_help(pairbus.cli.click.Context(pairbus.cli.cli))": {
         "azure", "cryptography", "uvloop", "h11", "requests", "pairbus.wire.client", "pairbus.broker.server",
-        "pairbus.broker.commands", "pairbus.pairing", "pairbus.sync", "pairbus.spark", *EXTRA_MODULES},
+        "pairbus.broker.control.control_commands", "pairbus.pairing", "pairbus.sync", "pairbus.spark", *EXTRA_MODULES},
     "from pairbus.wire.sync import WireClient": {"azure", "cryptography", "uvloop", "requests", *EXTRA_MODULES},
 }  # fmt: skip
 

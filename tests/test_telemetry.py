@@ -24,7 +24,7 @@ from pairbus.broker import Broker, serve_sync
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.observers import Observer
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 from pairbus.telemetry import TelemetryMissing, TelemetryObserver, instrument
 
 HEALTHY, SUSPECT, FAILED_OVER = EntityState.HEALTHY, EntityState.SUSPECT, EntityState.FAILED_OVER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -14,103 +15,66 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "pairbus"
 LINES_MAX = 800
 
-# Decisions take `now` and bytes and give answers. A new module goes into one of the two tables, or the test fails.
-DECISIONS = {
-    "billing", "errors",
-    "amqp/codec", "amqp/composite", "amqp/connection", "amqp/decoding", "amqp/encoding", "amqp/errors", "amqp/events",
-    "amqp/limits", "amqp/link", "amqp/message", "amqp/performative_types", "amqp/performatives", "amqp/sasl",
-    "amqp/session", "amqp/types",
-    "broker/address", "broker/arguments", "broker/atom", "broker/authorization", "broker/bounds", "broker/clock",
-    "broker/commands",
-    "broker/config", "broker/config_table", "broker/content", "broker/copies", "broker/description",
-    "broker/duplicates", "broker/entity", "broker/fates", "broker/faults", "broker/line", "broker/message",
-    "broker/metering", "broker/metrics", "broker/outcomes", "broker/plan", "broker/publication", "broker/queue",
-    "broker/readable", "broker/records", "broker/refusal", "broker/replay", "broker/reprints", "broker/requests",
-    "broker/rule_codec", "broker/rule_description", "broker/rule_xml", "broker/rules", "broker/sas", "broker/sessions",
-    "broker/strangers", "broker/survivors",
-    "broker/timetable", "broker/topic", "broker/xml_text",
-    "commands/message_text", "commands/progress_bar",
-    "cost/columns", "cost/estimate", "cost/prices",
-    "drill/chart", "drill/findings", "drill/page", "drill/plan", "drill/reckoning", "drill/staging", "drill/story",
-    "drill/style", "drill/traffic",
-    "journal/errors", "journal/options", "journal/record", "journal/relocation",
-    "pairing/aliases", "pairing/backlog", "pairing/budget", "pairing/coordinator", "pairing/dispatch",
-    "pairing/diversion", "pairing/errors", "pairing/events", "pairing/failover", "pairing/halt", "pairing/options",
-    "pairing/ping", "pairing/provision", "pairing/rotation", "pairing/sending", "pairing/sizes", "pairing/states",
-    "pairing/terms", "pairing/verdicts",
-    "spark/allowance", "spark/arrow_rows", "spark/entities", "spark/lock_pace", "spark/options", "spark/row_ids",
-    "spark/schema",
-    "spark/pipelines/rounds", "spark/pipelines/selection",
-    "spark/reports/audit_rules", "spark/reports/copies", "spark/reports/cost_text", "spark/reports/coverage",
-    "spark/reports/effort", "spark/reports/outages", "spark/reports/places", "spark/reports/report_text",
-    "spark/reports/strips",
-    "syphon/arrival", "syphon/books", "syphon/destinations", "syphon/draining", "syphon/meter", "syphon/parcels",
-    "syphon/partnership", "syphon/progress", "syphon/rate", "syphon/roster", "syphon/underway",
-    "wire/backoff", "wire/batches", "wire/confirms", "wire/connection_string", "wire/credentials", "wire/errors",
-    "wire/received", "wire/requests",
-}  # fmt: skip
-SHELLS = {
-    "cli", "ledger", "telemetry",
-    "aio/client", "aio/concurrency", "aio/engine_loop", "aio/guarded_sender", "aio/health_monitor", "aio/provisioning",
-    "aio/receiver", "aio/sender", "aio/syphon",
-    "broker/admin_api", "broker/amqp_connection", "broker/catalogue", "broker/cbs", "broker/certificates",
-    "broker/construction", "broker/control", "broker/deliveries", "broker/dispatcher", "broker/durable_files",
-    "broker/hosts", "broker/http_server", "broker/intake", "broker/keys", "broker/links", "broker/listener",
-    "broker/management", "broker/namespace", "broker/observation", "broker/placement", "broker/publishing",
-    "broker/registry", "broker/server", "broker/session_access", "broker/session_door", "broker/settlement",
-    "broker/stocktaking", "broker/store", "broker/tokens", "broker/topics", "broker/upkeep", "broker/websocket",
-    "commands/broker", "commands/completion", "commands/cost", "commands/drill", "commands/entities", "commands/move",
-    "commands/namespace_argument", "commands/reports", "commands/spark_options", "commands/status_line",
-    "commands/syphon",
-    "cost/price_file",
-    "drill/conducting", "drill/processes", "drill/rehearsal", "drill/syphoning", "drill/worker",
-    "journal/compaction", "journal/files", "journal/journal", "journal/log", "journal/memory_files", "journal/segment",
-    "journal/writer",
-    "pairing/clients", "pairing/health_monitor", "pairing/observers", "pairing/sdk",
-    "spark/batch_reader", "spark/carrier", "spark/connections", "spark/engine", "spark/hosting", "spark/java",
-    "spark/listing", "spark/locations", "spark/lock_reader", "spark/noticeboard", "spark/refused_rows",
-    "spark/session", "spark/sink", "spark/source", "spark/starting", "spark/stream_reader", "spark/syphon",
-    "spark/watcher", "spark/writer",
-    "spark/pipelines/archive", "spark/pipelines/choosing", "spark/pipelines/lock_batches", "spark/pipelines/move",
-    "spark/pipelines/pipeline", "spark/pipelines/restoring", "spark/pipelines/transfer",
-    "spark/reports/audit", "spark/reports/availability", "spark/reports/cost_report", "spark/reports/ledgers",
-    "spark/reports/reconciliation", "spark/reports/series",
-    "sync/client", "sync/concurrency", "sync/engine_loop", "sync/fork", "sync/guarded_sender", "sync/health_monitor",
-    "sync/interrupts", "sync/provisioning", "sync/receiver", "sync/sender", "sync/syphon", "sync/watchdog",
-    "syphon/daemon_thread", "syphon/endpoint", "syphon/engine", "syphon/hosting", "syphon/inspection", "syphon/lanes",
-    "syphon/listing", "syphon/sources",
-    "testing/clock", "testing/faults", "testing/fixtures",
-    "wire/client", "wire/exchange", "wire/links", "wire/receiver", "wire/sender", "wire/sync", "wire/tokens",
-    "wire/transport",
-}  # fmt: skip
+# Decisions take `now` and bytes and give answers. A folder in this list is pure, every module of it. In other folders a
+# module whose docstring says "Pure." is held to the same.
+PURE_FOLDERS = {"amqp", "broker/format", "broker/model", "pairing/backlog", "pairing/routing", "syphon/core"}
 IO_MODULES = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
     "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
 }  # fmt: skip
 # Every exception has its reason.
 IO_ALLOWED = {"journal/errors": {"os"}}  # os.strerror: the words for an errno
+FILES_MAX = 16  # of a folder, its __init__ not counted
 
-# Room → what it may import of pairbus besides itself. "" is the package itself, for its version.
+# Folder, or file at the top of one → what it may import of pairbus besides itself. A folder stands for what lies in it.
+# "" is the package itself, for its version.
 ROOMS: dict[str, set[str]] = {
     "": {"errors", "pairing", "sync"},  # what the package hands out, imported when it is asked for
     "billing": set(),
     "errors": set(),
+    "moved": set(),
+    "sas": {"errors"},
+    "connection_string": {"errors"},
+    "credentials": {"amqp", "connection_string", "sas"},
     "amqp": set(),
     "journal": set(),
     "ledger": {"", "billing", "errors"},
-    "broker": {"", "amqp", "billing", "errors", "journal", "ledger"},
-    "wire": {"", "amqp", "billing", "errors", "broker/sas"},
-    "pairing": {"", "amqp", "billing", "errors", "ledger", "wire/credentials"},
-    "syphon": {"", "amqp", "billing", "errors", "ledger", "pairing", "wire"},
+    "broker/refusal": set(),
+    "broker/clock": set(),
+    "broker/format": {"amqp"},
+    "broker/model": {"amqp", "errors", "sas", "broker/format", "broker/refusal"},
+    "broker/storage": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal"},
+    "broker/operations": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal", "broker/storage"},
+    "broker/telemetry": {"amqp", "billing", "ledger", "broker/format", "broker/model", "broker/operations",
+        "broker/refusal"},
+    "broker/access": {"amqp", "errors", "sas", "broker/http", "broker/model", "broker/refusal", "broker/storage"},
+    "broker/amqp": {"amqp", "billing", "journal", "sas", "broker/access", "broker/model", "broker/operations",
+        "broker/refusal", "broker/server", "broker/telemetry"},
+    "broker/http": {"amqp", "errors", "sas", "broker/access", "broker/model", "broker/refusal"},
+    "broker/net": {"errors", "journal", "broker/http", "broker/storage"},
+    "broker/config": {"amqp", "errors", "broker/access", "broker/http", "broker/model"},
+    "broker/control": {"errors", "broker/model", "broker/refusal"},
+    "broker": {"", "amqp", "errors", "journal", "ledger", "sas"},
+    "wire": {"", "amqp", "billing", "connection_string", "credentials", "errors"},
+    "pairing": {"", "amqp", "billing", "credentials", "errors", "ledger", "moved"},
+    "syphon/core": {"amqp", "pairing/backlog", "wire/errors"},
+    "syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "wire"},
     "sync": {"", "errors", "ledger", "pairing", "syphon", "wire"},
     "aio": {"", "errors", "ledger", "pairing", "syphon"},
     "cost": {"billing", "errors"},
-    "spark": {"", "amqp", "billing", "cost", "errors", "ledger", "pairing", "syphon", "wire"},
+    "spark/runtime": {"", "errors", "syphon", "wire", "spark/connector"},
+    "spark/connector": {"", "amqp", "billing", "errors", "pairing", "syphon", "wire", "spark/runtime"},
+    "spark/syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "syphon", "wire",
+        "spark/connector", "spark/runtime"},
+    "spark/pipelines": {"", "amqp", "billing", "errors", "ledger", "syphon", "wire", "spark/connector",
+        "spark/runtime", "spark/syphon"},
+    "spark/reports": {"", "billing", "cost", "errors", "ledger", "moved", "pairing", "spark/runtime"},
+    "spark": {"", "moved"},
     "telemetry": {"", "errors", "pairing"},
     "testing": {"", "broker", "errors", "wire"},
     "drill": {"", "aio", "broker", "cost", "errors", "ledger", "pairing", "spark", "syphon"},
-    "commands": {"", "amqp", "broker", "cost", "drill", "errors", "ledger", "pairing", "spark", "sync", "syphon",
-        "wire"},
+    "commands": {"", "amqp", "broker", "connection_string", "cost", "drill", "errors", "ledger", "pairing", "spark",
+        "sync", "syphon", "wire"},
     "cli": {"", "commands", "errors"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -121,6 +85,7 @@ ACROSS = re.compile(
 )
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     return {path.relative_to(SRC).with_suffix("").as_posix(): path for path in sorted(SRC.rglob("*.py"))}
 
@@ -161,23 +126,29 @@ def repository() -> list[Path]:
     return tracked()
 
 
-def test_every_module_is_a_decision_or_a_shell() -> None:
-    present = {name for name in modules() if not is_package_file(name)}
-    assert not DECISIONS & SHELLS
-    assert present - DECISIONS - SHELLS == set(), "put it into DECISIONS or SHELLS"
-    assert (DECISIONS | SHELLS) - present == set(), "gone: take it out of the tables"
+def is_pure(name: str) -> bool:
+    if name.rpartition("/")[0] in PURE_FOLDERS:
+        return True
+    return bool(re.search(r"\bPure\.", ast.get_docstring(ast.parse(modules()[name].read_text())) or ""))
 
 
-@pytest.mark.parametrize("name", sorted(DECISIONS))
+PURE = sorted(name for name in modules() if not is_package_file(name) and is_pure(name))
+
+
+@pytest.mark.parametrize("name", PURE)
 def test_decisions_do_no_io_and_ask_for_no_time(name: str) -> None:
     path = SRC / f"{name}.py"
     found = imports(name, path)
     forbidden = IO_MODULES - IO_ALLOWED.get(name, set())
     assert [each for each in found if each.split(".")[0] in forbidden] == []
+    present = modules()
     own = {
-        "/".join(each.split(".")[1 : 1 + depth]) for each in found if each.startswith("pairbus.") for depth in (1, 2, 3)
+        "/".join(parts[:depth])
+        for parts in (each.split(".")[1:] for each in found if each.startswith("pairbus."))
+        for depth in range(1, len(parts) + 1)
     }
-    assert own & SHELLS == set(), "a decision that needs a shell is none"
+    shells = {each for each in own if each in present and each not in PURE}
+    assert shells == set(), "a decision that needs a shell is none"
     calls = {
         f"{node.func.value.id}.{node.func.attr}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -187,26 +158,40 @@ def test_decisions_do_no_io_and_ask_for_no_time(name: str) -> None:
     assert calls & clocks_and_dice == set()
 
 
-def room_of(parts: list[str]) -> str:
-    return parts[0] if parts and parts[0] in ROOMS else ""
+def room_of(path: str) -> str:
+    """Return the room that a module's path lies in: the longest key of ROOMS that it begins with."""
+    parts = path.split("/")
+    return next((room for n in range(len(parts), 0, -1) if (room := "/".join(parts[:n])) in ROOMS), "")
+
+
+def may_import(room: str, path: str) -> bool:
+    allowed = ROOMS[room] | {room}
+    return room_of(path) == "" or any(path == each or path.startswith(f"{each}/") for each in allowed if each)
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_rooms_import_only_what_they_may(name: str) -> None:
-    room = room_of(name.removesuffix("__init__").strip("/").split("/"))
-    for each in imports(name, modules()[name]):
-        if each != "pairbus" and not each.startswith("pairbus."):
-            continue
-        parts = each.split(".")[1:]
-        other = room_of(parts)
-        allowed = other == room or other in ROOMS[room] or "/".join(parts[:2]) in ROOMS[room]
-        assert allowed, f"{room or 'the package'} must not import {each}"
+    room = room_of(name.removesuffix("__init__").strip("/"))
+    wrong = [
+        each
+        for each in imports(name, modules()[name])
+        if each.startswith("pairbus.") and not may_import(room, "/".join(each.split(".")[1:]))
+    ]
+    assert wrong == [], f"{room or 'the package'} must not import these"
+
+
+def test_a_folder_holds_one_idea() -> None:
+    folders = [path for path in [SRC, *SRC.rglob("*")] if path.is_dir() and path.name != "__pycache__"]
+    crowded = {
+        str(each.relative_to(SRC)): count for each in folders if (count := len(list(each.glob("*.py"))) - 1) > FILES_MAX
+    }
+    assert crowded == {}
 
 
 def test_the_architecture_names_every_room() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for room in ROOMS.keys() - {"", "__main__"}:
-        assert f"`{room}" in text, room
+        assert f"{room.rpartition('/')[2]}" in text, room
 
 
 @pytest.mark.parametrize("name", sorted(modules()))

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from pairbus.pairing.observers import Observer as Observer
     from pairbus.pairing.options import PairedNamespaceOptions as PairedNamespaceOptions
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions
-    from pairbus.pairing.states import EntityState as EntityState
-    from pairbus.pairing.verdicts import AS_DESCRIBED as AS_DESCRIBED
-    from pairbus.pairing.verdicts import DEFAULT as DEFAULT
-    from pairbus.pairing.verdicts import Verdict as Verdict
+    from pairbus.pairing.routing.states import EntityState as EntityState
+    from pairbus.pairing.routing.verdicts import AS_DESCRIBED as AS_DESCRIBED
+    from pairbus.pairing.routing.verdicts import DEFAULT as DEFAULT
+    from pairbus.pairing.routing.verdicts import Verdict as Verdict
     from pairbus.sync.client import ServiceBusClient as ServiceBusClient
     from pairbus.sync.sender import PairedSender as PairedSender
 
@@ -64,8 +64,8 @@ _HOMES = {
     ),
     "pairbus.pairing.observers": ("LedgerObserver", "LoggingObserver", "Observer"),
     "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),
-    "pairbus.pairing.states": ("EntityState",),
-    "pairbus.pairing.verdicts": ("AS_DESCRIBED", "DEFAULT", "Verdict"),
+    "pairbus.pairing.routing.states": ("EntityState",),
+    "pairbus.pairing.routing.verdicts": ("AS_DESCRIBED", "DEFAULT", "Verdict"),
     "pairbus.sync.client": ("ServiceBusClient",),
     "pairbus.sync.sender": ("PairedSender",),
 }  # fmt: skip

@@ -1,6 +1,8 @@
 """What counts as an operation, in which units, for whose sake (P51): the words that brokers, clients and reports share.
 
 Decides what is billed, never what it costs. docs/reference/metering.md has the table with its reasons.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _end_on_sigterm() -> Any:
 
 def _end_spark() -> None:
     """Its processes outlive the command for a moment otherwise, and print after the prompt is back."""
-    started = sys.modules.get("pairbus.spark.session")
+    started = sys.modules.get("pairbus.spark.runtime.session")
     if started is not None:
         started.end()
 

@@ -1,13 +1,13 @@
-"""The errors that pairbus raises to its users.
+"""The errors that pairbus raises to its users. Pure.
 
     PairbusError
     ├── BrokerError             a broker that cannot start or serve as asked
-    ├── CertificateError        certificates that cannot be made or read          (broker/certificates.py)
+    ├── CertificateError        certificates that cannot be made or read          (broker/net/certificates.py)
     ├── InvalidFault            a fault that cannot be brought about as asked for
-    ├── InvalidDescription      an entity that cannot be as asked for             (broker/bounds.py)
-    ├── ConfigError             a configuration that cannot be used               (broker/config_table.py)
-    ├── BadDocument             a management request that is none                 (broker/xml_text.py)
-    ├── SasError                a token that is not good                          (broker/sas.py)
+    ├── InvalidDescription      an entity that cannot be as asked for             (broker/model/bounds.py)
+    ├── ConfigError             a configuration that cannot be used               (broker/config/config_table.py)
+    ├── BadDocument             a management request that is none                 (broker/http/xml.py)
+    ├── SasError                a token that is not good                          (sas.py)
     ├── ControlError            the control socket of a data folder cannot be used
     ├── LedgerError             a ledger folder cannot be written
     ├── CommandError            a command that cannot be carried out              (cli.py)
@@ -15,12 +15,12 @@
     ├── TelemetryMissing        OpenTelemetry is asked for and not installed      (telemetry.py)
     ├── SyphonFailed            the syphon cannot go on                           (syphon/engine.py)
     ├── ListingFailed           a namespace's queues cannot be listed             (syphon/listing.py)
-    ├── InvalidOption           an option or column that Spark's source refuses   (spark/options.py)
-    ├── NotSent                 rows that no broker confirmed                     (spark/writer.py)
-    ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/choosing.py)
-    ├── BadLocation             a path or URL that reports cannot go to           (spark/locations.py)
+    ├── InvalidOption           an option or column that Spark's source refuses   (spark/connector/options.py)
+    ├── NotSent                 rows that no broker confirmed                     (spark/connector/writer.py)
+    ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/preflight.py)
+    ├── BadLocation             a path or URL that reports cannot go to           (spark/runtime/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
-    ├── JavaNotFound            Spark has no Java to run on                       (spark/java.py)
+    ├── JavaNotFound            Spark has no Java to run on                       (spark/runtime/java.py)
     ├── PriceError              a price book that cannot be used                  (cost/prices.py)
     ├── InvalidScenario         a cost that cannot be estimated as asked for      (cost/estimate.py)
     ├── InvalidDrill            a drill that cannot be held as asked for          (drill/plan.py)

@@ -25,7 +25,7 @@ from pairbus import __version__
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.observers import OK, Observer, RouteWord
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -86,7 +86,7 @@ class TelemetryObserver(Observer):
                 "telemetry needs the package opentelemetry-api: install the extra, pip install 'pairbus[otel]'"
             ) from error
         self._trace = trace
-        self._observation: type[Observation] = metrics.Observation
+        self._recorder: type[Observation] = metrics.Observation
         self._namespace = namespace
         self._states: dict[str, EntityState] = dict(states or {})
         self._tracer = trace.get_tracer(SCOPE, __version__, tracer_provider=tracer_provider)
@@ -179,7 +179,7 @@ class TelemetryObserver(Observer):
     def _observe_states(self, options: CallbackOptions) -> Iterable[Observation]:
         for entity, state in list(self._states.items()):
             for each in EntityState:
-                yield self._observation(
+                yield self._recorder(
                     1 if each is state else 0,
                     {
                         "pairbus.namespace": self._namespace,

@@ -12,12 +12,12 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.sender import PairedSender, SenderContext
-from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.events import Event
 from pairbus.pairing.health_monitor import Subscribers
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import Settings
-from pairbus.pairing.sending import Limits
+from pairbus.pairing.pending_send import Limits
+from pairbus.pairing.routing.coordinator import Coordinator
 
 from .background import called, wait_until
 

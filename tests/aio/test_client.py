@@ -34,7 +34,7 @@ from pairbus.pairing.events import (
 )
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
 from ..pairing.managers import AsyncFakeManager, http, path

@@ -28,8 +28,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.aio import guarded_sender as inner_module
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.broker.server import Broker, NamespaceServer
-from pairbus.pairing import budget
 from pairbus.pairing.errors import ForkedClientError, NotTriedError
+from pairbus.pairing.routing import budget
 from pairbus.testing import fault
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, sdk_client, takes, unused_port

@@ -19,8 +19,8 @@ from pairbus.pairing.events import (
     PingSucceeded,
     StateChanged,
 )
-from pairbus.pairing.ping import CONTENT_TYPE
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.ping import CONTENT_TYPE
+from pairbus.pairing.routing.states import EntityState
 
 from .background import wait_until
 from .stage import Recorder, Stage

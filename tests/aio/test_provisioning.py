@@ -10,9 +10,9 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationT
 
 from pairbus.aio import provisioning
 from pairbus.aio.provisioning import look, manage
-from pairbus.pairing.backlog import QUEUE_PROPERTIES
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES
+from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.errors import PairingFailed
-from pairbus.pairing.provision import Provision, is_unavailable
 
 from ..pairing.managers import AsyncFakeManager, Queue, http, path
 from .background import sleep

@@ -28,7 +28,7 @@ from pairbus.pairing.errors import (
     ScheduleDuringFailoverError,
 )
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 
 from .background import Background, Interruption, wait_until
 from .stage import FakeGuardedSender, Recorder, Stage

@@ -14,7 +14,8 @@ from pairbus.aio.syphon import SyphonHost
 from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStopped
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.syphon import hosting, partnership
+from pairbus.syphon import hosting
+from pairbus.syphon.core import pair_lifecycle
 
 from ..syphon.conftest import pair as pair
 from ..syphon.conftest import syphon_brokers as syphon_brokers
@@ -75,7 +76,9 @@ async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
     with pair.fault("no-send", entity=orders):
         await pair.divert(0, [diverted(orders, "m1"), diverted(orders, "m2")])
         await application.host.start()
-        await until(lambda: application.host._syphon._engine and application.host._syphon._engine.underway.left == 2)
+        await until(
+            lambda: application.host._syphon._engine and application.host._syphon._engine.transfer_state.left == 2
+        )
         await application.close()
     receiver = await pair.west_client.receiver(queue)
     assert len(await receiver.receive(5, 2.0)) == 2
@@ -83,7 +86,7 @@ async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
 
 
 async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     application = Application(pair)
     await application.host.start()
@@ -97,7 +100,7 @@ async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, mo
 
 
 async def test_p43_both_are_closed_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     application = Application(pair)
     await application.host.start()

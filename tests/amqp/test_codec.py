@@ -396,7 +396,7 @@ def test_pyamqp_reads_what_we_write(value: Any) -> None:
         Array(),
     ],
 )
-def test_pyamqp_reads_the_arrays_of_the_dialect(array: Array) -> None:
+def test_pyamqp_reads_the_arrays_of_service_bus(array: Array) -> None:
     wire = memoryview(encode(array))
     rest, got = pyamqp_decode._DECODE_BY_CONSTRUCTOR[wire[0]](wire[1:])
     assert got == as_pyamqp_reads(list(array))

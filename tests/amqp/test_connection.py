@@ -145,7 +145,7 @@ def test_close_before_open_still_says_open_first() -> None:
     assert b"Begin before open" in written
 
 
-def test_a_refused_link_gets_both_frames_dialect_0_6() -> None:
+def test_a_refused_link_gets_both_frames() -> None:
     pair = ConnectionPair(auto_accept=False)
     link = pair.client.begin().attach("s", False, Source(address="a"), Target(address="nowhere"))
     pair.pump()
@@ -164,7 +164,7 @@ def test_a_refused_link_gets_both_frames_dialect_0_6() -> None:
     assert pair.server.link_count == pair.client.link_count == 0
 
 
-def test_links_echo_source_target_and_settle_modes_dialect_0_7() -> None:
+def test_links_echo_source_target_and_settle_modes() -> None:
     pair = ConnectionPair()
     link = pair.client.begin().attach(
         "r", True, Source(address="amqps://here:1/q"), Target(address="me"), snd_settle_mode=1, rcv_settle_mode=1
@@ -174,7 +174,7 @@ def test_links_echo_source_target_and_settle_modes_dialect_0_7() -> None:
     assert answer.attach.source.address == "amqps://here:1/q"
     assert answer.attach.target.address == "me"
     assert (answer.attach.snd_settle_mode, answer.attach.rcv_settle_mode) == (1, 1)
-    assert answer.attach.initial_delivery_count == 0  # dialect 0.8
+    assert answer.attach.initial_delivery_count == 0  # docs/reference/protocol.md#flow-and-attach-carry-their-counts
     assert link.is_open
 
 
@@ -334,7 +334,7 @@ IGNORED = {
 
 
 @pytest.mark.parametrize(("channel", "body"), IGNORED.values(), ids=IGNORED.keys())
-def test_frames_for_what_is_gone_are_ignored_dialect_1_2(channel: int, body: bytes) -> None:
+def test_frames_for_what_is_gone_are_ignored(channel: int, body: bytes) -> None:
     server = opened_server()
     server.receive(frame(0, BEGIN), 0.0)
     assert server.receive(frame(channel, body), 0.0) == []

@@ -235,7 +235,7 @@ def test_handles_are_used_again() -> None:
     assert pair.server.is_open
 
 
-def test_delivery_ids_are_consecutive_per_session_dialect_0_9() -> None:
+def test_delivery_ids_are_consecutive_per_session() -> None:
     pair = ConnectionPair()
     session = pair.client.begin()
     links = [session.attach(name, False, None, None) for name in "ab"]

@@ -219,14 +219,14 @@ def test_unknown_termini_and_states_are_kept_as_they_came() -> None:
 
 
 def test_an_empty_list_as_terminus_is_one_with_defaults() -> None:
-    """rhea sends it so (dialect 2)."""
+    """rhea sends it so (docs/reference/protocol.md#tokens-over-cbs)."""
     wire = listed(Attach, ["n", UInt(0), False, None, None, Described(ULong(0x28), []), Described(ULong(0x29), [])])
     attach, _ = decode_performative(wire)
     assert (attach.source, attach.target) == (Source(), Target())
 
 
 def test_an_error_is_always_written_with_three_fields() -> None:
-    """Dialect 0.1."""
+    """docs/reference/protocol.md#an-error-has-all-three-fields."""
     assert Error("a").encode() == b"\x00\x53\x1d\xc0\x06\x03\xa3\x01a\x40\x40"
     assert (
         Rejected(Error("a", "b")).encode() == b"\x00\x53\x25\xc0\x0e\x01\x00\x53\x1d\xc0\x08\x03\xa3\x01a\xa1\x01b\x40"

@@ -54,7 +54,7 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.sas import make_token
+from pairbus.sas import make_token
 from pairbus.wire import ConnectionString
 
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"

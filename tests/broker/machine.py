@@ -35,7 +35,7 @@ class Machine(RuleBasedStateMachine):
     def compact(self) -> None:
         """Begin, or go on a little."""
         if self.compaction is None:
-            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.survivors))
+            self.compaction = self.rig.loop.create_task(self.rig.journal.compact(self.rig.namespace.live_records))
         self.rig.loop.run_until_complete(asyncio.sleep(0))
         if self.compaction.done():
             with contextlib.suppress(JournalError):

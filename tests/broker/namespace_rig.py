@@ -10,19 +10,19 @@ from typing import Any
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_body, read_properties, split
 from pairbus.amqp.types import Timestamp
-from pairbus.broker import records
-from pairbus.broker.content import SCHEDULED_TIME
-from pairbus.broker.description import (
+from pairbus.broker.format import records
+from pairbus.broker.format.content import SCHEDULED_TIME
+from pairbus.broker.model.description import (
     Filter,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Message, MessageQueue, Outcome, SessionLock
+from pairbus.broker.model.queue import Message, MessageQueue, Outcome, SessionLock
+from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.topic import Subscription, Topic
 from pairbus.journal import Journal, MemoryFiles, Options, Record
 from pairbus.journal.segment import segment_name
 
@@ -118,12 +118,12 @@ class Rig:
         return True
 
     def _counts(self, record: Record) -> bool:
-        survivors = self.namespace.survivors
-        kept = survivors.live(record)
+        live_records = self.namespace.live_records
+        kept = live_records.live(record)
         if kept is None or kept[0] != records.SEEN:
             return kept is not None
         # Ids that were seen are known by themselves, not by place: after a kill the original stands beside its copy.
-        sighting = survivors._batches.pop(record.lsn).sighting
+        sighting = live_records._batches.pop(record.lsn).sighting
         return sighting is not None and sighting.segment == record.segment
 
     @property
@@ -146,7 +146,7 @@ class Rig:
             self.answer()
 
     def compact(self) -> int | None:
-        task = self.loop.create_task(self.journal.compact(self.namespace.survivors))
+        task = self.loop.create_task(self.journal.compact(self.namespace.live_records))
         while not task.done():
             self.loop.run_until_complete(asyncio.sleep(0))
             self.run()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.wire import WireClient
 
 from .attack_words import QUEUE, Target

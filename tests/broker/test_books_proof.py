@@ -18,8 +18,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.broker import Broker, serve
-from pairbus.broker.content import PING_CONTENT_TYPE
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
+from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.wire import Refused, WireClient, WireError
 
 from .books import added_up, counted, events, exposed
@@ -46,7 +46,7 @@ class Bench:
         self.served = broker.namespaces["contoso"]
 
     def flushed(self) -> list[Event]:
-        ledger = self.served.observation.ledger
+        ledger = self.served.recorder.ledger
         assert ledger is not None
         ledger.flush()
         return events(self.data, "contoso")

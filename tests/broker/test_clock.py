@@ -10,8 +10,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import serve_sync
 from pairbus.broker.clock import STEP_S_MIN, BrokerClock
-from pairbus.broker.faults import Fault, Faults
-from pairbus.broker.outcomes import Complete
+from pairbus.broker.control.faults import Fault, Faults
+from pairbus.broker.model.outcomes import Complete
 from pairbus.testing import ManualClock
 
 from .namespace_rig import Rig, make, make_special

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker import records
+from pairbus.broker.format import records
 from pairbus.journal import Record
 
 from .broker_process import BrokerProcess, wait_until

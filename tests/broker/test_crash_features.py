@@ -15,7 +15,8 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.broker import NamespaceServer, records
+from pairbus.broker import NamespaceServer
+from pairbus.broker.format import records
 from pairbus.journal import Record
 from pairbus.wire import WireClient
 

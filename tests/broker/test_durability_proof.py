@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from pairbus.broker.queue import (
+from pairbus.broker.model.queue import (
     DEFERRED,
     READY,
     SCHEDULED,
@@ -313,7 +313,7 @@ class Durability(Machine):
             self.rig.now += 0.3
             if any(until <= self.rig.now for _, _, until in self.locks.values()):
                 self.rig.now -= 0.3  # no lock runs out here
-            self.rig.namespace.upkeep.write_again()
+            self.rig.namespace.maintenance.write_again()
             self.rig.run()
             if self.compaction is not None:
                 self.compact()
@@ -354,7 +354,7 @@ class Durability(Machine):
     def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
         files = left(self.rig.files)
         # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
-        lingering = set(self.found(self.rig)) if self.rig.namespace.upkeep._unwritten else set()
+        lingering = set(self.found(self.rig)) if self.rig.namespace.maintenance._unwritten else set()
         # Answered lazily, and not yet written again after the disk had failed: a kill undoes it as a power cut does.
         power = power or self.has_failed
         self.has_failed = False

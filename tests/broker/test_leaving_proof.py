@@ -28,14 +28,14 @@ from pairbus.amqp.performatives import Target as TargetNode
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker, serve
-from pairbus.broker.amqp_connection import AmqpConnection
-from pairbus.broker.description import QueueDescription
-from pairbus.broker.faults import Fault
-from pairbus.broker.links import Egress, Ingress, RequestNode, ResponseNode
-from pairbus.broker.queue import MessageQueue
+from pairbus.broker.amqp.connection import AmqpConnection
+from pairbus.broker.amqp.links import Egress, Ingress, RequestNode, ResponseNode
+from pairbus.broker.control.faults import Fault
+from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.sas import make_token
 from pairbus.broker.server import NamespaceServer
+from pairbus.sas import make_token
 from pairbus.testing import ManualClock
 from pairbus.wire import ConnectionString, WireClient
 

@@ -26,7 +26,7 @@ from azure.servicebus.management import (
 )
 
 from pairbus.broker import Broker, serve
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 
 from .sdk import Bridge, Sdk
 

@@ -14,10 +14,10 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import RuleDescription, SubscriptionDescription, TopicDescription
+from tests.broker.http.test_admin import NOW, certs, client, namespace, served
 
 from .fake_namespace import entity
-from .test_admin_api import NOW, certs, client, namespace, served
 
 __all__ = ["certs", "client", "namespace", "served"]
 

@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import SqlRuleFilter, TrueRuleFilter
 
 from pairbus.broker import Broker
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.testing import fault
 
 from .sdk import Sdk

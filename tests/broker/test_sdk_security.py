@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.broker.sas import make_token
+from pairbus.sas import make_token
 
 from .conftest import Clock
 from .sdk import Sdk

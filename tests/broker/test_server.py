@@ -21,13 +21,14 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message import encode_message, read_body, split
-from pairbus.broker import Broker, control, serve, serve_sync
-from pairbus.broker.description import QueueDescription
-from pairbus.broker.sas import make_token
+from pairbus.broker import Broker, serve, serve_sync
+from pairbus.broker.control import control_socket
+from pairbus.broker.model.description import QueueDescription
+from pairbus.connection_string import ConnectionString
 from pairbus.errors import PairbusError
 from pairbus.journal import JournalError
+from pairbus.sas import make_token
 from pairbus.wire import WireClient
-from pairbus.wire.connection_string import ConnectionString
 
 from .sdk import Sdk
 
@@ -200,7 +201,9 @@ async def test_the_emulator_s_key_is_in_force_and_never_on_disk(tmp_path: Path) 
             "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
         )
         answer = await asyncio.to_thread(
-            control.request, tmp_path, {"command": "rule", "namespace": namespace.name, "name": "x", "rights": ["Send"]}
+            control_socket.request,
+            tmp_path,
+            {"command": "rule", "namespace": namespace.name, "name": "x", "rights": ["Send"]},
         )
         assert answer["ok"]
         sdk = Sdk(True, namespace)

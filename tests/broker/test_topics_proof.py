@@ -12,11 +12,11 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.broker.copies import Copy
-from pairbus.broker.description import CorrelationFilter
-from pairbus.broker.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
+from pairbus.broker.model.description import CorrelationFilter
+from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
+from pairbus.broker.model.shared_bodies import Copy
+from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.topic import Topic
 from pairbus.journal import MemoryFiles, Options
 
 from .machine import Machine
@@ -237,7 +237,7 @@ class TopicDurability(Machine):
         for _ in range(60):
             if not any(until <= self.rig.now + 0.3 for _, _, _, until in self.locks.values()):
                 self.rig.now += 0.3
-            self.rig.namespace.upkeep.write_again()
+            self.rig.namespace.maintenance.write_again()
             self.rig.run()
             if self.compaction is not None:
                 self.compact()
@@ -300,7 +300,7 @@ class TopicDurability(Machine):
         files = left(self.rig.files)
         # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
         lingering: set[tuple[str, bytes]] = set()
-        if self.rig.namespace.upkeep._unwritten:
+        if self.rig.namespace.maintenance._unwritten:
             found, waiting = self.found(self.rig)
             lingering |= {(name, body) for name in NAMES for body in found[name]} | {("", body) for body in waiting}
         self.stop_compaction()

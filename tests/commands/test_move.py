@@ -43,7 +43,7 @@ def run(
     (tmp_path / "backup").write_text(pair.secondary.connection_string)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.move"], "started", lambda *_: SmallSpark())
-    monkeypatch.setattr("pairbus.spark.pipelines.rounds.PAUSE_S_FIRST", 0.05)
+    monkeypatch.setattr("pairbus.spark.pipelines.transfer_loop.PAUSE_S_FIRST", 0.05)
 
     def call(*arguments: str) -> Result:
         with pytest.raises(SystemExit) as ended:

@@ -16,12 +16,12 @@ import pytest
 
 from pairbus.amqp.message import read_header, split
 from pairbus.broker import Broker
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.cli import main
 from pairbus.commands import syphon
-from pairbus.pairing.backlog import path
-from pairbus.syphon import roster
-from pairbus.syphon.progress import Progress, Report
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.syphon.core import queue_discovery
+from pairbus.syphon.core.progress import Progress, Report
 from pairbus.wire.sync import LoopThread
 
 from ..syphon.conftest import Clock
@@ -357,17 +357,17 @@ class TestSyphon:
     def test_p36_goes_on_when_the_first_queue_is_there_and_takes_in_more(
         self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, sigterm: int
     ) -> None:
-        monkeypatch.setattr(roster, "FIRST_S", 0.2)
-        monkeypatch.setattr(roster, "LIST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "LIST_S", 0.2)
         orders = pair.destination("orders")
         is_waiting = threading.Event()
-        greeting = roster.Roster.greeting
+        greeting = queue_discovery.QueueDiscovery.greeting
 
-        def started(self: roster.Roster) -> str | None:
+        def started(self: queue_discovery.QueueDiscovery) -> str | None:
             is_waiting.set()
             return greeting(self)
 
-        monkeypatch.setattr(roster.Roster, "greeting", started)
+        monkeypatch.setattr(queue_discovery.QueueDiscovery, "greeting", started)
 
         def outage() -> None:
             try:

@@ -24,13 +24,13 @@ from pairbus.cost.estimate import (
     TERMS,
     InvalidScenario,
 )
-from pairbus.pairing import diversion
-from pairbus.pairing.aliases import send_away
-from pairbus.pairing.backlog import QUEUE_PROPERTIES
+from pairbus.pairing.backlog import diversion
+from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES
 from pairbus.pairing.events import SendPing
-from pairbus.pairing.failover import Failover
-from pairbus.pairing.ping import ping
-from pairbus.syphon.sources import POLL_S
+from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.ping import ping
+from pairbus.syphon.backlog_reader import POLL_S
 
 
 def operations(name: str, **scenario: Any) -> int:

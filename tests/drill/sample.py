@@ -8,8 +8,8 @@ from typing import Any
 from pairbus.drill.chart import Bar, Delay, Frame, Moment
 from pairbus.drill.findings import Figure, Findings, Table, Tile
 from pairbus.drill.plan import DrillPlan
-from pairbus.drill.reckoning import MEANINGS, Reports
-from pairbus.drill.story import Story
+from pairbus.drill.timeline import Timeline
+from pairbus.drill.verdict import MEANINGS, Reports
 
 ENTITIES = ("orders", "invoices", "shipments", "news")
 OUTAGE = (14.0, 34.2)
@@ -74,9 +74,9 @@ def findings(*, lost: int = 0) -> Findings:
 BEGAN = 1_000.0
 
 
-def story(plan: DrillPlan) -> Story:
+def timeline(plan: DrillPlan) -> Timeline:
     """An outage from second 14 to second 34, and everything as it should be."""
-    told = Story(plan, BEGAN)
+    told = Timeline(plan, BEGAN)
     told.outage_began(BEGAN + 14)
     for entity in plan.entities:
         told.heard({"t": BEGAN + 15.5, "fact": "route", "entity": entity.name, "route": "backlog"})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker.faults import KINDS
+from pairbus.broker.control.faults import KINDS
 from pairbus.drill.plan import ENTITIES, MESSAGES_MAX, NOT_SENDS, QUEUES, TROUBLES, DrillPlan, InvalidDrill, listed
 
 

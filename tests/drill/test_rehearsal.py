@@ -12,7 +12,7 @@ from pairbus.drill import rehearsal
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.processes import DrillFailed
 from pairbus.drill.rehearsal import Rehearsal
-from pairbus.drill.syphoning import Spark
+from pairbus.drill.syphon import Spark
 
 
 async def test_a_pause_is_not_longer_because_the_sender_ends_in_it(

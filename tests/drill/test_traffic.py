@@ -6,10 +6,10 @@ import math
 import pytest
 
 from pairbus.drill.plan import BODY_BYTES
-from pairbus.drill.traffic import Parcel, parcels, traffic_ends
+from pairbus.drill.traffic import TrafficMessage, parcels, traffic_ends
 
 
-def planned(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> list[Parcel]:
+def planned(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> list[TrafficMessage]:
     return list(
         itertools.takewhile(lambda each: each.at_s < seconds, parcels(entity, messages, seconds, list_size, seed))
     )

@@ -16,14 +16,14 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 from pairbus.commands.drill import run
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.rehearsal import Rehearsal
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
 
 
 def steal(rehearsal: Rehearsal) -> None:
-    while rehearsal.story.tally.confirmed < rehearsal.plan.messages:
+    while rehearsal.timeline.tally.confirmed < rehearsal.plan.messages:
         time.sleep(0.1)
     with ServiceBusClient.from_connection_string(rehearsal.secondary.ready.connection_string) as client:
-        for path in backlog.paths("contoso", rehearsal.plan.backlog_queues):
+        for path in backlog_queues.paths("contoso", rehearsal.plan.backlog_queues):
             receiver = client.get_queue_receiver(path, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
             with receiver:
                 taken = receiver.receive_messages(1, max_wait_time=5)

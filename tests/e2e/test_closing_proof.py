@@ -178,7 +178,7 @@ async def test_p44_closing_takes_at_most_five_seconds_while_the_syphon_is_in_a_b
 
 def _in_hand(pair: Any) -> int:
     engine = pair.client.target._pairing._host._syphon._engine
-    return 0 if engine is None else int(engine.underway.in_hand)
+    return 0 if engine is None else int(engine.transfer_state.in_hand)
 
 
 @in_both_apis()

@@ -47,7 +47,7 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.content import OWNED
+from pairbus.broker.format.content import OWNED
 
 from .scenarios import in_both_apis
 from .world import World

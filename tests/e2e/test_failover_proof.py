@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.errors import ScheduleDuringFailoverError
-from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
+from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
 from pairbus.wire import QuotaExceeded
 
 from .account import ids

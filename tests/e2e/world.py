@@ -38,7 +38,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 import pairbus
 import pairbus.aio
 from pairbus.broker import Broker, NamespaceServer
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.testing import fault

@@ -25,7 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import EntityState, PingFailed, ServiceBusClient, StateChanged
 from pairbus.broker import Broker, NamespaceServer, serve_sync
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.cli import main
 from pairbus.testing import ManualClock, fault
 from pairbus.wire.sync import WireClient
@@ -314,7 +314,7 @@ def _reports(ledgers: Path, out: Path) -> dict[str, Any]:
     """What the reports on these ledgers say, and the columns of their tables."""
     from pairbus.spark import session
     from pairbus.spark.reports.ledgers import read_ledgers
-    from pairbus.spark.reports.series import series
+    from pairbus.spark.reports.outage_series import series
 
     found: dict[str, Any] = {}
     for name in ("audit", "availability", "cost report"):

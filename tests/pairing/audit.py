@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.pairing.dispatch import Failed, Sent, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.errors import BacklogUnavailableError, NotTriedError, PairingError
 from pairbus.pairing.events import (
     BacklogQueueEjected,
@@ -22,8 +21,9 @@ from pairbus.pairing.events import (
     PingSucceeded,
     StateChanged,
 )
-from pairbus.pairing.states import EntityState
-from pairbus.pairing.verdicts import DEFAULT, Verdict
+from pairbus.pairing.routing.dispatch import Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.states import EntityState
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
 from pairbus.wire.errors import Busy
 
 from .simulated_brokers import Namespace, Schedule, Stored, backlog_path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.pairing.options import OPTIONS
-from pairbus.pairing.verdicts import CASES, Table, Verdict
+from pairbus.pairing.routing.verdicts import CASES, Table, Verdict
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 BEGIN, END = "<!-- printed from the code: begin -->", "<!-- printed from the code: end -->"

@@ -25,12 +25,12 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.events import Announce, SendPing
 from pairbus.pairing.options import Settings
-from pairbus.pairing.verdicts import is_reach
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.verdicts import is_reach
 
 from .simulated_brokers import Answer, Namespace, Schedule, Stored, Timer, backlog_path
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pairbus.syphon.parcels import Command, Complete, DeadLetter, Leave, Parcel, Release, Renew
-from pairbus.syphon.underway import TICK_S, Underway
+from pairbus.syphon.core.transfer import Command, Complete, DeadLetter, Leave, PendingTransfer, Release, Renew
+from pairbus.syphon.core.transfer_state import TICK_S, TransferState
 from pairbus.wire.errors import (
     Busy,
     NotFound,
@@ -66,7 +66,7 @@ class SimulatedSyphon:
 
     def start(self) -> None:
         self.life += 1
-        self.underway = Underway()
+        self.transfer_state = TransferState()
         self._poll(self.life)
         self._tick(self.life)
 
@@ -76,8 +76,8 @@ class SimulatedSyphon:
 
     def stop(self) -> None:
         self.audit.note(f"{self.name} stops")
-        self._do(self.underway.stop())
-        self._do(self.underway.give_up())
+        self._do(self.transfer_state.stop())
+        self._do(self.transfer_state.give_up())
         self.life += 1
 
     # -- in
@@ -89,15 +89,15 @@ class SimulatedSyphon:
             if self.secondary.fault(path, (*NETWORK, "internal", "denied")) is None:
                 arrivals = [self._parcel(copy) for copy in self.secondary.receive(path, 10)]
                 if arrivals:
-                    commands, wanted = self.underway.received(arrivals, self.schedule.now)
+                    commands, wanted = self.transfer_state.received(arrivals, self.schedule.now)
                     self._do(commands)
                     for destination in sorted(wanted):
                         self._send(destination)
         self.schedule.after(self.random.choice((0.5, 1.0, 2.0)), lambda: self._poll(life))
 
-    def _parcel(self, copy: Stored) -> Parcel:
+    def _parcel(self, copy: Stored) -> PendingTransfer:
         key = (copy.path, copy.sequence, int(copy.at * 1000))
-        return Parcel(
+        return PendingTransfer(
             copy.path,
             key,
             copy.lock.to_bytes(16, "big"),
@@ -113,22 +113,22 @@ class SimulatedSyphon:
         if life != self.life:
             return
         now = self.schedule.now
-        self._do(self.underway.tick(now))
-        for path in self.underway.destinations.due(now):
-            self._do(self.underway.retry(path, 1))
+        self._do(self.transfer_state.tick(now))
+        for path in self.transfer_state.destinations.due(now):
+            self._do(self.transfer_state.retry(path, 1))
         self.schedule.after(TICK_S, lambda: self._tick(life))
 
     # -- home
 
     def _send(self, path: str) -> None:
         while True:
-            send, commands = self.underway.send(path, self.schedule.now, TRANSFER_MAX, 10_000)
+            send, commands = self.transfer_state.send(path, self.schedule.now, TRANSFER_MAX, 10_000)
             self._do(commands)
             if send is None:
                 return
             self._carry(path, send.parcels)
 
-    def _carry(self, path: str, parcels: list[Parcel]) -> None:
+    def _carry(self, path: str, parcels: list[PendingTransfer]) -> None:
         life = self.life
         homes = []
         for parcel in parcels:
@@ -146,10 +146,10 @@ class SimulatedSyphon:
             if error is None:
                 for home in homes:
                     home.confirmed = True
-                self._do(self.underway.confirmed(parcels))
+                self._do(self.transfer_state.confirmed(parcels))
             else:
                 self.audit.syphon_failed(self, path, error)
-                self._do(self.underway.failed(parcels, error, self.schedule.now))
+                self._do(self.transfer_state.failed(parcels, error, self.schedule.now))
             self._send(path)
 
         self.primary.offer(path, homes, lambda said: came(None if said is None else ERRORS[said]()))
@@ -165,7 +165,7 @@ class SimulatedSyphon:
                 self._settle(command)
             elif isinstance(command, Renew):
                 renewed = [parcel for parcel in command.parcels if self.secondary.renew(*parcel.handle)]
-                self.underway.renewed(renewed, self.schedule.now)
+                self.transfer_state.renewed(renewed, self.schedule.now)
             elif isinstance(command, Release):
                 for parcel in command.parcels:
                     self.secondary.release(*parcel.handle)
@@ -187,10 +187,10 @@ class SimulatedSyphon:
             if life != self.life:
                 return
             if lost is not None:
-                self._do(self.underway.unsettled(parcels, self.schedule.now, lock_lost=False))
+                self._do(self.transfer_state.unsettled(parcels, self.schedule.now, lock_lost=False))
                 return
-            self.underway.settled([parcel for parcel in parcels if gone[id(parcel)]])
+            self.transfer_state.settled([parcel for parcel in parcels if gone[id(parcel)]])
             over = [parcel for parcel in parcels if not gone[id(parcel)]]
-            self._do(self.underway.unsettled(over, self.schedule.now, lock_lost=True))
+            self._do(self.transfer_state.unsettled(over, self.schedule.now, lock_lost=True))
 
         self.schedule.after(self.random.choice((0.001, 0.01, 1.0)), arrive)

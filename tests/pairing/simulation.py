@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pairbus.pairing.options import Settings
-from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT
+from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT
 
 from .audit import HALT_S, Audit, Breach
 from .simulated_brokers import LOCK_S, Fault, Namespace, Schedule, backlog_path

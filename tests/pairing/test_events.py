@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.pairing import events
 from pairbus.pairing.events import Announce, Event, SendPing, StateChanged
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 
 KINDS = [
     value

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, 
 
 from pairbus.pairing import events
 from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer, message_id_of, outcome_of
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 from pairbus.wire.errors import WireError
 
 from .ledger_lines import told

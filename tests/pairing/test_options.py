@@ -27,7 +27,7 @@ from pairbus.pairing.options import (
     refuse_unknown,
     settings_from,
 )
-from pairbus.pairing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
+from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Verdict
 
 from .reference_pages import REFERENCE, in_sync, options_page
 

@@ -16,7 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import EntityState, ServiceBusClient
 from pairbus.broker import Broker, serve_sync
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.testing import fault
@@ -76,7 +76,7 @@ class World:
         return found
 
     def drain(self) -> None:
-        paths = [(backlog.path(self.name, index), index) for index in range(QUEUES)]
+        paths = [(backlog_queues.path(self.name, index), index) for index in range(QUEUES)]
         engine = SyphonEngine(
             Endpoint.from_connection_string(self.primary.connection_string),
             Endpoint.from_connection_string(self.secondary.connection_string),

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pairbus.amqp import message as amqp
 from pairbus.amqp.codec import decode, encode, skip
-from pairbus.broker import content
-from pairbus.pairing import aliases, diversion
-from pairbus.pairing.aliases import Home, bring_home
+from pairbus.broker.format import content
+from pairbus.pairing.backlog import aliases, diversion
+from pairbus.pairing.backlog.aliases import Home, bring_home
 
 from .sdk_messages import messages
 

@@ -18,10 +18,10 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.broker.server import NamespaceServer
+from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import NotTriedError, PairingError
 from pairbus.syphon.endpoint import Endpoint
-from pairbus.wire.credentials import SharedKey, SharedSignature
 
 BOTH = [ServiceBusClient, aio.ServiceBusClient]
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing import budget
-from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import SENT, Dispatch, TryPrimary
-from pairbus.pairing.failover import Failover
-from pairbus.pairing.halt import Halt
-from pairbus.pairing.rotation import Rotation
-from pairbus.pairing.verdicts import DEFAULT, Table, Verdict
+from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.busy_pause import BusyPause
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import SENT, Dispatch, TryPrimary
+from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.rotation import Rotation
+from pairbus.pairing.routing.verdicts import DEFAULT, Table, Verdict
 
 from .audit import Breach
 from .simulation import Simulation, replay, simulate, world_of
@@ -116,13 +116,13 @@ def _busy_does_not_halt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _the_halt_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Halt.busy
+    real = BusyPause.busy
 
-    def busy(self: Halt, now: float, *, sending: bool) -> None:
+    def busy(self: BusyPause, now: float, *, sending: bool) -> None:
         real(self, now, sending=sending)
         self.until = now + 9.0
 
-    monkeypatch.setattr(Halt, "busy", busy)
+    monkeypatch.setattr(BusyPause, "busy", busy)
 
 
 def _busy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.pairing.coordinator import Coordinator
-from pairbus.pairing.dispatch import Dispatch, Failed, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.errors import BacklogUnavailableError, EntityUnreachableError, NoTimeLeftError, NotTriedError
 from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueReturned, SendPing, StateChanged
 from pairbus.pairing.options import Settings
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, Step, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.states import EntityState
 
 ENTITIES = ("a", "b")
 SENDERS = {"a1": "a", "a2": "a", "b1": "b"}

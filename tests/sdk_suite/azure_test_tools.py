@@ -25,7 +25,7 @@ from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 from azure.servicebus.management import AccessRights, ServiceBusAdministrationClient
 
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 
 Arguments = dict[str, Any]
 Test = Callable[..., Any]

@@ -16,10 +16,10 @@ from azure.servicebus import ServiceBusMessage
 
 import pairbus
 from pairbus.broker import NamespaceServer, serve_sync
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog import path
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.pairing.routing.states import EntityState
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.testing import fault

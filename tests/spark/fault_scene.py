@@ -35,8 +35,8 @@ from typing import Any, Final
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
-from pairbus.pairing.aliases import send_away
-from pairbus.pairing.backlog import QUEUE_PROPERTIES, path
+from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient
 

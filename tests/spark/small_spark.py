@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pairbus.spark import sink
+from pairbus.spark.syphon import sink
 
 
 class SmallSpark:

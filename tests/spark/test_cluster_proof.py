@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pairbus.spark.java import java_home
+from pairbus.spark.runtime.java import java_home
 
 from .fault_scene import until
 

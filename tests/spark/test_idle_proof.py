@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from pairbus.broker import serve
-from pairbus.broker.namespace import Namespace
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog import path
-from pairbus.spark import lock_reader, watcher
-from pairbus.spark.lock_reader import LockStream
-from pairbus.spark.options import Address, parse
-from pairbus.spark.syphon import SparkSyphon
-from pairbus.spark.watcher import Watcher
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.spark.connector import lock_reader, long_poll
+from pairbus.spark.connector.lock_reader import LockStream
+from pairbus.spark.connector.long_poll import LongPoll
+from pairbus.spark.connector.options import Address, parse
+from pairbus.spark.syphon.query import SparkSyphon
 from pairbus.syphon.endpoint import Endpoint
 from tests.syphon.virtual_loop import VirtualLoop
 
@@ -131,8 +131,8 @@ def test_p37_ten_idle_queues_cost_forty_polls_an_hour_and_no_micro_batch(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Namespace, "maintain", nothing)
-    monkeypatch.setattr(watcher, "LoopThread", OnThisLoop)
-    monkeypatch.setattr(Watcher, "wait", lambda *_: None)  # no time would go by
+    monkeypatch.setattr(long_poll, "LoopThread", OnThisLoop)
+    monkeypatch.setattr(LongPoll, "wait", lambda *_: None)  # no time would go by
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.pairing.aliases import send_away
+from pairbus.pairing.backlog.aliases import send_away
 
 from .conftest import Pair, peeked, wire
 

@@ -25,13 +25,13 @@ from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Array, Symbol, Timestamp
 from pairbus.broker import NamespaceServer
 from pairbus.cli import main
-from pairbus.pairing.aliases import sent_anew
+from pairbus.pairing.backlog.aliases import sent_anew
 from pairbus.spark import archive, archived, move, restore
-from pairbus.spark.options import InvalidOption
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.schema import read
 from pairbus.spark.pipelines.archive import Archiver, Restorer
-from pairbus.spark.pipelines.choosing import TransferFailed
-from pairbus.spark.pipelines.move import Mover, Place
-from pairbus.spark.schema import read
+from pairbus.spark.pipelines.move import EntityAddress, Mover
+from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.testing import fault
 
 from .conftest import Pair, admin_of, peeked, wire
@@ -128,8 +128,8 @@ def test_dead_letters_go_back_by_filter_and_count_and_the_others_are_not_touched
 
 def test_p39_a_worker_that_dies_in_mid_move_loses_nothing(spark: Any, pair: Pair) -> None:
     send(pair.primary, "orders", *map(message, range(300)))
-    source = Place(pair.primary_address, "orders", "contoso")
-    mover = Mover(source, Place(pair.secondary_address, "copies", "backup"), spark=spark)
+    source = EntityAddress(pair.primary_address, "orders", "contoso")
+    mover = Mover(source, EntityAddress(pair.secondary_address, "copies", "backup"), spark=spark)
     left: list[Any] = []
     thread = threading.Thread(target=lambda: left.append(mover.run()))
     with fault(pair.data, "lost-answer", namespace="backup", entity="copies", delay=60):
@@ -174,7 +174,7 @@ def test_an_archive_and_back_is_the_same_to_the_byte(spark: Any, pair: Pair, tmp
 
 
 def test_several_tasks_move_exactly_what_was_chosen(spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.rounds"], "TASK_MAX", 100)
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer_loop"], "TASK_MAX", 100)
     messages = [message(number) for number in range(1000)]
     send(pair.primary, "orders", *messages)
     found: dict[str, Any] = {"namespace": pair.primary.connection_string, "spark": spark}

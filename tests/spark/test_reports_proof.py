@@ -18,7 +18,7 @@ from pairbus.spark.reports.audit import Audit, audit
 from pairbus.spark.reports.audit_rules import COUNTS
 from pairbus.spark.reports.availability import availability
 from pairbus.spark.reports.ledgers import BadLedger, Ledgers, read_ledgers
-from pairbus.spark.reports.series import series
+from pairbus.spark.reports.outage_series import series
 
 from . import real_outage
 from .book import Book

@@ -13,10 +13,10 @@ from pyspark.sql.functions import udf
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark import carry, locked
-from pairbus.spark.schema import read
+from pairbus.spark.connector.schema import read
+from tests.spark.connector.test_writer import ids_in
 
 from .conftest import Pair, peeked, wire
-from .test_writer import ids_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

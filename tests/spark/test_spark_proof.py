@@ -19,10 +19,10 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
-from pairbus.pairing.aliases import BROKER_ANNOTATIONS, send_away
+from pairbus.pairing.backlog.aliases import BROKER_ANNOTATIONS, send_away
 from pairbus.spark import syphon
-from pairbus.spark.schema import read
-from pairbus.syphon import roster
+from pairbus.spark.connector.schema import read
+from pairbus.syphon.core import queue_discovery
 
 from .conftest import Pair, admin_of, peeked, wire
 
@@ -197,8 +197,8 @@ def _bare(payload: bytes) -> Any:
 def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
     spark: Any, pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "FIRST_S", 0.5)
-    monkeypatch.setattr(roster, "LIST_S", 0.5)
+    monkeypatch.setattr(queue_discovery, "FIRST_S", 0.5)
+    monkeypatch.setattr(queue_discovery, "LIST_S", 0.5)
     make_queue(pair.primary, "orders")
     with (
         admin_of(pair.secondary) as admin,
@@ -246,7 +246,7 @@ def test_p44_the_session_of_an_application_is_neither_changed_nor_stopped(
         ("streaming.stopTimeout", "5s"),
     ):
         theirs.conf.set(f"spark.sql.{name}", value)
-    monkeypatch.setattr(sys.modules["pairbus.spark.session"], "_started", None)
+    monkeypatch.setattr(sys.modules["pairbus.spark.runtime.session"], "_started", None)
     monkeypatch.setattr(type(spark), "_instantiatedSession", theirs)
     before = dict(theirs.conf.getAll)
     for given in (theirs, None):
@@ -310,7 +310,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
     """The URL of a master with two workers, each a process of its own."""
     import pyspark
 
-    from pairbus.spark.java import java_home
+    from pairbus.spark.runtime.java import java_home
     from tests.broker.broker_process import quiet_port
 
     home = Path(pyspark.__file__).parent

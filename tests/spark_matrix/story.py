@@ -1,7 +1,7 @@
 """What the connector must do on every Spark that it supports: batch, the three modes of a stream, both ways of writing,
 the syphon. A program without pytest, so that a virtual environment needs pairbus[spark] and nothing else.
 
-python story.py: prints one line for each part, ends with 1 at the first that is wrong.
+python timeline.py: prints one line for each part, ends with 1 at the first that is wrong.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyspark
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import NamespaceServer, serve_sync
-from pairbus.pairing.aliases import send_away
+from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark import session, syphon
-from pairbus.spark.schema import read
+from pairbus.spark.connector.schema import read
 from pairbus.wire.sync import WireClient
 
 BACKLOG = "contoso/x-servicebus-transfer/0"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.events import Event
 from pairbus.pairing.health_monitor import Subscribers
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import Settings
-from pairbus.pairing.sending import Limits
+from pairbus.pairing.pending_send import Limits
+from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.sender import PairedSender, SenderContext
 

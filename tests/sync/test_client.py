@@ -29,7 +29,7 @@ from pairbus.pairing.events import (
 )
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import provisioning
 from pairbus.sync.client import ServiceBusClient
 from pairbus.sync.receiver import PairedReceiver

@@ -23,8 +23,8 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker.server import Broker, NamespaceServer
-from pairbus.pairing import budget
 from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.routing import budget
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 

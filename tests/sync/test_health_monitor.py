@@ -17,8 +17,8 @@ from pairbus.pairing.events import (
     PingSucceeded,
     StateChanged,
 )
-from pairbus.pairing.ping import CONTENT_TYPE
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.ping import CONTENT_TYPE
+from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import health_monitor as monitor_module
 
 from .background import wait_until

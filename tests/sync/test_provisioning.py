@@ -9,9 +9,9 @@ import pytest
 from azure.core.exceptions import ServiceRequestError
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
 
-from pairbus.pairing.backlog import QUEUE_PROPERTIES
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES
+from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.errors import PairingFailed
-from pairbus.pairing.provision import Provision, is_unavailable
 from pairbus.sync import provisioning
 from pairbus.sync.provisioning import look, manage
 

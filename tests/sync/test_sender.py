@@ -27,7 +27,7 @@ from pairbus.pairing.errors import (
     ScheduleDuringFailoverError,
 )
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import sender as sender_module
 
 from .background import Background, Interruption, wait_until

@@ -15,7 +15,8 @@ from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.sync.syphon import SyphonHost
-from pairbus.syphon import hosting, partnership
+from pairbus.syphon import hosting
+from pairbus.syphon.core import pair_lifecycle
 
 from ..syphon.conftest import pair as pair
 from ..syphon.conftest import syphon_brokers as syphon_brokers
@@ -76,7 +77,7 @@ async def test_p36_p38_it_brings_messages_home_on_a_thread(pair: Pair) -> None:
 
 
 async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     application = Application(pair)
     application.host.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker import Broker, serve_sync
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 
 from .pair import Pair
 

@@ -13,11 +13,11 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
 from pairbus.broker import Broker
-from pairbus.pairing.backlog import QUEUE_PROPERTIES, path
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
+from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
-from pairbus.syphon.roster import Roster
 from pairbus.testing import fault
 from pairbus.wire import WireClient
 
@@ -95,8 +95,8 @@ class Pair:
                 self.west.connection_string, connection_verify=self.west.ca_file, **OPTIONS
             )
 
-        roster = Roster(self.name, "west", [queue for queue, _ in queues])
-        return Lister(roster, partial(list_backlog, admin, self.name))
+        discovery = QueueDiscovery(self.name, "west", [queue for queue, _ in queues])
+        return Lister(discovery, partial(list_backlog, admin, self.name))
 
     @asynccontextmanager
     async def running(self, queues: Sequence[tuple[str, int | None]], **options: Any) -> AsyncIterator[SyphonEngine]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pairbus.syphon.parcels import Parcel
+from pairbus.syphon.core.transfer import PendingTransfer
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
-def parcel(
+def transfer(
     number: int | None = 1,
     path: str = "orders",
     *,
@@ -18,8 +18,8 @@ def parcel(
     alone: bool = False,
     token: bytes = b"",
     enqueued: int | None = 0,
-) -> Parcel:
-    return Parcel(
+) -> PendingTransfer:
+    return PendingTransfer(
         queue,
         (queue, number, enqueued),
         token or f"token{number}@{now}".encode(),

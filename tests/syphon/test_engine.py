@@ -21,9 +21,10 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Symbol, Timestamp, UByte
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog import path
-from pairbus.syphon import draining, inspection, lanes, roster, sources
+from pairbus.pairing.backlog.backlog_queues import path
+from pairbus.syphon import backlog_reader, destination_sender, inspection
 from pairbus.syphon import engine as engine_module
+from pairbus.syphon.core import draining, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
@@ -127,7 +128,7 @@ class TestMoving:
             for number in range(5):
                 await pair.divert(number % 2, [diverted(orders, f"m{number}")])
                 await until(lambda number=number: engine.progress.moved_count == number + 1)
-            await until(lambda: engine.underway.in_hand == 0)
+            await until(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == [f"m{number}" for number in range(5)]
         assert await pair.left(0) == await pair.left(1) == 0
 
@@ -137,11 +138,11 @@ class TestMoving:
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 3))
-                await until(lambda: engine.underway.in_hand == 3)
+                await until(lambda: engine.transfer_state.in_hand == 3)
                 assert engine.progress.moved_count == 0
                 while left := await pair.left(0):
                     assert 3 - left <= engine.progress.moved_count
-                await until(lambda: engine.underway.in_hand == 0)
+                await until(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == names(3)
 
     async def test_large_messages_and_small_ones(self, pair: Pair) -> None:
@@ -238,7 +239,7 @@ class TestUnavailable:
     async def test_p40_left_to_the_lock_while_others_flow(
         self, pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module in (lanes, engine_module):
+        for module in (destination_sender, engine_module):
             monkeypatch.setattr(module, "OPEN_S", 2.0)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
@@ -247,7 +248,7 @@ class TestUnavailable:
             async with pair.running(queues) as engine:
                 await pair.divert(0, [diverted(orders, "o1"), diverted(news, "n1"), diverted(orders, "o2")])
                 # one that hangs costs the time-out of its own connection, and of the one that it shared at first
-                await until(lambda: engine.underway.left >= 2, 40.0)
+                await until(lambda: engine.transfer_state.left >= 2, 40.0)
                 await pair.divert(0, [diverted(news, "n2"), diverted(orders, "o3")])
                 trouble = engine.report().destinations[orders].trouble
                 assert trouble is not None and trouble.startswith("busy" if kind == "throttle" else "unreachable")
@@ -276,7 +277,7 @@ class TestUnavailable:
         async with pair.running(queues) as engine:
             with pair.fault("no-send", entity=orders):
                 await pair.divert(0, numbered(orders, 20))
-                await until(lambda: engine.underway.left == 20)
+                await until(lambda: engine.transfer_state.left == 20)
             await until(lambda: engine.can_take(orders))
             pair.expire_locks()
             await until(lambda: engine.progress.moved_count == 20)
@@ -284,7 +285,7 @@ class TestUnavailable:
 
     async def test_p40_more_left_than_one_link_may_hold(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         """Destinations behind a long row of messages for one that is away are reached all the same."""
-        monkeypatch.setattr(sources, "LEFT_ON_LINK_MAX", 500)
+        monkeypatch.setattr(backlog_reader, "LEFT_ON_LINK_MAX", 500)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
         with pair.fault("no-send", entity=orders):
@@ -292,14 +293,14 @@ class TestUnavailable:
             await pair.divert(0, numbered(news, 5))
             async with pair.running(queues) as engine:
                 await until(lambda: engine.progress.moved_count == 5, 30.0)
-                assert engine.underway.left == 7000
+                assert engine.transfer_state.left == 7000
         assert await pair.ids(news) == names(5)
 
     async def test_p40_what_is_away_is_not_locked_without_need(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Others behind it are looked for without locking, also those that come later."""
-        monkeypatch.setattr(sources, "SCOUT_S", 0.2)
+        monkeypatch.setattr(backlog_reader, "SCOUT_S", 0.2)
         orders, news = await pair.destination("orders"), await pair.destination("news")
         queues = await pair.backlog(0)
         with pair.fault("throttle", entity=orders, rate=0.0):
@@ -307,7 +308,7 @@ class TestUnavailable:
             async with pair.running(queues) as engine:
                 looks = calls_of(monkeypatch, inspection, "look")
                 await until(lambda: len(looks) >= 3)
-                assert engine.underway.left < 1500  # of 3000: how many is a matter of the machine
+                assert engine.transfer_state.left < 1500  # of 3000: how many is a matter of the machine
                 await pair.divert(0, numbered(news, 5))
                 await until(lambda: engine.progress.moved_count == 5)
         assert await pair.ids(news) == names(5)
@@ -334,7 +335,7 @@ class TestUnavailable:
         with pair.fault("no-send", entity=orders):
             engine = pair.engine(queues, drain=True)
             task = asyncio.create_task(engine.run())
-            await until(lambda: engine.underway.left)
+            await until(lambda: engine.transfer_state.left)
         outcome = await asyncio.wait_for(task, 30.0)
         assert (outcome.report.moved, outcome.unavailable) == (50, [])
         assert await pair.ids(orders) == names(50)
@@ -366,7 +367,7 @@ class TestOutages:
                 await until(lambda: engine.report().waiting_for is not None)
                 attempts = calls_of(monkeypatch, engine.primary_client, "connect")
                 await until(lambda: len(attempts) >= 2)
-                assert (engine.underway.in_hand, engine.underway.left, engine.report().polls) == (0, 0, 0)
+                assert (engine.transfer_state.in_hand, engine.transfer_state.left, engine.report().polls) == (0, 0, 0)
                 (payload, *_) = await pair.west_client.peek(queues[0][0])
                 assert read_header(payload, split(payload)).delivery_count == 0
         async with pair.running(queues) as engine:
@@ -396,12 +397,12 @@ class TestOutages:
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 10))
-                await until(lambda: engine.underway.in_hand == 10)
+                await until(lambda: engine.transfer_state.in_hand == 10)
                 with pair.fault("unreachable", "west"):
                     await until(lambda: engine.progress.moved_count == 10)
                     await until(lambda: engine.report().waiting_for == "the secondary can't be reached")
                 # their completions were lost with the link; by token they are done all the same
-                await until(lambda: engine.underway.in_hand == 0, 20.0)
+                await until(lambda: engine.transfer_state.in_hand == 0, 20.0)
         assert await pair.left(0) == 0
         assert await pair.ids(orders) == names(10), "and nothing came twice"
 
@@ -441,8 +442,8 @@ class TestOutages:
 class TestQueuesThatComeAndGo:
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(roster, "LIST_S", 0.2)
-        monkeypatch.setattr(roster, "FIRST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "LIST_S", 0.2)
+        monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
 
     async def test_p36_a_queue_that_is_made_while_it_runs(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         orders = await pair.destination("orders")
@@ -460,7 +461,7 @@ class TestQueuesThatComeAndGo:
             # the long poll (P37) of the new queue too
             await until(lambda: all(source._receiving is not None for source in engine.sources))
             await pair.divert(0, [diverted(orders, "m9")])
-            await until(lambda: engine.progress.moved_count == 6 and engine.underway.in_hand == 0)
+            await until(lambda: engine.progress.moved_count == 6 and engine.transfer_state.in_hand == 0)
         assert await pair.left(3) == 0
         assert caplog.messages.count(f"a new backlog queue: {path(pair.name, 3)}") == 1
 
@@ -473,7 +474,7 @@ class TestQueuesThatComeAndGo:
             assert not engine.primary_client.is_connected, "nothing to do there"
             await pair.backlog(0)
             await pair.divert(0, numbered(orders, 3))
-            await until(lambda: engine.progress.moved_count == 3 and engine.underway.in_hand == 0)
+            await until(lambda: engine.progress.moved_count == 3 and engine.transfer_state.in_hand == 0)
             assert engine.report().waiting_for is None
         async with pair.running([], lister=pair.lister([])):
             pass  # it stops while it waits
@@ -489,7 +490,7 @@ class TestQueuesThatComeAndGo:
                 await until(lambda: any("can't be listed" in line for line in caplog.messages))
                 await pair.divert(0, numbered(orders, 3))
                 await until(lambda: engine.progress.moved_count == 3)
-                failed = calls_of(monkeypatch, lister.roster, "failed")
+                failed = calls_of(monkeypatch, lister.discovery, "failed")
                 await until(lambda: len(failed) >= 2)
             await until(lambda: any("can be listed again" in line for line in caplog.messages))
         assert sum("can't be listed" in line for line in caplog.messages) == 1
@@ -497,7 +498,7 @@ class TestQueuesThatComeAndGo:
     async def test_p36_a_queue_that_is_deleted_stops_no_other(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(sources, "MISSING_S", 0.5)
+        monkeypatch.setattr(backlog_reader, "MISSING_S", 0.5)
         orders = await pair.destination("orders")
         queues = await pair.backlog(0, 1)
         gone = queues[1][0]
@@ -515,7 +516,7 @@ class TestQueuesThatComeAndGo:
             assert caplog.messages == [f"{gone} does not exist any more; it is looked for again"]
             await pair.backlog(1)
             await pair.divert(1, numbered(orders, 2, "n"))
-            await until(lambda: engine.progress.moved_count == 5 and engine.underway.in_hand == 0)
+            await until(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
 
     async def test_p39_its_queue_is_deleted_while_a_message_is_on_its_way(self, pair: Pair) -> None:
         orders = await pair.destination("orders")
@@ -523,10 +524,10 @@ class TestQueuesThatComeAndGo:
         with pair.fault("latency", entity=orders, delay=1.0):
             async with pair.running(queues) as engine:
                 await pair.divert(1, numbered(orders, 3))
-                await until(lambda: engine.underway.in_hand == 3)
+                await until(lambda: engine.transfer_state.in_hand == 3)
                 await pair.manage(pair.west, lambda admin: admin.delete_queue(queues[1][0]))
                 await pair.divert(0, numbered(orders, 2, "n"))
-                await until(lambda: engine.progress.moved_count == 5 and engine.underway.in_hand == 0)
+                await until(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == sorted([*names(3), *names(2, "n")])
 
 
@@ -538,7 +539,7 @@ class TestLocks:
         with pair.fault("latency", entity=orders, delay=8.0):
             async with pair.running(queues) as engine:
                 await until(lambda: engine.progress.moved_count == 20, 15.0)
-                await until(lambda: engine.underway.in_hand == 0)
+                await until(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.left(0) == 0
         assert await pair.ids(orders) == names(20), "and nothing came twice"
 
@@ -551,7 +552,7 @@ class TestStopping:
         with pair.fault("no-send", entity=orders), pair.fault("latency", entity=news, delay=30.0):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 10) + numbered(news, 10))
-                await until(lambda: engine.underway.left == 10 and engine.underway.in_hand == 10)
+                await until(lambda: engine.transfer_state.left == 10 and engine.transfer_state.in_hand == 10)
                 began = loop.time()
             assert loop.time() - began < 6.0
         receiver = await pair.west_client.receiver(queues[0][0])
@@ -606,9 +607,9 @@ class TestLedger:
         with pair.fault("throttle", entity=orders, rate=0.0):
             async with pair.running(queues, ledger=ledger) as engine:
                 await pair.divert(0, [diverted(orders, "m1")])
-                await until(lambda: engine.underway.left == 1)
+                await until(lambda: engine.transfer_state.left == 1)
                 await pair.divert(0, [diverted(orders, "m2")])
-                await until(lambda: engine.underway.left == 2)
+                await until(lambda: engine.transfer_state.left == 2)
         ledger.close()
         events = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()[1:-1]]
         told = [(event["kind"], event.get("mid"), event["outcome"]) for event in events if event["kind"] != "poll"]
@@ -626,7 +627,7 @@ class TestLedger:
                 queues, on_busy=told.append, halted_until=lambda path: halts.get(path, 0.0)
             ) as engine:
                 await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
-                await until(lambda: engine.underway.left == 2)
+                await until(lambda: engine.transfer_state.left == 2)
         assert told == [orders]
         assert await pair.ids(news) == []
 
@@ -638,5 +639,5 @@ async def test_p50_after_hours_in_the_backlog_all_comes_home(pair: Pair) -> None
     await pair.divert(0, [diverted(orders, f"m{i}", **{"x-ms-timetolive": 60_000}) for i in range(20)])
     pair.clock.ahead += 8 * 3600.0
     async with pair.running(queues) as engine:
-        await until(lambda: engine.progress.moved_count == 20 and not engine.underway.in_hand)
+        await until(lambda: engine.progress.moved_count == 20 and not engine.transfer_state.in_hand)
     assert len(await pair.ids(orders)) == 20

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.backlog import path
+from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.pairing.errors import ClientFaultedError, PairingError
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
-from pairbus.syphon import hosting, partnership, roster
+from pairbus.syphon import hosting
+from pairbus.syphon.core import pair_lifecycle, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.hosting import HostedSyphon, check_engine, endpoint, fault_client, hosted
 from pairbus.wire.sync import LoopThread
@@ -67,7 +68,7 @@ async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
-    monkeypatch.setattr(roster, "LIST_S", 0.05)
+    monkeypatch.setattr(queue_discovery, "LIST_S", 0.05)
     orders = await pair.destination("orders")
     await pair.backlog(0)
     there, loops = [path(pair.name, 0), "orders"], list[object]()
@@ -82,7 +83,7 @@ async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_
     there.append(path(pair.name, 7))
     await pair.divert(7, [diverted(orders, "m1")])
     await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
-    monkeypatch.setattr(roster, "LIST_S", 600.0)
+    monkeypatch.setattr(queue_discovery, "LIST_S", 600.0)
     syphon._engine._end(RuntimeError("it breaks"))
     await until(lambda: len(told.of(SyphonStarted)) == 2)
     await pair.divert(7, [diverted(orders, "m2")])
@@ -119,7 +120,7 @@ async def test_p36_without_a_listing_it_says_which_it_reads(pair: Pair, caplog: 
 
 
 async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
     told = Told()
     syphon = await host(pair, told, (0,))
@@ -137,7 +138,7 @@ async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the host's loop would end under it, and connections stay open."""
-    monkeypatch.setattr(partnership, "GRACE_S", 0.1)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.1)
     await pair.backlog(0)
     told = Told()
     may_end, ended = asyncio.Event(), list[bool]()
@@ -163,8 +164,8 @@ async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
 
 
 async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.3)
-    monkeypatch.setattr(partnership, "REFUSED_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "REFUSED_S", 0.3)
     await pair.backlog(0)
     told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"))
@@ -175,9 +176,9 @@ async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pyte
 
 
 async def test_p43_without_fault_partner_it_tells_and_tries_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partnership, "GRACE_S", 0.2)
-    monkeypatch.setattr(partnership, "REFUSED_S", 0.2)
-    monkeypatch.setattr(partnership, "RETRY_S", 0.3)
+    monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.2)
+    monkeypatch.setattr(pair_lifecycle, "REFUSED_S", 0.2)
+    monkeypatch.setattr(pair_lifecycle, "RETRY_S", 0.3)
     await pair.backlog(0)
     told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"), fault_partner=False)
@@ -228,7 +229,7 @@ async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """As in a batch that nothing interrupts. Half of a second is left for the rest of the client."""
-    spark_hosting = pytest.importorskip("pairbus.spark.hosting") if kind == "spark" else None
+    spark_hosting = pytest.importorskip("pairbus.spark.syphon.hosting") if kind == "spark" else None
     made = HostedSyphon if spark_hosting is None else spark_hosting.HostedSyphon
 
     class Stuck:
@@ -281,7 +282,7 @@ async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:
     syphon = await host(pair, told, (0,), halts=halts)
     with pair.fault("throttle", entity=orders, rate=0.0):
         await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
-        await until(lambda: syphon._engine is not None and syphon._engine.underway.left == 2)
+        await until(lambda: syphon._engine is not None and syphon._engine.transfer_state.left == 2)
     await syphon.stop()
     assert halts.told == [orders]
     assert await pair.ids(news) == []

@@ -12,9 +12,9 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import serve
-from pairbus.broker.namespace import Namespace
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog import path
+from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 

@@ -7,9 +7,9 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.syphon import roster as roster_module
+from pairbus.syphon.core import queue_discovery as roster_module
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, reason
-from pairbus.syphon.roster import Listed, Roster
 
 from .pair import Pair, diverted
 
@@ -64,7 +64,7 @@ async def test_p36_new_queues_are_told_and_a_listing_that_fails_ends_nothing(
         return list(answer)
 
     taken: list[Listed] = []
-    lister = Lister(Roster("contoso", "backup", ["0"], count=2), find)
+    lister = Lister(QueueDiscovery("contoso", "backup", ["0"], count=2), find)
     assert repr(lister) == "<Lister <Roster contoso on backup: 1 queues>>"
     await asyncio.wait_for(lister.keep_listing(taken.extend), 5)
     assert (taken, answers) == ([Listed("1", 1, 5, 0)], [])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.backlog import path
+from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.engine import SyphonEngine
 
 from .pair import Pair, diverted

@@ -16,8 +16,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.syphon.parcels import Command, Complete, DeadLetter, Leave, Parcel, Rejection, Release, Renew, State
-from pairbus.syphon.underway import Underway
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+    State,
+)
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.wire.errors import LinkLost, WireError, refusal
 
 LOCK_S = 60.0
@@ -66,11 +76,11 @@ class World(RuleBasedStateMachine):
         self.tokens = itertools.count()
         self.messages: dict[tuple[str, int], Message] = {}
         self.weather = dict.fromkeys(PATHS, "fine")
-        self.syphons = [Underway(), Underway()]
-        self.ended: list[Underway] = []  # kept, so that no other gets its id
+        self.syphons = [TransferState(), TransferState()]
+        self.ended: list[TransferState] = []  # kept, so that no other gets its id
         #: (syphon, parcels): on the wire to the primary, or stored there and not answered.
-        self.sends: list[tuple[Underway, list[Parcel]]] = []
-        self.settlements: list[tuple[Underway, Command]] = []
+        self.sends: list[tuple[TransferState, list[PendingTransfer]]] = []
+        self.settlements: list[tuple[TransferState, Command]] = []
 
     @initialize(count=st.integers(1, 12), data=st.data())
     def fill(self, count: int, data: st.DataObject) -> None:
@@ -80,10 +90,10 @@ class World(RuleBasedStateMachine):
 
     # -- what the syphons do
 
-    def carry_out(self, syphon: Underway, commands: list[Command]) -> None:
+    def carry_out(self, syphon: TransferState, commands: list[Command]) -> None:
         for command in commands:
             if isinstance(command, Leave):
-                assert all(parcel.state is State.LEFT for parcel in command.parcels)
+                assert all(transfer.state is State.LEFT for transfer in command.transfers)
             else:
                 self.settlements.append((syphon, command))
 
@@ -91,16 +101,16 @@ class World(RuleBasedStateMachine):
     def receive(self, which: int, queue: str, count: int) -> None:
         self.deliver(self.syphons[which], queue, count)
 
-    def deliver(self, syphon: Underway, queue: str, count: int) -> int:
+    def deliver(self, syphon: TransferState, queue: str, count: int) -> int:
         ready = [m for m in self.messages.values() if m.queue == queue and m.place == "backlog" and not self.locked(m)]
-        arrivals: list[Parcel | Rejection] = []
+        arrivals: list[PendingTransfer | Rejection] = []
         for message in ready[:count]:
             message.token = b"%d" % next(self.tokens)
             message.locked_until = self.now + LOCK_S
-            parcel = Parcel(
+            transfer = PendingTransfer(
                 queue, (queue, message.number, 0), message.token, message.path, b"x", now=self.now, lock_s=LOCK_S
             )
-            arrivals.append(Rejection(parcel, "MissingPath", "none") if message.path == "" else parcel)
+            arrivals.append(Rejection(transfer, "MissingPath", "none") if message.path == "" else transfer)
         commands, wanted = syphon.received(arrivals, self.now)
         assert all(syphon.waiting(path) for path in wanted)
         self.carry_out(syphon, commands)
@@ -113,7 +123,7 @@ class World(RuleBasedStateMachine):
     def send(self, which: int, path: str, count: int) -> None:
         self.put(self.syphons[which], path, count)
 
-    def put(self, syphon: Underway, path: str, count: int) -> bool:
+    def put(self, syphon: TransferState, path: str, count: int) -> bool:
         waited = syphon.waiting(path)
         obstacle = syphon.destinations.obstacle(path, self.now)
         send, commands = syphon.send(path, self.now, count, 1000)
@@ -122,8 +132,8 @@ class World(RuleBasedStateMachine):
             assert not waited or obstacle is not None or commands, "what can be sent is sent"
             return False
         assert obstacle is None
-        assert len(send.parcels) == 1 or not syphon.destinations.is_trial(path)
-        self.sends.append((syphon, send.parcels))
+        assert len(send.transfers) == 1 or not syphon.destinations.is_trial(path)
+        self.sends.append((syphon, send.transfers))
         return True
 
     @rule(which=syphons, span=seconds)
@@ -146,22 +156,22 @@ class World(RuleBasedStateMachine):
         self.answer(data.draw(st.integers(0, len(self.sends) - 1)), fate)
 
     def answer(self, index: int, fate: str) -> None:
-        syphon, parcels = self.sends.pop(index)
-        error = self.store(syphon, parcels) if fate != "lost before" else UNKNOWN
+        syphon, transfers = self.sends.pop(index)
+        error = self.store(syphon, transfers) if fate != "lost before" else UNKNOWN
         if fate == "lost after":
             error = UNKNOWN
         if error is UNKNOWN:
-            for parcel in parcels:
-                self.of(parcel).excuses += 1
-                self.of(parcel).unheard += 1
+            for transfer in transfers:
+                self.of(transfer).excuses += 1
+                self.of(transfer).unheard += 1
         if error is None:
-            self.carry_out(syphon, syphon.confirmed(parcels))
+            self.carry_out(syphon, syphon.confirmed(transfers))
         else:
-            self.carry_out(syphon, syphon.failed(parcels, error, self.now))
+            self.carry_out(syphon, syphon.failed(transfers, error, self.now))
 
-    def store(self, syphon: Underway, parcels: list[Parcel]) -> WireError | None:
-        path = parcels[0].path
-        messages = [self.of(parcel) for parcel in parcels]
+    def store(self, syphon: TransferState, transfers: list[PendingTransfer]) -> WireError | None:
+        path = transfers[0].path
+        messages = [self.of(transfer) for transfer in transfers]
         if self.weather[path] == "picky" and any(message.is_odd for message in messages):
             if len(messages) == 1:
                 messages[0].may_die = True
@@ -178,8 +188,8 @@ class World(RuleBasedStateMachine):
                 message.may_die |= message.path == path
         return error
 
-    def of(self, parcel: Parcel) -> Message:
-        return self.messages[parcel.queue, parcel.key[1]]  # type: ignore[index]
+    def of(self, transfer: PendingTransfer) -> Message:
+        return self.messages[transfer.queue, transfer.key[1]]  # type: ignore[index]
 
     # -- what the backlog answers
 
@@ -191,24 +201,24 @@ class World(RuleBasedStateMachine):
     def settle(self, index: int, fate: str) -> None:
         syphon, command = self.settlements.pop(index)
         assert not isinstance(command, Leave)
-        tokens = {id(parcel): parcel.token for parcel in command.parcels}
-        for parcel in command.parcels:
-            message = self.of(parcel)
-            is_held = self.locked(message) and message.token == tokens[id(parcel)] and message.place == "backlog"
+        tokens = {id(transfer): transfer.token for transfer in command.transfers}
+        for transfer in command.transfers:
+            message = self.of(transfer)
+            is_held = self.locked(message) and message.token == tokens[id(transfer)] and message.place == "backlog"
             if is_held and fate != "lost before":
                 self.apply(message, command)
             if isinstance(command, Release):
                 continue
             if isinstance(command, Renew):
                 if is_held and fate == "answered":
-                    syphon.renewed([parcel], self.now)
+                    syphon.renewed([transfer], self.now)
                 continue
             if fate != "answered":
-                self.carry_out(syphon, syphon.unsettled([parcel], self.now, lock_lost=False))
+                self.carry_out(syphon, syphon.unsettled([transfer], self.now, lock_lost=False))
             elif is_held:
-                syphon.settled([parcel])
+                syphon.settled([transfer])
             else:
-                self.carry_out(syphon, syphon.unsettled([parcel], self.now, lock_lost=True))
+                self.carry_out(syphon, syphon.unsettled([transfer], self.now, lock_lost=True))
 
     def apply(self, message: Message, command: Any) -> None:
         if isinstance(command, Complete):
@@ -228,7 +238,7 @@ class World(RuleBasedStateMachine):
     @rule(span=seconds)
     def wait(self, span: float) -> None:
         self.now += span
-        in_flight = {id(self.of(parcel)) for _, parcels in self.sends for parcel in parcels}
+        in_flight = {id(self.of(transfer)) for _, transfers in self.sends for transfer in transfers}
         for message in self.messages.values():
             is_over = message.place == "backlog" and message.token != message.excused and not self.locked(message)
             # while it is on the wire, or not yet completed: another syphon may send it once more
@@ -251,20 +261,20 @@ class World(RuleBasedStateMachine):
 
     def replace(self, which: int) -> None:
         self.ended.append(self.syphons[which])
-        self.syphons[which] = Underway()
+        self.syphons[which] = TransferState()
 
-    def cut_off(self, syphon: Underway, arrives: bool, settles: bool) -> None:
-        for _, parcels in [send for send in self.sends if send[0] is syphon]:
-            for parcel in parcels:
-                self.of(parcel).excuses += 1
+    def cut_off(self, syphon: TransferState, arrives: bool, settles: bool) -> None:
+        for _, transfers in [send for send in self.sends if send[0] is syphon]:
+            for transfer in transfers:
+                self.of(transfer).excuses += 1
             if arrives:
-                self.store(syphon, parcels)
+                self.store(syphon, transfers)
         self.sends = [send for send in self.sends if send[0] is not syphon]
         for _, command in [settlement for settlement in self.settlements if settlement[0] is syphon]:
-            for parcel in command.parcels:
-                message = self.of(parcel)
+            for transfer in command.transfers:
+                message = self.of(transfer)
                 message.excuses += 1
-                if settles and self.locked(message) and message.token == parcel.token and message.place == "backlog":
+                if settles and self.locked(message) and message.token == transfer.token and message.place == "backlog":
                     self.apply(message, command)
         self.settlements = [settlement for settlement in self.settlements if settlement[0] is not syphon]
 
@@ -276,9 +286,9 @@ class World(RuleBasedStateMachine):
             assert syphon.send(path, self.now, 10, 1000) == (None, [])
         if waits:
             self.run_answers(syphon)
-        for owner, parcels in self.sends:
-            for parcel in parcels if owner is syphon else ():
-                self.of(parcel).excuses += 1
+        for owner, transfers in self.sends:
+            for transfer in transfers if owner is syphon else ():
+                self.of(transfer).excuses += 1
         self.carry_out(syphon, syphon.give_up())
         assert (syphon.in_hand, syphon.left) == (0, 0)
         for index in reversed(range(len(self.settlements))):
@@ -287,7 +297,7 @@ class World(RuleBasedStateMachine):
         self.cut_off(syphon, arrives, settles=False)
         self.replace(which)
 
-    def run_answers(self, syphon: Underway) -> None:
+    def run_answers(self, syphon: TransferState) -> None:
         while pending := [index for index, (owner, _) in enumerate(self.sends) if owner is syphon]:
             self.answer(pending[-1], "answered")
         while pending := [index for index, (owner, _) in enumerate(self.settlements) if owner is syphon]:
@@ -306,14 +316,14 @@ class World(RuleBasedStateMachine):
     @invariant()
     def the_books_are_right(self) -> None:
         for syphon in self.syphons:
-            parcels = list(syphon._parcels.values())
-            assert syphon.in_hand_bytes == sum(parcel.size for parcel in parcels)
-            assert sum(syphon._in_hand.values()) == len(parcels)
-            waiting = [parcel for given in syphon._waiting.values() for parcel in given]
-            assert {id(parcel) for parcel in waiting} == {
-                id(parcel) for parcel in parcels if parcel.state is State.WAITING
+            transfers = list(syphon._transfers.values())
+            assert syphon.in_hand_bytes == sum(transfer.size for transfer in transfers)
+            assert sum(syphon._in_hand.values()) == len(transfers)
+            waiting = [transfer for given in syphon._waiting.values() for transfer in given]
+            assert {id(transfer) for transfer in waiting} == {
+                id(transfer) for transfer in transfers if transfer.state is State.WAITING
             }
-            assert all(parcel.state is State.LEFT for parcel in syphon._left.values())
+            assert all(transfer.state is State.LEFT for transfer in syphon._left.values())
 
     def teardown(self) -> None:
         """In fine weather everything comes home, or lies with the dead letters for a reason."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker.faults import Fault
+from pairbus.broker.control.faults import Fault
 from pairbus.broker.server import Broker, serve, serve_sync
 from pairbus.errors import ControlError, InvalidFault
 from pairbus.testing import fault

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
-from pairbus.broker.faults import Fault
+from pairbus.broker.control.faults import Fault
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.errors import PairbusError
 from pairbus.testing import fault

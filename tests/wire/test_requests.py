@@ -15,8 +15,8 @@ from pairbus.amqp.message import (
     split,
 )
 from pairbus.amqp.types import Array, Int, Symbol, Timestamp, UInt
+from pairbus.credentials import Token
 from pairbus.wire import requests
-from pairbus.wire.credentials import Token
 from pairbus.wire.errors import LockLost, NotFound, Unauthorized
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.performatives import Error
-from pairbus.broker.description import AuthorizationRule
-from pairbus.broker.sas import verify
+from pairbus.broker.model.description import AuthorizationRule
+from pairbus.credentials import Token
+from pairbus.sas import verify
 from pairbus.wire import SharedKey, SharedSignature, TimedOut, Unauthorized, WireClient
 from pairbus.wire import tokens as tokens_module
-from pairbus.wire.credentials import Token
 
 from .peer import Peer, message
 from .test_sender import settle_down

@@ -6,14 +6,14 @@ if TYPE_CHECKING:
     from pairbus.aio.sender import PairedSender as PairedSender
     from pairbus.pairing.options import PairedNamespaceOptions as PairedNamespaceOptions
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions
-    from pairbus.pairing.states import EntityState as EntityState
+    from pairbus.pairing.routing.states import EntityState as EntityState
 
 _HOME_OF = {
     "ServiceBusClient": "pairbus.aio.client",
     "PairedSender": "pairbus.aio.sender",
     "PairedNamespaceOptions": "pairbus.pairing.options",
     "SendAvailabilityPairedNamespaceOptions": "pairbus.pairing.options",
-    "EntityState": "pairbus.pairing.states",
+    "EntityState": "pairbus.pairing.routing.states",
 }
 
 __all__ = sorted(_HOME_OF)

@@ -23,17 +23,18 @@ from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender, SenderContext, close_senders
-from pairbus.pairing import backlog, terms
+from pairbus.pairing import pair_validation
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.clients import agreed, claimed, made, namespace_of
-from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
 from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
 from pairbus.pairing.health_monitor import Subscribers
 from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer
 from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
-from pairbus.pairing.provision import Provision, is_unavailable
-from pairbus.pairing.sending import Limits
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.pending_send import Limits
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.states import EntityState
 
 _log: Final = logging.getLogger("pairbus.pairing")
 _PAIRING: Final = threading.Lock()
@@ -93,8 +94,8 @@ class ServiceBusClient(SdkClient):
         SDK clients (`retry_total` …), `options` are those of `SendAvailabilityPairedNamespaceOptions`.
         `manage=False`: the backlog queues are ready-made, and the Manage right is not needed (P4).
         """
-        refuse_unknown(options, terms.PAIRED_KEYWORDS)
-        terms.check_access(primary, secondary, credential)
+        refuse_unknown(options, pair_validation.PAIRED_KEYWORDS)
+        pair_validation.check_access(primary, secondary, credential)
         secondary_ca_file = secondary_ca_file or ca_file
         to_close: list[Any] = []
         try:
@@ -292,7 +293,7 @@ class Pairing:
         self.options = options
         self.settings = settings
         self.secondary: Any = options.messaging_factory
-        self.primary_name = backlog.primary_name(client.fully_qualified_namespace, settings.primary_name)
+        self.primary_name = backlog_queues.primary_name(client.fully_qualified_namespace, settings.primary_name)
         self.secondary_name = str(namespace_of(self.secondary))
         watchers: list[Observer] = [LoggingObserver(self.primary_name), *observers]
         if settings.ledger is not None:
@@ -394,14 +395,14 @@ class Pairing:
             raise
 
     async def _look(self, index: int) -> None:
-        sender = GuardedSender(lambda: self._make_backlog_sender(index), backlog.path(self.primary_name, index))
+        sender = GuardedSender(lambda: self._make_backlog_sender(index), backlog_queues.path(self.primary_name, index))
         try:
             await sender.open(self.settings.send_timeout / 2)
         finally:
             await sender.close()
 
     def _make_backlog_sender(self, index: int) -> ServiceBusSender:
-        sender: ServiceBusSender = self.secondary.get_queue_sender(backlog.path(self.primary_name, index))
+        sender: ServiceBusSender = self.secondary.get_queue_sender(backlog_queues.path(self.primary_name, index))
         self.secondary._handlers.discard(sender)
         return sender
 

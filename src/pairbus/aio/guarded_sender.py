@@ -9,7 +9,7 @@ After a time-out, a cancelled call or a lost connection the SDK sender is thrown
 never in the caller's time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries
 are left as the user configured them, but server busy comes out at once (P24).
 
-What a failure means for the entity is decided elsewhere (`pairing/dispatch.py`).
+What a failure means for the entity is decided elsewhere (`pairing/routing/dispatch.py`).
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 

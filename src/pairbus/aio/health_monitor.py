@@ -24,7 +24,7 @@ from pairbus.pairing import sdk
 from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
-from pairbus.pairing.ping import ping
+from pairbus.pairing.routing.ping import ping
 
 #: How long closing waits for subscribers that are coroutines.
 TELL_S: Final = 1.0

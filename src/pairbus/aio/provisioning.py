@@ -1,8 +1,8 @@
 """Finds and makes the backlog queues of a pairing: with the SDK's administration client, or without it by looking
 whether each can be sent to (P3, P4, P5, P10). Nothing here contacts the primary.
 
-What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog.py` and
-`pairing/provision.py`.
+What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog/backlog_queues.py`
+and `pairing/backlog/provision.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError
 
 from pairbus.aio.concurrency import call_all, sleep
-from pairbus.pairing.backlog import QUEUE_PROPERTIES
-from pairbus.pairing.provision import Provision, is_conflict
+from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES
+from pairbus.pairing.backlog.provision import Provision, is_conflict
 
 LINKS_AT_ONCE_MAX: Final = 8
 RETRY_DELAY_S: Final = 0.2

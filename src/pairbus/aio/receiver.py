@@ -30,7 +30,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from pairbus.aio.concurrency import ReceiverAfterFork, pause
 from pairbus.pairing.health_monitor import guarded
 from pairbus.pairing.observers import Observer, booked_as, outcome_of
-from pairbus.pairing.ping import is_ping
+from pairbus.pairing.routing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
 
 _log = logging.getLogger("pairbus.pairing")

@@ -18,8 +18,8 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.errors import ClientFaultedError
 from pairbus.pairing.events import Event
 from pairbus.pairing.sdk import endpoint_of
+from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.hosting import Halts, check_engine, endpoint, fault_client, hosted
-from pairbus.syphon.partnership import Which
 
 __all__ = ["SyphonHost", "check_engine"]
 

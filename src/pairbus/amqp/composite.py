@@ -56,7 +56,7 @@ class Composite:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CompositeType:
     name: str
     decoders: Mapping[int, Decoder]
     encode: Callable[[bytearray, Any, int], None]
@@ -65,7 +65,7 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class Field:
     name: str
-    kind: Kind
+    kind: CompositeType
     mandatory: bool
     default: Any
 
@@ -198,34 +198,37 @@ _TEXT = (0xA1, 0xB1, 0xA3, 0xB3)  # a string where a symbol belongs, or the reve
 _KINDS: Final = {
     kind.name: kind
     for kind in (
-        Kind("boolean", _pick(0x41, 0x42, 0x56), _encode_boolean),
-        Kind("ubyte", {0x50: _plain_small}, encoding.encode_ubyte),
-        Kind("ushort", {0x60: _plain(">H")}, encoding.encode_ushort),
-        Kind("uint", _UINT, encoding.encode_uint),
-        Kind("ulong", {0x44: _zero, 0x53: _plain_small, 0x80: _plain(">Q")}, encoding.encode_ulong),
-        Kind("binary", _pick(0xA0, 0xB0), encoding.encode_binary),
-        Kind("string", _pick(*_TEXT), encoding.encode_string),
-        Kind("symbol", _pick(*_TEXT), encoding.encode_symbol),
-        Kind(
+        CompositeType("boolean", _pick(0x41, 0x42, 0x56), _encode_boolean),
+        CompositeType("ubyte", {0x50: _plain_small}, encoding.encode_ubyte),
+        CompositeType("ushort", {0x60: _plain(">H")}, encoding.encode_ushort),
+        CompositeType("uint", _UINT, encoding.encode_uint),
+        CompositeType("ulong", {0x44: _zero, 0x53: _plain_small, 0x80: _plain(">Q")}, encoding.encode_ulong),
+        CompositeType("binary", _pick(0xA0, 0xB0), encoding.encode_binary),
+        CompositeType("string", _pick(*_TEXT), encoding.encode_string),
+        CompositeType("symbol", _pick(*_TEXT), encoding.encode_symbol),
+        CompositeType(
             "symbols",
             {0xA3: _one_symbol(DECODERS[0xA3]), 0xB3: _one_symbol(DECODERS[0xB3])}
             | {0xE0: _many_symbols(DECODERS[0xE0]), 0xF0: _many_symbols(DECODERS[0xF0])},
             _encode_symbols,
         ),
-        Kind("fields", {0xC1: _keyed(DECODERS[0xC1]), 0xD1: _keyed(DECODERS[0xD1])}, _encode_fields),
-        Kind("map", _pick(0xC1, 0xD1), _encode_fields),
-        Kind("timestamp", _pick(0x83), lambda out, value, depth: encode_to(out, Timestamp(value), depth)),
-        Kind("id", _pick(0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1), _encode_id),
-        Kind("error", {0x00: _error}, _encode_composite),
-        Kind("source", {0x00: _only("Source")}, _encode_composite),
-        Kind("target", {0x00: _only("Target", "Coordinator")}, _encode_composite),
-        Kind("state", {0x00: _only("Accepted", "Rejected", "Released", "Modified", "Received")}, _encode_composite),
+        CompositeType("fields", {0xC1: _keyed(DECODERS[0xC1]), 0xD1: _keyed(DECODERS[0xD1])}, _encode_fields),
+        CompositeType("map", _pick(0xC1, 0xD1), _encode_fields),
+        CompositeType("timestamp", _pick(0x83), lambda out, value, depth: encode_to(out, Timestamp(value), depth)),
+        CompositeType("id", _pick(0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1), _encode_id),
+        CompositeType("error", {0x00: _error}, _encode_composite),
+        CompositeType("source", {0x00: _only("Source")}, _encode_composite),
+        CompositeType("target", {0x00: _only("Target", "Coordinator")}, _encode_composite),
+        CompositeType(
+            "state", {0x00: _only("Accepted", "Rejected", "Released", "Modified", "Received")}, _encode_composite
+        ),
     )
 }
 COMPOSITES: Final[dict[Any, type[Composite]]] = {}  # by descriptor, as number and as symbol
 PERFORMATIVES: Final = frozenset((*range(0x10, 0x19), *range(0x40, 0x45)))
 #: Written with all their fields, trailing nulls too: azure-servicebus 7.11 to 7.14 index what comes (`open[9]`,
-#: `begin[7]`, `transfer[11]`), and all of them index an error (dialect 0.1).
+#: `begin[7]`, `transfer[11]`), and all of them index an error
+#: (docs/reference/protocol.md#an-error-has-all-three-fields).
 _WHOLE: Final = frozenset((*range(0x10, 0x19), 0x1D))
 _C = TypeVar("_C", bound=type[Composite])
 

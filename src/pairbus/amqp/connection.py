@@ -17,7 +17,8 @@ The life of a connection, a row per stage; both roles go through the same ones:
     CLOSED  | nothing is read      |                                  |
 
 Malformed or forbidden input never raises: it ends the connection with a close that carries the reason, and `Closed`.
-Frames for channels and handles that are gone are ignored, since clients send them (dialect 1.2).
+Frames for channels and handles that are gone are ignored, since clients send them
+(docs/reference/protocol.md#handshake).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 LINK_REDIRECT = "amqp:link:redirect"
 LINK_STOLEN = "amqp:link:stolen"
 
-# Service Bus (dialect 4.1, 5.1, 6)
+# Service Bus (docs/reference/protocol.md#error-conditions, #outcomes, #requests-over-management)
 SERVER_BUSY = "com.microsoft:server-busy"
 TIMEOUT = "com.microsoft:timeout"
 AUTH_FAILED = "com.microsoft:auth-failed"

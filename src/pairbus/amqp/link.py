@@ -94,7 +94,8 @@ class Link:
         max_message_size: int | None = None,
         properties: dict[Any, Any] | None = None,
     ) -> None:
-        """Answers the peer's attach; a terminus that is not given is echoed (dialect 0.7)."""
+        """Answers the peer's attach; a terminus that is not given is echoed
+        (docs/reference/protocol.md#an-accepted-link-echoes-source-and-target)."""
         # JS attaches with a terminus that is an empty list, and takes a null one for a refusal
         self.source = source or self.source or Source()
         self.target = target or self.target or Target()
@@ -106,7 +107,8 @@ class Link:
         """What we told the peer that a message may have; only a receiver needs to remember."""
 
     def refuse(self, error: Error) -> None:
-        """An attach with null termini, then a closing detach: both frames, or clients miss the reason (dialect 0.6)."""
+        """An attach with null termini, then a closing detach: both frames, or clients miss the reason
+        (docs/reference/protocol.md#a-refused-link-is-attached-then-detached)."""
         self.source = self.target = None
         self._attach(None, None)
         self.detach(error)

@@ -130,7 +130,8 @@ class Close(Composite):
 @schema(0x1D, "amqp:error:list", "symbol! string fields")
 @dataclass(slots=True)
 class Error(Composite):
-    """Always written with all three fields: with fewer, pyamqp's callback dies and a send hangs (dialect 0.1)."""
+    """Always written with all three fields: with fewer, pyamqp's callback dies and a send hangs
+    (docs/reference/protocol.md#an-error-has-all-three-fields)."""
 
     condition: str
     description: str | None = None

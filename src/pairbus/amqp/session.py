@@ -146,7 +146,8 @@ class Session:
             outgoing_window=self.connection.limits.outgoing_window,
         )
         if link is not None:
-            # flows with a handle must carry both numbers (dialect 0.8)
+            # flows with a handle must carry both numbers
+            # (docs/reference/protocol.md#flow-and-attach-carry-their-counts)
             flow.handle = link.handle
             flow.delivery_count = link.delivery_count
             flow.link_credit = link.credit
@@ -244,7 +245,8 @@ class Session:
     def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & _MASK
         self._incoming_window -= 1
-        # clients that count deliveries where we count frames may overrun a little (dialect 1.3): no more than that
+        # clients that count deliveries where we count frames may overrun a little
+        # (docs/reference/protocol.md#flow-control): no more than that
         if self.unsettled > 2 * self.connection.limits.incoming_window:
             raise ProtocolViolation(
                 f"{self.unsettled} unsettled deliveries, the window is {self.connection.limits.incoming_window}",

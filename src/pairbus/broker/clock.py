@@ -1,4 +1,4 @@
-"""The broker's time: unix seconds that pass evenly, and that follow the wall clock when that is set.
+"""The broker's time: unix seconds that pass evenly, and that follow the wall clock when that is set. Pure.
 
 Durations (locks, idle times, faults, throttle rates) must not end early or late because somebody sets the wall clock;
 instants (expiry, schedules, tokens) are the wall clock's. Both are compared with one `now`: a monotonic clock plus its

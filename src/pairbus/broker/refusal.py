@@ -1,4 +1,4 @@
-"""The broker's "no" as a value: what is said to the peer, decided far from the wire."""
+"""The broker's "no" as a value: what is said to the peer, decided far from the wire. Pure."""
 
 from __future__ import annotations
 

@@ -27,44 +27,45 @@ from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
+from pairbus.broker.access.authorization import rules_in_force
+from pairbus.broker.access.keys import KeyRing, grant_on_entity
+from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
+from pairbus.broker.amqp.connection import AmqpConnection
+from pairbus.broker.amqp.dispatcher import Dispatcher
+from pairbus.broker.amqp.session_waiters import SessionWaiters
+from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
+from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
+from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
+from pairbus.broker.control.control_socket import ControlServer
+from pairbus.broker.control.faults import Faults
+from pairbus.broker.http.admin import AdminApi
+from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
+from pairbus.broker.model.description import AuthorizationRule, InvalidDescription
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.net.hosts import check_reach, is_loopback, own_address
+from pairbus.broker.net.listener import Listener
+from pairbus.broker.operations.lock_tokens import random_tokens
+from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.storage.store import refusal_of
+from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
+from pairbus.broker.telemetry.recorder import Recorder
 from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
 from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
+from pairbus.sas import HTTP_SKEW_S, Claims, verify
 
-from . import certificates, stocktaking, websocket
-from .admin_api import AdminApi
-from .amqp_connection import AmqpConnection
-from .authorization import rules_in_force
 from .clock import BrokerClock
-from .commands import Commands, Granted, Listed, RuleWanted
-from .construction import construct, hand_out_keys, read_config
-from .control import ControlServer
-from .description import AuthorizationRule, InvalidDescription
-from .dispatcher import Dispatcher
-from .entity import QueueEntity
-from .faults import Faults
-from .hosts import check_reach, is_loopback, own_address
-from .http_server import HttpProtocol, Request, Response, Switch
-from .keys import KeyRing, grant_on_entity
-from .listener import Listener
-from .metrics import Labels, Metrics, Sample
-from .namespace import Namespace
-from .observation import Observation
-from .plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
-from .queue import MessageQueue
+from .net import certificates, websocket
 from .refusal import Refusal
-from .sas import HTTP_SKEW_S, Claims, verify
-from .session_door import SessionDoor
-from .store import refusal_of
-from .strangers import Strangers
-from .tokens import random_tokens
+from .telemetry import inventory
 
 if TYPE_CHECKING:
-    from .topic import Topic
+    from pairbus.broker.model.topic import Topic
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("pairbus.broker.server")
 
 Clock = Callable[[], float]
 
@@ -84,10 +85,10 @@ class NamespaceServer:
         self.link_idle_timeout_s = plan.link_idle_timeout
         self.loop = asyncio.get_running_loop()
         self.connections: set[AmqpConnection] = set()
-        self.strangers = broker.strangers
+        self.unauthenticated = broker.unauthenticated
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
-        self.observation: Observation
+        self.recorder: Recorder
         self._broker = broker
         self._plan = plan
         self._folder = broker.data / plan.name
@@ -97,14 +98,14 @@ class NamespaceServer:
             broker.host,
             plan.ports or (0,),
             lambda: AmqpConnection(self),
-            lambda: HttpProtocol(self._answer_http, strangers=self.strangers),
+            lambda: HttpProtocol(self._answer_http, unauthenticated=self.unauthenticated),
             broker.certificates.server_context(),
         )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
-        self._takings: set[asyncio.Task[stocktaking.Stock]] = set()
+        self._takings: set[asyncio.Task[inventory.Inventory]] = set()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
-        self._doors: dict[MessageQueue, SessionDoor] = {}
+        self._doors: dict[MessageQueue, SessionWaiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
@@ -173,9 +174,9 @@ class NamespaceServer:
             ledger = LedgerWriter(self._folder / "ledger", "broker", clock=self.clock)
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
-        self.observation = Observation(self.name, counters, ledger, self.clock)
+        self.recorder = Recorder(self.name, counters, ledger, self.clock)
         if ledger is not None:
-            self.namespace.tell(self.observation.witnessed)
+            self.namespace.tell(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
             self._ends.push_async_callback(self._leave, ledger)
         self._ends.push_async_callback(self._listener.close)
@@ -187,7 +188,7 @@ class NamespaceServer:
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
             metrics=lambda: self._broker.metrics.exposition(self.name),
             trouble=lambda: _trouble(journal),
-            answered=self.observation.answered,
+            answered=self.recorder.answered,
         )
         for follower in (self.namespace.shift, self.faults.shift):
             self.clock.followers.append(follower)
@@ -222,15 +223,15 @@ class NamespaceServer:
         await self._ends.aclose()
 
     async def _leave(self, ledger: LedgerWriter) -> None:
-        await stocktaking.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
+        await inventory.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
 
     def take_stock(self, done: Listed) -> None:
         """Writes what is still there into the ledger while the broker goes on."""
-        ledger = self.observation.ledger
+        ledger = self.recorder.ledger
         if ledger is None:
             done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
             return
-        taking = asyncio.create_task(stocktaking.write_left(self.namespace, ledger, self.clock))
+        taking = asyncio.create_task(inventory.write_left(self.namespace, ledger, self.clock))
         self._takings.add(taking)
         taking.add_done_callback(self._takings.discard)
         taking.add_done_callback(partial(_told, done))
@@ -310,15 +311,15 @@ class NamespaceServer:
             self.watch(queue)
         return dispatcher
 
-    def session_door(self, queue: MessageQueue) -> SessionDoor:
+    def session_door(self, queue: MessageQueue) -> SessionWaiters:
         door = self._doors.get(queue)
         if door is None:
-            door = self._doors[queue] = SessionDoor(self, queue)
+            door = self._doors[queue] = SessionWaiters(self, queue)
             self.watch(queue)
         return door
 
     @property
-    def session_doors(self) -> Iterable[SessionDoor]:
+    def session_doors(self) -> Iterable[SessionWaiters]:
         return self._doors.values()
 
     def watch(self, target: MessageQueue | Topic) -> None:
@@ -379,7 +380,7 @@ class NamespaceServer:
                     connection.cut(link, refusal)
 
 
-def _told(done: Listed, taking: asyncio.Task[stocktaking.Stock]) -> None:
+def _told(done: Listed, taking: asyncio.Task[inventory.Inventory]) -> None:
     if taking.cancelled():
         done("the broker is shutting down")
     elif (error := taking.exception()) is not None:
@@ -427,7 +428,7 @@ class Broker:
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
         #: Connections of all namespaces that have shown no token.
-        self.strangers = Strangers()
+        self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
         self._closing_ends = float("inf")
@@ -496,7 +497,7 @@ class Broker:
         return max(0.0, self._closing_ends - time.monotonic())
 
     async def stop(self) -> None:
-        self._closing_ends = time.monotonic() + stocktaking.CLOSING_S
+        self._closing_ends = time.monotonic() + inventory.CLOSING_S
         if self._control is not None:
             await self._control.stop()
         for server in self.namespaces.values():
@@ -537,7 +538,7 @@ class Broker:
 
     def _tokenless(self, name: str) -> Iterator[Sample]:
         """Those of all namespaces: one limit holds for them together."""
-        yield {}, self.strangers.held_bytes
+        yield {}, self.unauthenticated.held_bytes
 
     def _syncs(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, self.namespaces[name].journal_syncs

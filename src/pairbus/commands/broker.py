@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from pairbus.broker.faults import KINDS, Fault, unknown_kind
+from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
 from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class CommandError(PairbusError):
 
 def _check_namespaces(_context: click.Context, _parameter: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
     # Here and below: what one command needs, the others and `--help` do not pay for (tests/test_packaging.py).
-    from pairbus.broker.plan import parse_namespace
+    from pairbus.broker.config.plan import parse_namespace
 
     try:
         names = [parse_namespace(spec)[0] for spec in specs]
@@ -108,7 +108,7 @@ def broker(
     import asyncio
     import signal
 
-    from pairbus.broker.hosts import check_reach, is_loopback
+    from pairbus.broker.net.hosts import check_reach, is_loopback
     from pairbus.broker.server import serve
 
     try:
@@ -219,7 +219,7 @@ def fault(
       pairbus fault --data ./data contoso
       pairbus fault --data ./data contoso --clear
     """
-    from pairbus.broker.commands import FOR_S_MAX
+    from pairbus.broker.control.control_commands import FOR_S_MAX
 
     if kind is not None and kind not in KINDS:
         raise click.UsageError(str(unknown_kind(kind)))
@@ -249,7 +249,7 @@ def _allow_only(chosen: dict[str, Any], allowed: set[str], what: str) -> None:
 
 
 def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
-    from pairbus.broker.control import request
+    from pairbus.broker.control.control_socket import request
 
     answer = request(data, message)
     if not answer.get("ok"):

@@ -20,7 +20,7 @@ from pairbus.drill.plan import ENTITIES, MESSAGES, OUTAGE_S, TROUBLES, DrillPlan
 
 if TYPE_CHECKING:
     from pairbus.drill.findings import Findings
-    from pairbus.drill.story import Line
+    from pairbus.drill.timeline import TimelineEntry
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -82,7 +82,7 @@ def drill(
       pairbus drill --fault kill --messages 20000 --out /tmp/drill
       pairbus drill --json | tail -1 | jq .lost
     """
-    from pairbus.drill.syphoning import check_spark
+    from pairbus.drill.syphon import check_spark
 
     try:
         plan = DrillPlan(messages, outage, entities, fault, engine, seed)
@@ -119,7 +119,7 @@ def _make_room(out: Path) -> None:
 
 def run(plan: DrillPlan, out: Path, *, as_json: bool, in_outage: Any = None) -> int:
     """`in_outage`: for tests, what else happens at the end of the outage."""
-    from pairbus.drill.story import introduction
+    from pairbus.drill.timeline import introduction
 
     if not as_json:
         for line in introduction(plan):
@@ -134,7 +134,7 @@ def run(plan: DrillPlan, out: Path, *, as_json: bool, in_outage: Any = None) -> 
 
 
 async def _drill(plan: DrillPlan, out: Path, as_json: bool, in_outage: Any) -> Findings:
-    from pairbus.drill.conducting import conduct
+    from pairbus.drill.run import conduct
 
     task = asyncio.current_task()
     assert task is not None
@@ -149,7 +149,7 @@ async def _drill(plan: DrillPlan, out: Path, as_json: bool, in_outage: Any) -> F
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
 
-    def tell(line: Line) -> None:
+    def tell(line: TimelineEntry) -> None:
         if as_json:
             click.echo(json.dumps(line.as_json()))
         else:

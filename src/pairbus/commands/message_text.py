@@ -2,6 +2,8 @@
 
 Decides what stands in a table's row and in a JSON object, how a body that is no text is written (base64), and what
 `--property`, `--schedule` and `--ttl` mean. Reading never fails: a part that can't be read is left out. Sends nothing.
+
+Pure.
 """
 
 from __future__ import annotations

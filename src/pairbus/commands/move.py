@@ -34,7 +34,7 @@ from pairbus.commands.syphon import (
 )
 
 if TYPE_CHECKING:
-    from pairbus.spark.engine import Runnable
+    from pairbus.spark.syphon.engine import Runnable
     from pairbus.syphon.engine import Outcome
 
 _where = click.option(
@@ -86,12 +86,12 @@ def move(
       pairbus move --from @contoso --to @backup news/Subscriptions/all news-copy --max-rate 200
     """
     with _spark_wanted():
-        from pairbus.spark.pipelines.move import Mover, Place
+        from pairbus.spark.pipelines.move import EntityAddress, Mover
     target = source if destination is None else destination
     _run(
         lambda writer, on_start: Mover(
-            Place(_address(source, ca_file), entity_from, label_of(source)),
-            Place(_address(target, ca_file), entity_to, label_of(target)),
+            EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
+            EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
             where=where,
             count=count,
             max_rate=max_rate,
@@ -219,7 +219,7 @@ def _spark_wanted() -> Iterator[None]:
 
 
 def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:
-    from pairbus.spark.starting import address_of_text
+    from pairbus.spark.syphon.api import address_of_text
 
     return address_of_text(namespace.connection_string or namespace.host, ca_file)
 
@@ -232,7 +232,7 @@ def _run(
 ) -> None:
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
-        from pairbus.spark.engine import OnAThread
+        from pairbus.spark.syphon.engine import OnAThread
 
         writer = None if ledger is None else LedgerWriter(ledger, "move")
         try:

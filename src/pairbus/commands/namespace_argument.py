@@ -70,8 +70,7 @@ def _default_credential() -> Any:
 
 def parse(text: str, option: str, *, from_command_line: bool = True) -> NamespaceArgument:
     """Raises click.UsageError, which shows nothing of what may be a secret."""
-    from pairbus.wire.connection_string import ConnectionString
-    from pairbus.wire.errors import ConnectionStringError
+    from pairbus.connection_string import ConnectionString, ConnectionStringError
 
     text = text.strip()
     if text == "-":

@@ -1,4 +1,4 @@
-"""A bar for a terminal's line: how much of a known whole is done. Decides its look, not when it is drawn."""
+"""A bar for a terminal's line: how much of a known whole is done. Decides its look, not when it is drawn. Pure."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ def read_for_report(
     """Starts Spark for them, as little of it as they need. What is wrong with them is said before that."""
     try:
         from pairbus.spark import session
-        from pairbus.spark.locations import check_writable, local_path, located
         from pairbus.spark.reports.effort import at_start
         from pairbus.spark.reports.ledgers import check_ledgers, read_ledgers, size_of
+        from pairbus.spark.runtime.locations import check_writable, local_path, located
     except ModuleNotFoundError:
         raise click.ClickException("the report runs on Spark, which is not installed: install pairbus[spark]") from None
     if parquet is not None:

@@ -26,10 +26,10 @@ from pairbus.commands.progress_bar import bar
 from pairbus.commands.spark_options import spark_options
 
 if TYPE_CHECKING:
+    from pairbus.syphon.core.progress import Report
     from pairbus.syphon.engine import Outcome
     from pairbus.syphon.inspection import Depth
     from pairbus.syphon.listing import Lister
-    from pairbus.syphon.progress import Report
 
 UNAVAILABLE: Final = 3
 PAST_A_LIMIT: Final = 4
@@ -75,7 +75,7 @@ def _count(default: int | None, text: str) -> Callable[[F], F]:
 
 
 def _name(primary: NamespaceArgument | None, given: str | None) -> str:
-    from pairbus.pairing.backlog import primary_name
+    from pairbus.pairing.backlog.backlog_queues import primary_name
     from pairbus.pairing.errors import InvalidOptions
 
     if primary is None and given is None:
@@ -199,7 +199,7 @@ def _spark_engine(
     master: str | None, conf: dict[str, str], checkpoint: str | None, as_json: bool
 ) -> Callable[..., Any]:
     try:
-        from pairbus.spark.engine import SparkEngine
+        from pairbus.spark.syphon.engine import SparkEngine
     except ModuleNotFoundError:
         raise click.ClickException(
             "the Spark engine is not installed: install pairbus[spark], or run it with --engine in-process"
@@ -270,9 +270,9 @@ async def _queues(
     tell: Callable[[str], None],
 ) -> list[Queue]:
     """The queues to read or look at."""
-    from pairbus.pairing import backlog
+    from pairbus.pairing.backlog import backlog_queues
+    from pairbus.syphon.core.queue_discovery import QueueDiscovery
     from pairbus.syphon.listing import OPTIONS, ListingFailed, list_backlog
-    from pairbus.syphon.roster import Roster
 
     try:
         listed = await list_backlog(lambda: secondary.admin(ca_file, **OPTIONS), name)
@@ -283,8 +283,11 @@ async def _queues(
             ) from None
         known = count or COUNT
         tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
-        return [Queue(backlog.path(name, index), index) for index in range(known)]
-    return [Queue(*each) for each in Roster(name, secondary.host, count=count, orphans=orphans).listed(listed).queues]
+        return [Queue(backlog_queues.path(name, index), index) for index in range(known)]
+    return [
+        Queue(*each)
+        for each in QueueDiscovery(name, secondary.host, count=count, orphans=orphans).listed(listed).queues
+    ]
 
 
 def _lister(
@@ -296,10 +299,10 @@ def _lister(
     orphans: bool,
 ) -> Lister:
     """Finds the queues that are made while it runs (P36)."""
+    from pairbus.syphon.core.queue_discovery import QueueDiscovery
     from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
-    from pairbus.syphon.roster import Roster
 
-    roster = Roster(
+    discovery = QueueDiscovery(
         name,
         secondary.host,
         [each.path for each in queues],
@@ -307,7 +310,7 @@ def _lister(
         orphans=orphans,
         is_blind=any(each.messages is None for each in queues),
     )
-    return Lister(roster, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
+    return Lister(discovery, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
 
 
 async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:
@@ -329,7 +332,7 @@ async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool
 
 
 def moved_line(report: Report, done: str = "moved") -> str:
-    from pairbus.syphon.progress import duration
+    from pairbus.syphon.core.progress import duration
 
     noun = "message" if report.moved == 1 else "messages"
     return f"{report.moved:,} {noun} {done} ({_size(report.moved_bytes)}) in {duration(report.elapsed_s)}"
@@ -529,7 +532,7 @@ def _age(depth: Depth) -> float | None:
 def _print_backlog(
     name: str, secondary: NamespaceArgument, depths: Sequence[Depth], warnings: Sequence[str], as_json: bool
 ) -> None:
-    from pairbus.syphon.progress import duration
+    from pairbus.syphon.core.progress import duration
 
     there = [each for each in depths if each.exists]
     total = sum(each.messages for each in there)
@@ -638,7 +641,7 @@ def provision(
       pairbus provision --primary-name contoso --secondary @secondary
       pairbus provision --primary-name contoso --count 20 --print bicep > backlog.bicep
     """
-    from pairbus.pairing import backlog as queues
+    from pairbus.pairing.backlog import backlog_queues as queues
 
     if language is not None:
         text = queues.bicep(primary_name, count) if language == "bicep" else queues.terraform(primary_name, count)
@@ -652,9 +655,9 @@ def provision(
 def _make_queues(name: str, secondary: NamespaceArgument, count: int, ca_file: Path | None, as_json: bool) -> None:
     from azure.core.exceptions import AzureError
 
-    from pairbus.pairing import backlog as queues
+    from pairbus.pairing.backlog import backlog_queues as queues
+    from pairbus.pairing.backlog.provision import Provision
     from pairbus.pairing.errors import PairingFailed
-    from pairbus.pairing.provision import Provision
     from pairbus.sync.provisioning import manage
     from pairbus.syphon.listing import OPTIONS, reason
 

@@ -1,4 +1,4 @@
-"""A table as lines of text: columns as wide as their widest cell. Decides nothing else."""
+"""A table as lines of text: columns as wide as their widest cell. Decides nothing else. Pure."""
 
 from __future__ import annotations
 

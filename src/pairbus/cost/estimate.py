@@ -8,6 +8,8 @@ The outage, as it is reckoned: the first failure comes at its beginning; after t
 over, and each paired client pings each of its entities once an interval from then on (P31, P33). The ping that finds
 the primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
 callers before the failover (P17) they send again, so it is counted as diverted too.
+
+Pure.
 """
 
 from __future__ import annotations

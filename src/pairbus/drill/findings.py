@@ -1,6 +1,6 @@
-"""What a drill found, as values: the one thing that the page, the terminal and `--json` are printed from.
+"""What a drill found, as values: the one thing that the page, the terminal and `--json` are printed from. Pure.
 
-Holds no logic but its own shape; `reckoning.py` makes it.
+Holds no logic but its own shape; `verdict.py` makes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What a drill will do, before it begins: who is there, what is sent where and how fast, what fails, and for how long.
 
 Decides all of that from the few options that a person gives. Imports little, since the command's help is made from it.
-Starts nothing (`processes.py`), waits for nothing (`rehearsal.py`), and judges nothing (`reckoning.py`).
+Starts nothing (`processes.py`), waits for nothing (`rehearsal.py`), and judges nothing (`verdict.py`).
+
+Pure.
 """
 
 from __future__ import annotations

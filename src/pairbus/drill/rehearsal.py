@@ -3,7 +3,7 @@
     brokers ▶ receivers, senders (healthy traffic) ▶ fault ▶ failover, backlog ▶ fault ends ▶ return ▶ syphon drains
     ▶ everything received ▶ what is left is counted ▶ ledgers in one folder
 
-Owns processes, timers and folders, and hands over every fact to `story.py`. What the ledgers say is read elsewhere.
+Owns processes, timers and folders, and hands over every fact to `timeline.py`. What the ledgers say is read elsewhere.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.broker.control import request
+from pairbus.broker.control.control_socket import request
 from pairbus.syphon.daemon_thread import on_a_thread
 
-from . import staging
+from . import broker_config
 from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
-from .story import Line, Story
-from .syphoning import Spark, Syphoning
+from .syphon import DrillSyphon, Spark
+from .timeline import Timeline, TimelineEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,14 +49,14 @@ class Rehearsal:
         plan: DrillPlan,
         spark: Spark,
         folder: Path,
-        tell: Callable[[Line], None],
+        tell: Callable[[TimelineEntry], None],
         *,
         in_the_quiet: Callable[[SparkSession, Path], object] | None = None,
         in_outage: Hook | None = None,
     ) -> None:
         self.plan = plan
         self.folder = folder
-        self.story = Story(plan, time.time())
+        self.timeline = Timeline(plan, time.time())
         self._spark = spark
         self._tell = tell
         #: What Spark may do while the primary is away and it has nothing else to do; given the ledgers so far.
@@ -70,7 +70,7 @@ class Rehearsal:
         self.secondary: BrokerProcess
 
     def __repr__(self) -> str:
-        return f"<Rehearsal {self.story!r}>"
+        return f"<Rehearsal {self.timeline!r}>"
 
     @property
     def ledgers(self) -> Path:
@@ -91,7 +91,7 @@ class Rehearsal:
         await self._start_brokers(data)
         receiver, sender = await self._start_applications()
         sending = self._begin(sender.finished())
-        syphoning = Syphoning(
+        syphoning = DrillSyphon(
             self.plan, self._spark, self.primary.ready.connection_string, self.secondary.ready.connection_string,
             self.ledgers / "syphon",
         )  # fmt: skip
@@ -103,21 +103,21 @@ class Rehearsal:
         await self._outage(sending)
         await sender.enough()
         await self._healthy_again()
-        self._say("syphon", f"{self.plan.engine} drains the backlog, {self.story.tally.depth:,} messages")
+        self._say("syphon", f"{self.plan.engine} drains the backlog, {self.timeline.tally.depth:,} messages")
         began = time.time()
         await syphoning.drain(self._moved)
         self.drain_s = time.time() - began
         await sending
         await sender.stop()
-        if self.story.tally.depth:
+        if self.timeline.tally.depth:
             await syphoning.drain(self._moved)
             self.drain_s = time.time() - began
-        self._say("syphon", f"{self.story.tally.moved:,} messages carried home in {self.drain_s:.1f} s")
+        self._say("syphon", f"{self.timeline.tally.moved:,} messages carried home in {self.drain_s:.1f} s")
         await self._all_received()
         await receiver.stop()
         await self._close_the_books(data)
 
-    async def _warm_up(self, syphoning: Syphoning) -> None:
+    async def _warm_up(self, syphoning: DrillSyphon) -> None:
         self._say("syphon", "Spark starts, while traffic runs")
         await self._spark.ready()
         await syphoning.warm_up()
@@ -128,8 +128,8 @@ class Rehearsal:
     async def _start_brokers(self, data: Path) -> None:
         for path in (self.ledgers, self.folder / "log"):
             path.mkdir(parents=True)
-        self.primary = self._broker(PRIMARY, data, staging.primary_config(self.plan))
-        self.secondary = self._broker(SECONDARY, data, staging.secondary_config(self.plan))
+        self.primary = self._broker(PRIMARY, data, broker_config.primary_config(self.plan))
+        self.secondary = self._broker(SECONDARY, data, broker_config.secondary_config(self.plan))
         await asyncio.gather(self.primary.serve(), self.secondary.serve())
         ports = f"{PRIMARY} on port {self.primary.ready.port}, {SECONDARY} on port {self.secondary.ready.port}"
         self._say("start", f"two brokers, a process each: {ports}")
@@ -179,14 +179,14 @@ class Rehearsal:
 
     async def _outage(self, sending: asyncio.Future[None]) -> None:
         async with self._trouble():
-            self._tell_all(self.story.outage_began(time.time()))
+            self._tell_all(self.timeline.outage_began(time.time()))
             quiet = self._begin(self._quiet())
             await self._pause(self.plan.outage_s, sending)
             quiet.cancel()
             hook = self._in_outage
             if hook is not None:
                 await on_a_thread(lambda: hook(self))
-        self._tell_all(self.story.outage_ended(time.time()))
+        self._tell_all(self.timeline.outage_ended(time.time()))
 
     async def _quiet(self) -> None:
         work = self._in_the_quiet
@@ -209,15 +209,15 @@ class Rehearsal:
     async def _healthy_again(self) -> None:
         """Pings find the primary, entity by entity (P21, P31)."""
         deadline = time.monotonic() + RETURN_S
-        while not self.story.is_healthy:
+        while not self.timeline.is_healthy:
             if time.monotonic() > deadline:
-                sick = [name for name, state in self.story.states.items() if state != "healthy"]
+                sick = [name for name, state in self.timeline.states.items() if state != "healthy"]
                 raise DrillFailed(f"{', '.join(sick)} did not return to {PRIMARY} within {RETURN_S:g} s of its return")
             await asyncio.sleep(LOOK_S)
 
     async def _all_received(self) -> None:
         """As many as were confirmed, and settled; fewer when no more come."""
-        tally = self.story.tally
+        tally = self.timeline.tally
         deadline = time.monotonic() + SETTLED_S
         last, since = (0, 0), time.monotonic()
         while min(tally.received, tally.settled) < tally.confirmed and time.monotonic() < deadline:
@@ -257,15 +257,15 @@ class Rehearsal:
             raise DrillFailed(f"the {broker.name} refused a command: {answer.get('error')}")
 
     def _heard(self, fact: dict[str, Any]) -> None:
-        self._tell_all(self.story.heard(fact))
+        self._tell_all(self.timeline.heard(fact))
 
     def _moved(self, count: int) -> None:
-        self._tell_all(self.story.moved(time.time(), count))
+        self._tell_all(self.timeline.moved(time.time(), count))
 
     def _say(self, kind: Any, text: str) -> None:
-        self._tell_all(self.story.say(time.time(), kind, text))
+        self._tell_all(self.timeline.say(time.time(), kind, text))
 
-    def _tell_all(self, lines: list[Line]) -> None:
+    def _tell_all(self, lines: list[TimelineEntry]) -> None:
         for line in lines:
             self._tell(line)
 

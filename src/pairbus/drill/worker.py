@@ -3,7 +3,7 @@
 Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when stdin says `stop` or
 ends: so nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`, however long
 Spark's start or the outage take; then it says that it has finished, and stays with its client open until `stop`.
-Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `story.py`.
+Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `timeline.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import ServiceBusClient
-from pairbus.drill.traffic import Parcel, parcels, traffic_ends
+from pairbus.drill.traffic import TrafficMessage, parcels, traffic_ends
 from pairbus.pairing.events import Event, PingFailed, PingSucceeded, StateChanged
 from pairbus.pairing.observers import Observer, RouteWord
 
@@ -146,7 +146,7 @@ async def _send_to(
             counts.waited_s = max(counts.waited_s, loop.time() - began)
 
 
-def _messages(parcel: Parcel) -> ServiceBusMessage | list[ServiceBusMessage]:
+def _messages(parcel: TrafficMessage) -> ServiceBusMessage | list[ServiceBusMessage]:
     made = [ServiceBusMessage(body, message_id=name) for name, body in zip(parcel.ids, parcel.bodies, strict=True)]
     return made[0] if len(made) == 1 else made
 

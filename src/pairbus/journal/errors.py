@@ -1,4 +1,4 @@
-"""What can go wrong with the journal.
+"""What can go wrong with the journal. Pure.
 
 JournalError
 ├── JournalLocked     another process holds the folder

@@ -1,4 +1,4 @@
-"""The journal's settings and their bounds."""
+"""The journal's settings and their bounds. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the journal: segment header and record framing. Pure; reads and writes nothing.
+"""The bytes of the journal: segment header and record framing. Pure; reads and writes nothing. Pure.
 
 Segment header, 64 bytes, little endian:
 
@@ -152,7 +152,7 @@ def decode(buffer: bytes, salt: int, segment: int, base: int, after_lsn: int, sy
     return Decoded(records, position, need, bad, synced, after_lsn)
 
 
-class Place(NamedTuple):
+class RecordLocation(NamedTuple):
     """A valid record header found by searching; `end` is where its record ends, `whole` that its payload is valid."""
 
     position: int
@@ -161,7 +161,7 @@ class Place(NamedTuple):
     whole: bool
 
 
-def find(buffer: bytes, salt: int, position: int) -> Place | None:
+def find(buffer: bytes, salt: int, position: int) -> RecordLocation | None:
     """The next valid record header at or after `position`. The header's own checksum is salted, so a payload that
     imitates one costs a comparison and nothing more."""
     size = len(buffer)
@@ -173,5 +173,7 @@ def find(buffer: bytes, salt: int, position: int) -> Place | None:
         if length <= RECORD_BYTES_MAX and crc32(buffer[place : place + _HEAD_BYTES], salt) == head_crc:
             start = place + RECORD_HEADER_BYTES
             payload = memoryview(buffer)[start : start + length]
-            return Place(place, synced, start + length, len(payload) == length and crc32(payload) == payload_crc)
+            return RecordLocation(
+                place, synced, start + length, len(payload) == length and crc32(payload) == payload_crc
+            )
         position = place + 1

@@ -1,6 +1,6 @@
 """Looks at two clients before they are paired: who they are, whether they may be, and whether one is taken (P6).
 
-It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `terms.py`.
+It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `pair_validation.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pairbus.pairing import terms
+from pairbus.pairing import pair_validation
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 
 #: Secondary clients, ours and the SDK's own, with the primary that they serve: one each, for good (P6).
@@ -20,8 +20,8 @@ _SERVING: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary
 _CLAIMING: Final = threading.Lock()
 
 
-def namespace_of(client: Any) -> terms.Namespace:
-    return terms.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
+def namespace_of(client: Any) -> pair_validation.NamespaceIdentity:
+    return pair_validation.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
 
 
 def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
@@ -30,13 +30,13 @@ def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
     # As the SDK's differ: one's `create_queue` is a coroutine function.
     manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
     other = party(getattr(options, "messaging_factory", None))
-    return terms.check(me, other, options, managed(options, me), manager_is_async)
+    return pair_validation.check(me, other, options, managed(options, me), manager_is_async)
 
 
-def party(client: Any) -> terms.Party:
+def party(client: Any) -> pair_validation.PairMember:
     if not hasattr(client, "_custom_endpoint_address"):
-        return terms.Party(terms.Namespace("?", 0), None, False, is_async=None)
-    return terms.Party(
+        return pair_validation.PairMember(pair_validation.NamespaceIdentity("?", 0), None, False, is_async=None)
+    return pair_validation.PairMember(
         namespace_of(client),
         client._entity_name,
         getattr(client, "_pairing", None) is not None,
@@ -54,7 +54,7 @@ def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> It
     options.claim()
     try:
         with _CLAIMING:
-            terms.check_secondary(party(secondary))  # again: another thread may have been faster
+            pair_validation.check_secondary(party(secondary))  # again: another thread may have been faster
             _SERVING[secondary] = str(namespace_of(primary))
         try:
             yield
@@ -66,11 +66,11 @@ def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> It
         raise
 
 
-def managed(options: Any, primary: terms.Party) -> terms.Namespace | None:
+def managed(options: Any, primary: pair_validation.PairMember) -> pair_validation.NamespaceIdentity | None:
     address = getattr(getattr(options, "secondary_namespace_manager", None), "fully_qualified_namespace", None)
     if not isinstance(address, str):
         return None
-    return terms.namespace_at(address, tls=primary.namespace.port == terms.PORT_TLS)
+    return pair_validation.namespace_at(address, tls=primary.namespace.port == pair_validation.PORT_TLS)
 
 
 def made(
@@ -80,6 +80,6 @@ def made(
     found = dict(options or {})
     if ca_file is not None:
         found = {"connection_verify": ca_file, **found}
-    if terms.is_connection_string(namespace):
+    if pair_validation.is_connection_string(namespace):
         return kind.from_connection_string(namespace, **found)
     return kind(namespace, credential, **found)

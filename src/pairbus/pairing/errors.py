@@ -1,4 +1,4 @@
-"""What pairing raises to the application.
+"""What pairing raises to the application. Pure.
 
     PairbusError
     └── PairingError

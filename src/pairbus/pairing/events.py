@@ -1,4 +1,4 @@
-"""What pairing tells, and what it asks of its shell.
+"""What pairing tells, and what it asks of its shell. Pure.
 
 Events are facts in the past tense: observers and subscribers get them, in order, and none carries a time. Commands are
 imperatives that the decisions leave in `Coordinator.commands` and the shell carries out. Nothing is decided here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pairbus.pairing.states import EntityState
+from pairbus.pairing.routing.states import EntityState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
-from pairbus.pairing.coordinator import Coordinator
 from pairbus.pairing.events import Event
 from pairbus.pairing.observers import Observer, outcome_of
-from pairbus.pairing.verdicts import is_reach
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.verdicts import is_reach
 
 _log: Final = logging.getLogger("pairbus.pairing")
 #: Past this many hung pings, further entities' pings wait for their turn.

@@ -22,10 +22,10 @@ from typing import Any, Final, Literal
 
 from pairbus.billing import APP, PING
 from pairbus.ledger import LedgerWriter
+from pairbus.pairing.backlog.sizes import bound
+from pairbus.pairing.routing.ping import is_ping, ping
 
 from . import events
-from .ping import is_ping, ping
-from .sizes import bound
 
 RouteWord = Literal["primary", "backlog"]
 

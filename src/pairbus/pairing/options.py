@@ -3,6 +3,8 @@
 `OPTIONS` is the one table: the constructor checks by it and docs/reference/options.md is printed from it. The sync and
 the async client take the same class. Decided here: what each option may hold, and that one options object serves one
 pairing (P6). Not decided here: what an option then does.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypedDict, TypeVar, overload
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
-from pairbus.pairing.verdicts import DEFAULT, Classifier
+from pairbus.pairing.routing.verdicts import DEFAULT, Classifier
 
 Seconds = float | timedelta
 QUEUES_MAX: Final = 1000

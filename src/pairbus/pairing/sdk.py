@@ -46,9 +46,9 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.pairing import budget
+from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing.errors import ForkedClientError, NotTriedError, PairingError
-from pairbus.wire.credentials import SharedKey, SharedSignature
+from pairbus.pairing.routing import budget
 
 # What the SDK says of an error it says in its own log, as if we were not there.
 _SDK_LOG = logging.getLogger("azure.servicebus._base_handler")

@@ -11,28 +11,29 @@ from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .engine import SparkEngine as SparkEngine
-    from .options import InvalidOption as InvalidOption
+    from pairbus.spark.connector.options import InvalidOption as InvalidOption
+    from pairbus.spark.connector.source import register as register
+    from pairbus.spark.runtime.session import session as session
+    from pairbus.spark.syphon.api import RunningSyphon as RunningSyphon
+    from pairbus.spark.syphon.api import syphon as syphon
+    from pairbus.spark.syphon.engine import SparkEngine as SparkEngine
+
     from .pipelines.archive import archive as archive
     from .pipelines.archive import archived as archived
     from .pipelines.archive import restore as restore
     from .pipelines.move import move as move
     from .pipelines.pipeline import carry as carry
     from .pipelines.pipeline import locked as locked
-    from .session import session as session
-    from .source import register as register
-    from .starting import RunningSyphon as RunningSyphon
-    from .starting import syphon as syphon
 
 _HOMES = {
-    "engine": ("SparkEngine",),
-    "options": ("InvalidOption",),
+    "syphon.engine": ("SparkEngine",),
+    "connector.options": ("InvalidOption",),
     "pipelines.archive": ("archive", "archived", "restore"),
     "pipelines.move": ("move",),
     "pipelines.pipeline": ("carry", "locked"),
-    "session": ("session",),
-    "source": ("register",),
-    "starting": ("RunningSyphon", "syphon"),
+    "runtime.session": ("session",),
+    "connector.source": ("register",),
+    "syphon.api": ("RunningSyphon", "syphon"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

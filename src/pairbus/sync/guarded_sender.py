@@ -10,7 +10,7 @@ After a time-out or a lost connection the SDK sender is thrown away and closed i
 time. A call that finds the link lost opens another one and goes on (P7); the SDK's other retries are left as the user
 configured them, but server busy comes out at once (P24).
 
-What a failure means for the entity is decided elsewhere (`pairing/dispatch.py`).
+What a failure means for the entity is decided elsewhere (`pairing/routing/dispatch.py`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
-from pairbus.pairing.ping import ping
+from pairbus.pairing.routing.ping import ping
 from pairbus.sync import fork
 from pairbus.sync.interrupts import start, take
 

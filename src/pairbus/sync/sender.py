@@ -2,10 +2,10 @@
 """The paired sender: it looks like the SDK's sender, and has the backlog behind it.
 
 `send_messages` asks its Dispatch what to do, does it, and reports how it went, until the message is confirmed or an
-error is due; where a message goes and what a failure means is decided there (`pairing/dispatch.py`). The SDK's own
-senders work inside, one for the primary entity and one for each backlog queue that was used (`guarded_sender.py`): they
-are opened when they are first needed and replaced when they fail, so one paired sender serves many callers for years
-(P7).
+error is due; where a message goes and what a failure means is decided there (`pairing/routing/dispatch.py`). The SDK's
+own senders work inside, one for the primary entity and one for each backlog queue that was used (`guarded_sender.py`):
+they are opened when they are first needed and replaced when they fail, so one paired sender serves many callers for
+years (P7).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.pairing import budget, sending
-from pairbus.pairing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
-from pairbus.pairing.diversion import message_ids
+from pairbus.pairing import pending_send
+from pairbus.pairing.backlog.diversion import message_ids
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.events import MessageDiverted
 from pairbus.pairing.health_monitor import guarded
 from pairbus.pairing.observers import outcome_of
 from pairbus.pairing.options import Settings
-from pairbus.pairing.sending import Shipment
-from pairbus.pairing.states import EntityState, Route
+from pairbus.pairing.pending_send import PendingSend
+from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.dispatch import Dispatch, Sent, Step, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.states import EntityState, Route
 from pairbus.sync.concurrency import CLOSES_AT_ONCE_MAX, call_all, is_interruption, pause
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
@@ -47,7 +48,7 @@ class SenderContext(NamedTuple):
     #: Makes an SDK sender to the backlog queue with that index.
     make_backlog_sender: Callable[[int], ServiceBusSender]
     #: What links have said of their limits, for senders whose own link was never open.
-    limits: sending.Limits
+    limits: pending_send.Limits
 
 
 class PairedSender(ServiceBusSender):
@@ -114,7 +115,7 @@ class PairedSender(ServiceBusSender):
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         self._check_call(timeout, kwargs)
         context = self._context
-        shipment = sending.pack(message, context.settings, _new_id)
+        shipment = pending_send.pack(message, context.settings, _new_id)
         if shipment is None:
             return
         monitor = context.monitor
@@ -149,7 +150,7 @@ class PairedSender(ServiceBusSender):
                     dispatch.abandon(clock())
             raise
 
-    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: Shipment, began: float) -> Step:
+    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: PendingSend, began: float) -> Step:
         try:
             argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
             self._primary.send(argument, action.timeout_s)
@@ -159,7 +160,7 @@ class PairedSender(ServiceBusSender):
             return self._primary_failed(dispatch, shipment, error, began)
         return self._primary_sent(dispatch, shipment, began)
 
-    def _primary_failed(self, dispatch: Dispatch, shipment: Shipment, error: Exception, began: float) -> Step:
+    def _primary_failed(self, dispatch: Dispatch, shipment: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
         self._tell_sent("primary", None, shipment.rest, error, began)
         with monitor.lock:
@@ -170,7 +171,7 @@ class PairedSender(ServiceBusSender):
         monitor.attend()
         return step
 
-    def _primary_sent(self, dispatch: Dispatch, shipment: Shipment, began: float) -> Step:
+    def _primary_sent(self, dispatch: Dispatch, shipment: PendingSend, began: float) -> Step:
         context = self._context
         monitor = context.monitor
         if monitor.send_observers:
@@ -184,9 +185,9 @@ class PairedSender(ServiceBusSender):
             warning = shipment.size_warning(self._entity, limit)
             if warning is not None:
                 monitor.announce(warning)
-        return sending.SENT
+        return pending_send.SENT
 
-    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: Shipment) -> Step:
+    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: PendingSend) -> Step:
         self._check_live()  # or a link would be opened that nobody closes
         monitor = self._context.monitor
         failure: Exception | None = None
@@ -208,7 +209,7 @@ class PairedSender(ServiceBusSender):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
-    def _divert(self, action: TryBacklog, shipment: Shipment, deadline: float) -> None:
+    def _divert(self, action: TryBacklog, shipment: PendingSend, deadline: float) -> None:
         """Sends what of the shipment no backlog queue has confirmed yet."""
         context = self._context
         clock = context.monitor.clock
@@ -258,7 +259,7 @@ class PairedSender(ServiceBusSender):
             error.link_is_open = True
             raise error
 
-    def _left_s(self, shipment: Shipment, deadline: float) -> float:
+    def _left_s(self, shipment: PendingSend, deadline: float) -> float:
         """For the next parcel."""
         now = self._context.monitor.clock()
         if now >= deadline:
@@ -273,14 +274,14 @@ class PairedSender(ServiceBusSender):
         self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
     ) -> list[int]:
         self._check_call(timeout, kwargs)
-        shipment = sending.pack(messages, self._context.settings, _new_id)
+        shipment = pending_send.pack(messages, self._context.settings, _new_id)
         if shipment is None:
             return []
         monitor = self._context.monitor
         with monitor.lock:
             route = monitor.coordinator.route(self.entity_name)
         if route is not Route.PRIMARY:
-            raise sending.no_schedule(self.entity_name)
+            raise pending_send.no_schedule(self.entity_name)
         argument = shipment.argument
         return self._manage(lambda left_s: self._primary.schedule(argument, schedule_time_utc, left_s), timeout)
 
@@ -295,7 +296,7 @@ class PairedSender(ServiceBusSender):
     def _manage(self, call: Callable[[float], T], timeout: float | None) -> T:
         """A management call: the primary's business only, and it keeps the entity's halts (P24)."""
         monitor = self._context.monitor
-        turns = sending.Turns(self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout)
+        turns = pending_send.Turns(self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout)
         while True:
             with monitor.lock:
                 halted_until = monitor.coordinator.halted_until(self.entity_name)
@@ -332,9 +333,9 @@ class PairedSender(ServiceBusSender):
         """Raises what is the caller's own; that the primary is away is not."""
         primary, settings = self._primary, self._context.settings
         try:
-            primary.open(min(sending.OPEN_S, settings.send_timeout / 2))
+            primary.open(min(pending_send.OPEN_S, settings.send_timeout / 2))
         except Exception as error:
-            if not sending.is_away(error, settings):
+            if not pending_send.is_away(error, settings):
                 raise
         else:
             self._context.limits.learn_primary(self.entity_name, primary.max_message_size, primary.max_batch_size)

@@ -8,7 +8,8 @@ While calls are answered in time it costs next to nothing: arming writes a float
 the thread will look anyway; disarming takes a free lock. The thread sleeps until the earliest deadline that it knew; by
 then that call is usually long over, and it looks for the next one. It is woken only for a deadline earlier than that.
 
-What it decides: nothing but which deadlines have passed. What a shut sender means is the business of `inner.py`.
+What it decides: nothing but which deadlines have passed. What a shut sender means is the business of
+`guarded_sender.py`.
 
 Private parts of the SDK that it touches (the rest is in `pairing/sdk.py`):
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pairbus import billing
+from pairbus.credentials import Credential, TokenSource, from_connection_string
 from pairbus.wire import ConnectionString, WireClient
-from pairbus.wire.credentials import Credential, TokenSource, from_connection_string
 
 
 class Endpoint(NamedTuple):

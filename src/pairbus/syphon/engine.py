@@ -1,7 +1,8 @@
 """The in-process engine of the syphon: one asyncio loop that moves messages from backlog queues to where they belong.
 
-A shell round `underway`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's file.
-`sources.py` reads and settles one backlog queue, `lanes.py` sends to one destination. Bytes in, bytes out (P27).
+A shell round `transfer_state`, `rate` and `draining`, which decide: it owns connections, links, timers and the ledger's
+file. `backlog_reader.py` reads and settles one backlog queue, `destination_sender.py` sends to one destination. Bytes
+in, bytes out (P27).
 
 While the primary can't be reached at all nothing is received: what lies in the backlog lies there safely, and each look
 at it costs. A failed connection is tried again for ever; in a drain, which somebody waits for, it is an error soon.
@@ -19,22 +20,33 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.billing import SYPHON
 from pairbus.errors import PairbusError
 from pairbus.ledger import LedgerWriter
+from pairbus.syphon.core.arrival import message_id_of
+from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
+from pairbus.syphon.core.pair_lifecycle import Which
+from pairbus.syphon.core.progress import Progress, Report
+from pairbus.syphon.core.queue_discovery import Listed
+from pairbus.syphon.core.rate_limit import RateLimit
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Key,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+)
+from pairbus.syphon.core.transfer_index import LEFT_MAX
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
 
-from . import draining, inspection, sources
-from .arrival import message_id_of
-from .books import LEFT_MAX
-from .destinations import Destinations, Verdict, verdict_of
+from . import backlog_reader, inspection
+from .backlog_reader import BacklogReader
+from .core import draining
+from .destination_sender import OPEN_S, DestinationSender
 from .endpoint import Endpoint
-from .lanes import OPEN_S, Lane
-from .parcels import Command, Complete, DeadLetter, Key, Leave, Parcel, Rejection, Release, Renew
-from .partnership import Which
-from .progress import Progress, Report
-from .rate import Rate
-from .roster import Listed
-from .sources import Source
-from .underway import Underway
 
 if TYPE_CHECKING:
     from .listing import Lister
@@ -113,20 +125,20 @@ class SyphonEngine:
         self.drain = drain
         self.count_backlog_time = count_backlog_time
         self.wall = wall
-        self.underway = Underway(Destinations(halted_until), buries=not dead_letters)
-        self.rate = Rate(max_rate)
+        self.transfer_state = TransferState(Destinations(halted_until), buries=not dead_letters)
+        self.rate = RateLimit(max_rate)
         self.loop: asyncio.AbstractEventLoop
         self.primary_client: WireClient
         self.secondary_client: WireClient
         self.progress = Progress(0.0)
         self._dead_letters = dead_letters
-        self.sources = [Source(self, path, index, is_replay=dead_letters) for path, index in queues]
+        self.sources = [BacklogReader(self, path, index, is_replay=dead_letters) for path, index in queues]
         self._sources = {source.queue: source for source in self.sources}
         self._lister = lister
         self._ledger = ledger
         self._on_busy = on_busy
         self._on_access = on_access
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, DestinationSender] = {}
         self._isolated = 0
         #: Messages that can't be delivered and can't be dead-lettered (a replay): which, and why.
         self._refused: dict[Key, str] = {}
@@ -173,10 +185,10 @@ class SyphonEngine:
         if self.drain:
             self.spawn(self._keep_judging())
         elif self._lister is not None:
-            self.progress.waiting_for = self._lister.roster.waiting_for
+            self.progress.waiting_for = self._lister.discovery.waiting_for
             self.spawn(self._lister.keep_listing(self._take_in))
 
-    def _read_from(self, sources: Sequence[Source]) -> None:
+    def _read_from(self, sources: Sequence[BacklogReader]) -> None:
         if not self._readers:
             self.spawn(self._keep_primary())
         self._readers += [self.spawn(source.run()) for source in sources]
@@ -185,7 +197,7 @@ class SyphonEngine:
         """What the others do goes on undisturbed (P36)."""
         if self._is_stopping:
             return
-        made = [Source(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
+        made = [BacklogReader(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
         self._sources |= {source.queue: source for source in made}
         if not self.sources:
             self.progress.waiting_for = None
@@ -213,9 +225,9 @@ class SyphonEngine:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self.carry_out(self.underway.stop())
-        await self._wait_until(lambda: not self.underway.in_hand, STOP_S)
-        self.carry_out(self.underway.give_up())
+        self.carry_out(self.transfer_state.stop())
+        await self._wait_until(lambda: not self.transfer_state.in_hand, STOP_S)
+        self.carry_out(self.transfer_state.give_up())
         await self._wait_until(lambda: not any(task.get_name() == "release" for task in self._tasks), RELEASE_S)
         for timer in (self._tick, self._flush, *self._closers):
             if timer is not None:
@@ -264,10 +276,10 @@ class SyphonEngine:
             wait_s = self.rate.wait_s(self.loop.time())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            elif self.underway.in_hand >= ROOM or self.underway.in_hand_bytes >= ROOM_BYTES:
+            elif self.transfer_state.in_hand >= ROOM or self.transfer_state.in_hand_bytes >= ROOM_BYTES:
                 self._room.clear()
                 await self._room.wait()
-            elif self.underway.is_crowded(self.loop.time()):
+            elif self.transfer_state.is_crowded(self.loop.time()):
                 await asyncio.sleep(CROWDED_S)
             else:
                 return
@@ -331,7 +343,7 @@ class SyphonEngine:
 
     # -- from the backlog
 
-    def polled(self, source: Source, began: float) -> None:
+    def polled(self, source: BacklogReader, began: float) -> None:
         """An empty receive (P37, P51)."""
         self.progress.polled()
         if self._ledger is not None:
@@ -347,7 +359,7 @@ class SyphonEngine:
             )
             self._flush_soon()
 
-    def missing(self, source: Source, *, was_there: bool) -> None:
+    def missing(self, source: BacklogReader, *, was_there: bool) -> None:
         """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line. So
         is one that was there. The secondary has answered."""
         self.well("secondary")
@@ -360,53 +372,53 @@ class SyphonEngine:
             _log.warning("none of the backlog queues exists (%s …); they are looked for again", self.sources[0].queue)
         self._look_if_quiet()
 
-    def arrived(self, arrivals: list[Parcel | Rejection], now: float) -> bool:
+    def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
         """True where anything of it could be sent."""
         if self._ledger is not None:
             # every delivery is billed, whatever becomes of it (P51)
-            parcels = [each.parcel if isinstance(each, Rejection) else each for each in arrivals]
-            self._record("receive", self.secondary.label, None, parcels, "ok")
-        commands, wanted = self.underway.received(arrivals, now)
-        left = sum(len(command.parcels) for command in commands if isinstance(command, Leave))
+            transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]
+            self._record("receive", self.secondary.label, None, transfers, "ok")
+        commands, wanted = self.transfer_state.received(arrivals, now)
+        left = sum(len(command.transfers) for command in commands if isinstance(command, Leave))
         self.rate.received(len(arrivals) - left, now)
         self.carry_out(commands)
         for path in wanted:
             self._lane(path).wake()
-        if self._tick is None and self.underway.deadline is not None:
-            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+        if self._tick is None and self.transfer_state.deadline is not None:
+            self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
         return bool(wanted)
 
     def can_take(self, path: str) -> bool:
-        return self.underway.destinations.obstacle(path, self.loop.time()) is None
+        return self.transfer_state.destinations.obstacle(path, self.loop.time()) is None
 
     def next_trial_s(self) -> float:
         """How long until a destination that is away may be tried."""
         now = self.loop.time()
-        ends = [trouble.until for _, trouble in self.underway.destinations.troubled()]
-        return max(0.05, min(ends, default=now + sources.SCOUT_S) - now)
+        ends = [trouble.until for _, trouble in self.transfer_state.destinations.troubled()]
+        return max(0.05, min(ends, default=now + backlog_reader.SCOUT_S) - now)
 
     def _ticked(self) -> None:
         self._tick = None
         now = self.loop.time()
-        self.carry_out(self.underway.tick(now))
+        self.carry_out(self.transfer_state.tick(now))
         if not self.drain and self._gate.is_set():  # a drain asks for them when it has looked at what remains
-            self.carry_out(self.underway.revive(now))
-        if self.underway.deadline is not None:
-            self._tick = self.loop.call_at(self.underway.deadline, self._ticked)
+            self.carry_out(self.transfer_state.revive(now))
+        if self.transfer_state.deadline is not None:
+            self._tick = self.loop.call_at(self.transfer_state.deadline, self._ticked)
 
     # -- to the primary
 
-    def _lane(self, path: str) -> Lane:
+    def _lane(self, path: str) -> DestinationSender:
         lane = self._lanes.get(path)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 idle = next((each for each in self._lanes.values() if each.is_idle), None)
                 if idle is not None:
                     self.forget_lane(idle)
-            lane = self._lanes[path] = Lane(self, path)
+            lane = self._lanes[path] = DestinationSender(self, path)
         return lane
 
-    def forget_lane(self, lane: Lane) -> None:
+    def forget_lane(self, lane: DestinationSender) -> None:
         if self._lanes.get(lane.path) is lane:
             del self._lanes[lane.path]
             self.spawn(lane.close())
@@ -421,28 +433,28 @@ class SyphonEngine:
         self._isolated -= 1
         await client.close()
 
-    def confirmed(self, parcels: Sequence[Parcel]) -> None:
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
         now = self.loop.time()
-        path, size = parcels[0].path, sum(parcel.size for parcel in parcels)
-        self.rate.moved(len(parcels), now)
-        self.progress.moved(path, len(parcels), size, now)
+        path, size = transfers[0].path, sum(transfer.size for transfer in transfers)
+        self.rate.moved(len(transfers), now)
+        self.progress.moved(path, len(transfers), size, now)
         if self._ledger is not None:
-            self._record("move", self.primary.label, path, parcels, "ok")
-        self.carry_out(self.underway.confirmed(parcels))
+            self._record("move", self.primary.label, path, transfers, "ok")
+        self.carry_out(self.transfer_state.confirmed(transfers))
 
-    def not_confirmed(self, parcels: Sequence[Parcel], error: WireError) -> None:
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
         now = self.loop.time()
         if self._ledger is not None:
-            self._record("move", self.primary.label, parcels[0].path, parcels, error.condition)
-        self._look_into(parcels[0].path, error)
-        self.carry_out(self.underway.failed(parcels, error, now))
+            self._record("move", self.primary.label, transfers[0].path, transfers, error.condition)
+        self._look_into(transfers[0].path, error)
+        self.carry_out(self.transfer_state.failed(transfers, error, now))
 
     def unsendable(self, path: str, error: WireError) -> None:
         self._look_into(path, error)
-        self.carry_out(self.underway.unsendable(path, error, self.loop.time()))
+        self.carry_out(self.transfer_state.unsendable(path, error, self.loop.time()))
 
     def _look_into(self, path: str, error: WireError) -> None:
-        if verdict_of(error) is Verdict.BUSY:
+        if verdict_of(error) is RefusalVerdict.BUSY:
             now = self.loop.time()
             lane = self._lanes.get(path)
             moved = 0.0 if lane is None else lane.moved_per_s(now)
@@ -457,43 +469,43 @@ class SyphonEngine:
     def carry_out(self, commands: Iterable[Command]) -> None:
         for command in commands:
             match command:
-                case Complete(queue, parcels):
-                    self._sources[queue].complete(parcels)
-                case DeadLetter(queue, parcels, reason, description):
-                    self._sources[queue].dead_letter(parcels, reason, description)
+                case Complete(queue, transfers):
+                    self._sources[queue].complete(transfers)
+                case DeadLetter(queue, transfers, reason, description):
+                    self._sources[queue].dead_letter(transfers, reason, description)
                 case Leave():
                     self._leave(command)
-                case Release(queue, parcels):
-                    self.spawn(self._sources[queue].release(parcels), "release")
-                case Renew(queue, parcels):
-                    self.spawn(self._sources[queue].renew(parcels))
+                case Release(queue, transfers):
+                    self.spawn(self._sources[queue].release(transfers), "release")
+                case Renew(queue, transfers):
+                    self.spawn(self._sources[queue].renew(transfers))
 
     def _leave(self, command: Leave) -> None:
-        path, parcels, trouble = command
-        self.progress.left(path, len(parcels))
-        for parcel in parcels:
-            self._sources[parcel.queue].left(1)
-        if trouble.verdict is Verdict.REFUSED and len(self._refused) < LEFT_MAX:
-            self._refused.update((parcel.key, f"{trouble.condition}: {trouble.text}") for parcel in parcels)
-        for parcel in parcels:
-            parcel.handle[2].payload = b""  # there may be very many of them, for a minute
+        path, transfers, trouble = command
+        self.progress.left(path, len(transfers))
+        for transfer in transfers:
+            self._sources[transfer.queue].left(1)
+        if trouble.verdict is RefusalVerdict.REFUSED and len(self._refused) < LEFT_MAX:
+            self._refused.update((transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers)
+        for transfer in transfers:
+            transfer.handle[2].payload = b""  # there may be very many of them, for a minute
         self._look_if_quiet()
 
-    def settled(self, parcels: Sequence[Parcel]) -> None:
-        buried = [parcel for parcel in parcels if parcel.reason is not None]
-        for parcel in buried:
-            self.progress.dead_lettered(parcel.path, 1)
+    def settled(self, transfers: Sequence[PendingTransfer]) -> None:
+        buried = [transfer for transfer in transfers if transfer.reason is not None]
+        for transfer in buried:
+            self.progress.dead_lettered(transfer.path, 1)
         if buried and self._ledger is not None:
             self._record("dead-letter", self.secondary.label, None, buried, "ok")
-        self.underway.settled(parcels)
+        self.transfer_state.settled(transfers)
         self._room.set()
         self._look_if_quiet()
 
-    def unsettled(self, parcels: Sequence[Parcel], error: WireError) -> None:
-        if not parcels:
+    def unsettled(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
+        if not transfers:
             return
         lost = isinstance(error, LockLost)
-        commands = self.underway.unsettled(parcels, self.loop.time(), lock_lost=lost)
+        commands = self.transfer_state.unsettled(transfers, self.loop.time(), lock_lost=lost)
         if commands:
             # by token, and not at once: whatever took the link away takes its time
             self.spawn(self._after(0.5, commands))
@@ -504,8 +516,8 @@ class SyphonEngine:
         await asyncio.sleep(seconds)
         self.carry_out(commands)
 
-    def renewed(self, parcels: Sequence[Parcel]) -> None:
-        self.underway.renewed(parcels, self.loop.time())
+    def renewed(self, transfers: Sequence[PendingTransfer]) -> None:
+        self.transfer_state.renewed(transfers, self.loop.time())
 
     # -- draining
 
@@ -515,7 +527,7 @@ class SyphonEngine:
         await asyncio.shield(self._round)
 
     def _look_if_quiet(self) -> None:
-        if self.drain and not self.underway.in_hand and all(source.is_empty for source in self.sources):
+        if self.drain and not self.transfer_state.in_hand and all(source.is_empty for source in self.sources):
             self._quiet.set()
 
     async def _keep_judging(self) -> None:
@@ -534,16 +546,16 @@ class SyphonEngine:
             failures = 0
             now = self.loop.time()
             self.progress.counted(len(seen))
-            verdict = draining.judge(seen, self.underway.destinations, now, self._refused)
+            verdict = draining.judge(seen, self.transfer_state.destinations, now, self._refused)
             if isinstance(verdict, draining.Finished):
                 self._unavailable = verdict.remaining
                 self._end(None)
                 return
-            for path in self.underway.left_paths():
-                if self.underway.destinations.trouble(path) is None:
-                    self.carry_out(self.underway.retry(path, LEFT_MAX))
+            for path in self.transfer_state.left_paths():
+                if self.transfer_state.destinations.trouble(path) is None:
+                    self.carry_out(self.transfer_state.retry(path, LEFT_MAX))
             for path in verdict.paths:
-                self.carry_out(self.underway.retry(path, 1))
+                self.carry_out(self.transfer_state.retry(path, 1))
             if not verdict.paths:
                 await asyncio.sleep(max(0.05, verdict.at - now))
             for source in self.sources:
@@ -561,24 +573,26 @@ class SyphonEngine:
 
     def report(self) -> Report:
         now = self.loop.time() if hasattr(self, "loop") else 0.0
-        return self.progress.report(now, self.underway.destinations.troubled())
+        return self.progress.report(now, self.transfer_state.destinations.troubled())
 
-    def _record(self, kind: str, ns: str, entity: str | None, parcels: Sequence[Parcel], outcome: str) -> None:
+    def _record(
+        self, kind: str, ns: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str
+    ) -> None:
         ledger = self._ledger
         assert ledger is not None
         t, now = self.wall(), self.loop.time()
-        for parcel in parcels:
-            source = self._sources[parcel.queue]
+        for transfer in transfers:
+            source = self._sources[transfer.queue]
             ledger.event(
                 kind,
                 t,
                 ns,
                 entity or source.path,
-                mid=message_id_of(parcel.handle[2].payload),
-                seq=parcel.key[1],
-                size=len(parcel.handle[2].payload) if kind == "receive" else parcel.size,
+                mid=message_id_of(transfer.handle[2].payload),
+                seq=transfer.key[1],
+                size=len(transfer.handle[2].payload) if kind == "receive" else transfer.size,
                 outcome=outcome,
-                ms=(now - parcel.since) * 1000,
+                ms=(now - transfer.since) * 1000,
                 cause="syphon",
                 queue=source.index,
             )

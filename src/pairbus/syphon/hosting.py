@@ -1,7 +1,7 @@
 """The syphon inside an application: the engine, started again when it breaks, and the partnership of its two clients.
 
 A shell on one event loop; `aio/syphon.py` puts it on the application's, `sync/syphon.py` on a thread's. What follows
-when a client closes or loses access is decided in `partnership`.
+when a client closes or loses access is decided in `pair_lifecycle`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final, Protocol
 
 from pairbus.billing import SYPHON
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.errors import ClientFaultedError, PairingError, PairingFailed
 from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
+from pairbus.syphon.core.pair_lifecycle import Fault, PairLifecycle, StartSyphon, StopSyphon, Which
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.wire.errors import Unauthorized, WireError
 
 from .endpoint import Endpoint
 from .engine import SyphonEngine
 from .listing import Lister
-from .partnership import Fault, Partnership, StartSyphon, StopSyphon, Which
-from .roster import Listed, Roster
 
 RESTART_S_FIRST: Final = 1.0
 RESTART_S_MAX: Final = 60.0
@@ -42,7 +42,7 @@ class Halts(Protocol):
 
 
 #: The module that hosts the Spark engine; its `HostedSyphon` takes what ours takes.
-SPARK: Final = "pairbus.spark.hosting"
+SPARK: Final = "pairbus.spark.syphon.hosting"
 
 
 def check_engine(enable_syphon: bool, engine: str) -> None:
@@ -100,14 +100,14 @@ class HostedSyphon:
     ) -> None:
         self._endpoints: dict[Which, Endpoint] = {"primary": primary, "secondary": secondary}
         self._primary_name = primary_name
-        self._queues = [(backlog.path(primary_name, index), index) for index in indexes]
+        self._queues = [(backlog_queues.path(primary_name, index), index) for index in indexes]
         self._list_queues = list_queues
         self._announce = announce
         self._fault = fault
         self._halts = halts
         self._ledger = ledger
         self._engine_options = engine_options
-        self._partnership = Partnership(primary.label, secondary.label, fault_partner=fault_partner)
+        self._lifecycle = PairLifecycle(primary.label, secondary.label, fault_partner=fault_partner)
         self._loop: asyncio.AbstractEventLoop
         self._engine: Any = None
         self._runner: asyncio.Task[None] | None = None
@@ -156,7 +156,7 @@ class HostedSyphon:
             self._loop.call_soon_threadsafe(self._closed, which)
 
     def _closed(self, which: Which) -> None:
-        self._partnership.closed(which, self._loop.time())
+        self._lifecycle.closed(which, self._loop.time())
         self._attend()
 
     # -- the engine
@@ -195,7 +195,7 @@ class HostedSyphon:
         if self._list_queues is None:
             return None
         known = [path for path, _ in self._queues]
-        return Lister(Roster(self._primary_name, self._endpoints["secondary"].label, known), self._find)
+        return Lister(QueueDiscovery(self._primary_name, self._endpoints["secondary"].label, known), self._find)
 
     async def _find(self) -> list[Listed]:
         """On whichever loop the engine has; an engine that is started again begins with what was found."""
@@ -203,7 +203,9 @@ class HostedSyphon:
             names = await self._named()
         else:
             names = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._named(), self._loop))
-        found = {name: number for name in names if (number := backlog.index_of(name, self._primary_name)) is not None}
+        found = {
+            name: number for name in names if (number := backlog_queues.index_of(name, self._primary_name)) is not None
+        }
         known = {path.lower() for path, _ in self._queues}
         self._queues += [(name, number) for name, number in found.items() if name.lower() not in known]
         return [Listed(name, number, 0, 0) for name, number in found.items()]
@@ -228,22 +230,22 @@ class HostedSyphon:
 
     def _access(self, which: Which, error: WireError | None) -> None:
         if error is None:
-            self._partnership.granted(which)
+            self._lifecycle.granted(which)
         else:
-            self._partnership.refused(which, str(error), self._loop.time())
+            self._lifecycle.refused(which, str(error), self._loop.time())
         self._attend()
 
     def _attend(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._partnership.deadline
+        deadline = self._lifecycle.deadline
         if deadline is not None and not self._is_stopped:
             self._timer = self._loop.call_at(deadline, self._ticked)
 
     def _ticked(self) -> None:
         self._timer = None
-        for command in self._partnership.tick(self._loop.time()):
+        for command in self._lifecycle.tick(self._loop.time()):
             match command:
                 case Fault(which, text):
                     error = ClientFaultedError(text)

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_header, read_message_annotations, split
+from pairbus.syphon.core.arrival import key_of, path_of
+from pairbus.syphon.core.draining import Seen
 from pairbus.wire import WireClient
 from pairbus.wire.errors import NotFound
-
-from .arrival import key_of, path_of
-from .draining import Seen
 
 #: Asked for at once.
 PEEK_COUNT: Final = 250

@@ -1,7 +1,7 @@
 """Which backlog queues there are, and how deep, by asking the secondary's management API. Needs the Manage right.
 
 A shell round the SDK's administration client, which is called on a thread. Where it can't be asked, the reason is
-`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `roster` decides.
+`ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `queue_discovery` decides.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 
 from pairbus.errors import PairbusError
-from pairbus.pairing import backlog
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 
 from .daemon_thread import on_a_thread
-from .roster import Listed, Roster
 
 #: The SDK's own would try for a minute; whoever asks here waits, and can do without.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 30}
@@ -34,25 +34,25 @@ class Lister:
     """Says which queues are new, until it is cancelled or all that are wanted are known. A listing that fails is no
     reason to stop: the known queues go on."""
 
-    def __init__(self, roster: Roster, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
-        self.roster = roster
+    def __init__(self, discovery: QueueDiscovery, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
+        self.discovery = discovery
         self._find = find
 
     def __repr__(self) -> str:
-        return f"<Lister {self.roster!r}>"
+        return f"<Lister {self.discovery!r}>"
 
     async def keep_listing(self, take_in: Callable[[list[Listed]], None]) -> None:
-        if (greeting := self.roster.greeting()) is not None:
+        if (greeting := self.discovery.greeting()) is not None:
             _log.warning("%s", greeting)
-        while (pause_s := self.roster.pause_s) is not None:
+        while (pause_s := self.discovery.pause_s) is not None:
             await asyncio.sleep(pause_s)
             try:
                 found = await self._find()
             except Exception as error:
-                line = self.roster.failed(str(error) if isinstance(error, ListingFailed) else reason(error))
+                line = self.discovery.failed(str(error) if isinstance(error, ListingFailed) else reason(error))
                 lines = [] if line is None else [line]
             else:
-                queues, lines = self.roster.listed(found)
+                queues, lines = self.discovery.listed(found)
                 if queues:
                     take_in(queues)
             for line in lines:
@@ -65,13 +65,13 @@ async def list_backlog(make_admin: Callable[[], Any], primary_name: str) -> list
 
 
 def list_now(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
-    front = f"{primary_name}{backlog.INFIX}".lower()
+    front = f"{primary_name}{backlog_queues.INFIX}".lower()
     try:
         with make_admin() as admin:
             found = [
                 Listed(
                     each.name,
-                    backlog.index_of(each.name, primary_name),
+                    backlog_queues.index_of(each.name, primary_name),
                     each.active_message_count or 0,
                     each.dead_letter_message_count or 0,
                 )

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pairbus.broker.commands import Commands
-from pairbus.broker.control import request
-from pairbus.broker.faults import Fault
+from pairbus.broker.control.control_commands import Commands
+from pairbus.broker.control.control_socket import request
+from pairbus.broker.control.faults import Fault
 from pairbus.errors import InvalidFault
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ def pairbus_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def _end_faults(broker: Broker) -> None:
-    from pairbus.broker.control import request
+    from pairbus.broker.control.control_socket import request
 
     for name in broker.namespaces:
         request(broker.data, {"command": "clear", "namespace": name})

@@ -3,13 +3,13 @@
 `pairbus.wire.sync` has the same for code without an event loop.
 """
 
+from pairbus.connection_string import ConnectionString, ConnectionStringError
+from pairbus.credentials import Login, SharedKey, SharedSignature
+
 from .client import WireClient
-from .connection_string import ConnectionString
-from .credentials import Login, SharedKey, SharedSignature
 from .errors import (
     Busy,
     ClientClosed,
-    ConnectionStringError,
     LinkLost,
     LockLost,
     NotFound,

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect, as a generator that the caller may replace."""
+"""How long to wait before the next attempt to connect, as a generator that the caller may replace. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which encoded messages share a transfer: batches that a link takes (dialect 4, message format 0x80013700)."""
+"""Which encoded messages share a transfer: batches that a link takes (docs/reference/protocol.md#batches, message
+format 0x80013700). Pure."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.sasl import ANONYMOUS, PLAIN, SaslClient
 from pairbus.amqp.types import Symbol
+from pairbus.connection_string import PLAIN_PORT, TLS_PORT, ConnectionString
+from pairbus.credentials import Credential, Login, TokenSource, as_credential, from_connection_string
 
 from . import requests
 from .backoff import exponential
-from .connection_string import PLAIN_PORT, TLS_PORT, ConnectionString
-from .credentials import Credential, Login, TokenSource, as_credential, from_connection_string
 from .errors import CLIENT_CLOSED, ClientClosed, Unauthorized, Unreachable, WireError
 from .exchange import Exchange
 from .links import ReopeningLink

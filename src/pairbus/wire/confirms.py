@@ -1,4 +1,4 @@
-"""Ledgers of what is on the wire without an answer: sends, and settlements of what was received.
+"""Ledgers of what is on the wire without an answer: sends, and settlements of what was received. Pure.
 
 Decides which entries an answer's range concerns, which have waited too long, and what an outcome means. Delivery ids
 are serial numbers of 32 bits that wrap (AMQP 2.8.9, RFC 1982). It does not know futures or clocks.
@@ -141,8 +141,9 @@ def send_error(state: Any) -> Callable[[], WireError] | None:
 
 
 def settle_error(state: Any) -> Callable[[], WireError] | None:
-    """What the answer to a settlement means. Only a rejection that carries an error is a failure (dialect 0.5), unless
-    the peer repeats the very error with which we dead-lettered, as RabbitMQ does."""
+    """What the answer to a settlement means. Only a rejection that carries an error is a failure
+    (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error), unless the peer repeats the very error with
+    which we dead-lettered, as RabbitMQ does."""
     if type(state) is Rejected and state.error is not None and state.error.condition != DEAD_LETTER:
         return _rejection(state)
     return None

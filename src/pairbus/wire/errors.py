@@ -1,4 +1,4 @@
-"""What the wire client raises, and which error a peer's condition becomes.
+"""What the wire client raises, and which error a peer's condition becomes. Pure.
 
     PairbusError
     ├── ConnectionStringError   a connection string that cannot be used; names the key that is wrong
@@ -34,10 +34,6 @@ UNKNOWN = "amqp:unknown-error"
 
 #: A peer's text is cut to this before it goes into an error or a log line.
 DESCRIPTION_CHARS_MAX = 1000
-
-
-class ConnectionStringError(PairbusError, ValueError):
-    pass
 
 
 class WireError(PairbusError):
@@ -130,7 +126,8 @@ _BY_CONDITION: dict[str, type[Refused]] = {
     "com.microsoft:quota-exceeded": QuotaExceeded,
 }
 
-# a response may come without a condition (dialect 6): then the status code has to do
+# a response may come without a condition (docs/reference/protocol.md#requests-over-management): then the status code
+# has to do
 _BY_STATUS: dict[int, tuple[str, type[Refused]]] = {
     401: ("amqp:unauthorized-access", Unauthorized),
     403: ("amqp:unauthorized-access", Unauthorized),

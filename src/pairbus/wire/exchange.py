@@ -1,4 +1,5 @@
-"""Request and response over a pair of links with one node: `$cbs`, or an entity's `$management` (dialect 2, 6).
+"""Request and response over a pair of links with one node: `$cbs`, or an entity's `$management`
+(docs/reference/protocol.md#tokens-over-cbs, #requests-over-management).
 
 A shell: it matches answers to requests by correlation id. An exchange belongs to one connection and is thrown away with
 it, or when the peer detaches either link.

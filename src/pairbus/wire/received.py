@@ -1,4 +1,4 @@
-"""A message as it came: its exact bytes, and what of it is asked for, decoded when it is asked for."""
+"""A message as it came: its exact bytes, and what of it is asked for, decoded when it is asked for. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class ReceivedMessage:
 
     @property
     def lock_token(self) -> UUID | None:
-        """The delivery tag, a UUID in .NET's order (dialect 5); None where it is no UUID, or nothing is locked."""
+        """The delivery tag, a UUID in .NET's order (docs/reference/protocol.md#lock-tokens); None where it is no UUID,
+        or nothing is locked."""
         if self.settled or len(self.tag) != 16:
             return None
         return UUID(bytes_le=self.tag)

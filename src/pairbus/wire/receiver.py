@@ -4,7 +4,8 @@ Two ways of asking. With `credit=0` (the default) each `receive` asks for what i
 (a drain, AMQP 2.6.7), so that nothing lies here unseen. With `credit=n` the peer keeps up to n messages flowing ahead:
 faster, but what lies here is locked, or in mode 'delete' already gone from the entity, before anyone asked for it.
 
-With `session_id` it receives that session's messages alone, and holds the session while its link is open (dialect 5.2).
+With `session_id` it receives that session's messages alone, and holds the session while its link is open
+(docs/reference/protocol.md#sessions).
 
 A shell. After a lost link, messages that were locked through it can only be settled by token.
 """
@@ -67,7 +68,8 @@ class Receiver(ReopeningLink):
         self.credit = credit
         self.session_id = session_id
         self._message_bytes_max = message_bytes_max
-        # 'second': the peer answers a settlement, so that we know that it counted (dialect 0.4)
+        # 'second': the peer answers a settlement, so that we know that it counted
+        # (docs/reference/protocol.md#a-settlement-is-answered)
         self._settle_mode = 1 if mode == "lock" else 0
         self._receiver: ReceiverLink | None = None
         self._buffer: deque[ReceivedMessage] = deque()
@@ -253,7 +255,8 @@ class Receiver(ReopeningLink):
         await self._settle(messages, state.encode(), timeout)
 
     async def release(self, messages: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
-        """Back to the entity as if never delivered. The service gives no answer to it (dialect 5.1)."""
+        """Back to the entity as if never delivered. The service gives no answer to it
+        (docs/reference/protocol.md#outcomes)."""
         link, ids = self._settleable(_many(messages))
         for first, last in ranges(ids):
             link.settle(first, last, RELEASE)

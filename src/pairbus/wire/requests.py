@@ -1,4 +1,5 @@
-"""Requests to `$cbs` and `$management` and the answers to them, as encoded messages (dialect 2, 6).
+"""Requests to `$cbs` and `$management` and the answers to them, as encoded messages
+(docs/reference/protocol.md#tokens-over-cbs, #requests-over-management). Pure.
 
 Decides how each request is spelt and what an answer means. It sends nothing and waits for nothing. Every function here
 takes and gives plain values, so that the same requests can be made from another process than the one that received.
@@ -20,8 +21,8 @@ from pairbus.amqp.message import (
     split,
 )
 from pairbus.amqp.types import Array, Int, Timestamp, UInt
+from pairbus.credentials import Token
 
-from .credentials import Token
 from .errors import Refused, refusal_by_status
 
 CBS_NODE = "$cbs"
@@ -45,7 +46,8 @@ def management_node(entity: str) -> str:
 
 
 def as_uuid(token: LockToken) -> UUID:
-    """A lock token travels in .NET's order as delivery tag and in network order in a request (dialect 5)."""
+    """A lock token travels in .NET's order as delivery tag and in network order in a request
+    (docs/reference/protocol.md#lock-tokens)."""
     if isinstance(token, UUID):
         return token
     if len(token) != 16:

@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pairbus.connection_string import ConnectionString
+
 from . import client, receiver, sender
-from .connection_string import ConnectionString
 from .errors import CLIENT_CLOSED, ClientClosed, WireError
 from .received import ReceivedMessage
 from .receiver import COMPLETE

@@ -11,8 +11,9 @@ import logging
 import math
 from collections.abc import Callable
 
+from pairbus.credentials import SCOPE, EntraToken, SharedKey, SharedSignature, Token
+
 from . import requests
-from .credentials import SCOPE, EntraToken, SharedKey, SharedSignature, Token
 from .errors import Unauthorized, WireError
 from .exchange import Exchange
 from .transport import SingleFlight, Transport, before

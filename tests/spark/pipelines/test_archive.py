@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.spark.noticeboard import Noticeboard
 from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, complete
-from pairbus.spark.pipelines.choosing import TransferFailed
-from pairbus.spark.pipelines.restoring import SENT
+from pairbus.spark.pipelines.preflight import TransferFailed
+from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
 from ..conftest import Pair, peeked, wire
 
@@ -67,13 +67,13 @@ def test_a_restore_s_progress_is_what_its_tasks_say_and_never_more_than_there_is
     restorer = Restorer(tmp_path, pair.primary_address)
     restorer.progress.counted(30)
     restorer._to_go = {"orders": (20, 2000), "bills": (10, 500)}
-    restorer._board = board = Noticeboard(tmp_path)
+    restorer._mailbox = mailbox = ProcessMailbox(tmp_path)
     assert restorer.report().moved == 0
-    board.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})
-    board.append(SENT, {"to": "bills", "messages": 4, "bytes": 200})
+    mailbox.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})
+    mailbox.append(SENT, {"to": "bills", "messages": 4, "bytes": 200})
     found = restorer.report()
     assert (found.moved, found.moved_bytes, found.remaining) == (19, 1600, 11)
-    board.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})  # a task that was run again
+    mailbox.append(SENT, {"to": "orders", "messages": 15, "bytes": 1400})  # a task that was run again
     found = restorer.report()
     assert (found.moved, found.moved_bytes, found.remaining) == (24, 2200, 6)
     assert {path: tally.moved for path, tally in found.destinations.items()} == {"orders": 20, "bills": 4}

@@ -16,14 +16,14 @@ from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Symbol
 from pairbus.broker import NamespaceServer
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.aliases import sent_anew
-from pairbus.spark.options import InvalidOption
-from pairbus.spark.pipelines import rounds
+from pairbus.pairing.backlog.aliases import sent_anew
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.schema import read
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.pipelines import transfer_loop
 from pairbus.spark.pipelines.archive import Archiver, Restorer
-from pairbus.spark.pipelines.choosing import Chosen, TransferFailed
-from pairbus.spark.pipelines.move import Mover, Place, move
-from pairbus.spark.pipelines.selection import Selection
-from pairbus.spark.schema import read
+from pairbus.spark.pipelines.move import EntityAddress, Mover, move
+from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
 from pairbus.testing import fault
 
 from ..conftest import Pair, admin_of, peeked, wire
@@ -77,9 +77,11 @@ def spark() -> Spark:
     return SmallSpark()
 
 
-def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[Place, Place]:
+def places(pair: Pair, source: str, destination: str, away: bool = False) -> tuple[EntityAddress, EntityAddress]:
     target = pair.secondary_address if away else pair.primary_address
-    return Place(pair.primary_address, source, "contoso"), Place(target, destination, "backup" if away else "contoso")
+    return EntityAddress(pair.primary_address, source, "contoso"), EntityAddress(
+        target, destination, "backup" if away else "contoso"
+    )
 
 
 def test_it_arrives_byte_for_byte_in_another_namespace(pair: Pair, spark: Spark) -> None:
@@ -123,7 +125,7 @@ def test_a_count_takes_the_oldest_and_leaves_the_others_untouched(pair: Pair, sp
 def test_a_count_is_exact_where_several_tasks_receive(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "TASK_MAX", 40)
+    monkeypatch.setattr(transfer_loop, "TASK_MAX", 40)
     send(pair.primary, "orders", *map(message, range(150)))
     mover = Mover(*places(pair, "orders", "bills"), spark=spark, count=100)
     assert mover.run() == []
@@ -139,7 +141,7 @@ def test_what_is_not_chosen_is_passed_over_and_released(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a filter: the chosen ones lie between others, and behind them."""
-    monkeypatch.setattr(rounds, "TASK_MAX", 2)
+    monkeypatch.setattr(transfer_loop, "TASK_MAX", 2)
     send(pair.primary, "orders", *map(message, range(700)))
     wanted = [3, 7, 400, 650, 690]
     # the package's `move` is the function
@@ -198,7 +200,7 @@ def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
 def test_a_destination_that_goes_away_leaves_the_rest_where_it_was(
     pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.05)
+    monkeypatch.setattr(transfer_loop, "PAUSE_S_FIRST", 0.05)
     send(pair.primary, "orders", *map(message, range(8)))
     mover = Mover(*places(pair, "orders", "bills"), spark=spark)
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
@@ -272,7 +274,7 @@ def test_a_round_that_fails_is_run_again_and_too_many_end_it(
 ) -> None:
     from pyspark.errors import PySparkRuntimeError
 
-    monkeypatch.setattr(rounds, "PAUSE_S_FIRST", 0.01)
+    monkeypatch.setattr(transfer_loop, "PAUSE_S_FIRST", 0.01)
 
     def fail(number: int) -> None:
         if number in bad:
@@ -305,7 +307,7 @@ def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(
 
     monkeypatch.setattr("pairbus.spark.pipelines.move.started", refuse)
     monkeypatch.setattr("pairbus.spark.pipelines.archive.started", refuse)
-    empty, there = (Place(pair.primary_address, each, "contoso") for each in ("empty", "there"))
+    empty, there = (EntityAddress(pair.primary_address, each, "contoso") for each in ("empty", "there"))
     for where in (None, "subject = 'x'"):
         mover = Mover(empty, there, where=where)
         assert mover.run() == [] and mover.report().remaining == 0

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from pairbus.spark.options import InvalidOption
-from pairbus.spark.pipelines.rounds import Over, Rounds, Told
+from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.pipelines.transfer import Transfer, rate_of
-from pairbus.syphon.rate import Rate
+from pairbus.spark.pipelines.transfer_loop import Over, Told, TransferLoop
+from pairbus.syphon.core.rate_limit import RateLimit
 
 
 def test_it_goes_from_step_to_step_to_the_end() -> None:
-    transfer, rounds, steps = Transfer(), Rounds(30, Rate(), 0.0), list[str]()
+    transfer, rounds, steps = Transfer(), TransferLoop(30, RateLimit(), 0.0), list[str]()
 
     def take(count: int) -> None:
         steps.append(f"take {count}")
@@ -32,7 +32,7 @@ def test_it_goes_from_step_to_step_to_the_end() -> None:
 
 
 def test_a_stop_ends_a_wait() -> None:
-    transfer, rounds = Transfer(), Rounds(30, Rate(), 0.0, patience_s=1e9)
+    transfer, rounds = Transfer(), TransferLoop(30, RateLimit(), 0.0, patience_s=1e9)
 
     class StoppedInTheWait(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

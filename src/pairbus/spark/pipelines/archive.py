@@ -24,18 +24,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.billing import MOVE
-from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Report
-from pairbus.syphon.rate import Rate
+from pairbus.spark.connector.entities import subscription_of, without_dead_letters
+from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.locations import local_path, located
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.syphon.api import address_of_text, started
+from pairbus.syphon.core.draining import Unavailable
+from pairbus.syphon.core.progress import Report
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import LockLost, WireError
 
-from .. import connections
-from ..entities import subscription_of, without_dead_letters
-from ..locations import local_path, located
-from ..noticeboard import STOP, Noticeboard
-from ..options import Address
-from ..starting import address_of_text, started
-from .choosing import (
+from .lock_batches import LockBatch
+from .preflight import (
     TransferFailed,
     check_destination,
     check_filter,
@@ -47,11 +49,9 @@ from .choosing import (
     peeked_rows,
     still_there,
 )
-from .lock_batches import LockBatch
-from .restoring import NAME, SENT, Restoring, RestoringSink, shares
-from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told
-from .selection import Selection
+from .restore_sink import NAME, SENT, Restoring, RestoringSink, shares
 from .transfer import Transfer, rate_of
+from .transfer_loop import LOOK_MAX, PATIENCE_S, Told, TransferLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +152,7 @@ class Archiver(Transfer):
         self.progress.counted(chosen.messages)
         if not chosen.messages:
             return []
-        rounds = Rounds(chosen.messages, Rate(), time.monotonic(), patience_s=self._patience_s)
+        rounds = TransferLoop(chosen.messages, RateLimit(), time.monotonic(), patience_s=self._patience_s)
         numbers = itertools.count(1)
 
         def take(count: int) -> None:
@@ -169,7 +169,7 @@ class Archiver(Transfer):
         self.progress.counted(left)
         return [Unavailable(self._entity, left, over.reason)] if left else []
 
-    def _round(self, spark: SparkSession, rounds: Rounds, batch: LockBatch, number: int) -> None:
+    def _round(self, spark: SparkSession, rounds: TransferLoop, batch: LockBatch, number: int) -> None:
         from pyspark.errors import PySparkException
 
         try:
@@ -263,7 +263,7 @@ class Restorer(Transfer):
         self._address = replace(address, cause=MOVE)
         self._entity, self._where, self._label = entity, where, label
         self._spark, self._master, self._conf, self._on_start = spark, master, conf, on_start
-        self._board: Noticeboard | None = None
+        self._mailbox: ProcessMailbox | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
 
@@ -273,8 +273,8 @@ class Restorer(Transfer):
     def stop(self) -> None:
         self._stop.set()
         with self._lock, contextlib.suppress(OSError):  # it was taken down just now
-            if self._board is not None:
-                self._board.raise_flag(STOP)
+            if self._mailbox is not None:
+                self._mailbox.raise_flag(STOP)
         threading.Thread(target=self._break_off, name="pairbus-restore-stop", daemon=True).start()
 
     def _break_off(self) -> None:
@@ -323,8 +323,8 @@ class Restorer(Transfer):
         spark.dataSource.register(RestoringSink)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
             with self._lock:
-                self._board = Noticeboard(folder)
-            is_sent = self._send(spark, rows, replace(restoring, board=folder))
+                self._mailbox = ProcessMailbox(folder)
+            is_sent = self._send(spark, rows, replace(restoring, mailbox=folder))
         if is_sent:
             with self._lock:
                 for path, (messages, size) in list(self._to_go.items()):
@@ -333,7 +333,7 @@ class Restorer(Transfer):
 
     def report(self) -> Report:
         with self._lock:
-            for notice in [] if self._board is None else self._board.news(SENT):
+            for notice in [] if self._mailbox is None else self._mailbox.news(SENT):
                 self._moved(notice["to"], notice["messages"], notice["bytes"])
         return super().report()
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ..lock_reader import Share, fill
-from ..options import Address
-from ..schema import CARRIED_SCHEMA, SCHEMA, CarriedRows, Rows
-from .selection import Selection
+from pairbus.spark.connector.lock_reader import Share, fill
+from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.schema import CARRIED_SCHEMA, SCHEMA, CarriedRows, Rows
+from pairbus.spark.connector.selection import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,20 +21,23 @@ from uuid import UUID
 
 from pairbus.billing import MOVE
 from pairbus.ledger import LedgerWriter
-from pairbus.syphon.destinations import Trouble, Verdict
-from pairbus.syphon.draining import Unavailable
-from pairbus.syphon.progress import Report
-from pairbus.syphon.rate import Rate
+from pairbus.spark.connector import listing
+from pairbus.spark.connector.entities import without_dead_letters
+from pairbus.spark.connector.lock_reader import MOVES
+from pairbus.spark.connector.options import Address
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.spark.syphon.api import address_of_text, host_of, started
+from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink
+from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
+from pairbus.syphon.core.draining import Unavailable
+from pairbus.syphon.core.progress import Report
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import LockLost, WireError
 
-from .. import connections, listing
-from ..entities import without_dead_letters
-from ..lock_reader import MOVES
-from ..noticeboard import Noticeboard
-from ..options import Address
-from ..sink import EVENTS, NAME, SinkOptions, SyphonSink
-from ..starting import address_of_text, host_of, started
-from .choosing import (
+from .lock_batches import LockBatch
+from .preflight import (
     EVERYTHING,
     Chosen,
     TransferFailed,
@@ -45,16 +48,14 @@ from .choosing import (
     first_line,
     still_there,
 )
-from .lock_batches import LockBatch
-from .rounds import LOOK_MAX, PATIENCE_S, Rounds, Told, spread
-from .selection import Selection
 from .transfer import Transfer, rate_of
+from .transfer_loop import LOOK_MAX, PATIENCE_S, Told, TransferLoop, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Place(NamedTuple):
+class EntityAddress(NamedTuple):
     """An entity of a namespace. `label`: what the namespace is called in ledgers and messages."""
 
     address: Address
@@ -71,8 +72,8 @@ class Mover(Transfer):
 
     def __init__(
         self,
-        source: Place,
-        destination: Place,
+        source: EntityAddress,
+        destination: EntityAddress,
         *,
         where: str | None = None,
         count: int | None = None,
@@ -91,7 +92,7 @@ class Mover(Transfer):
         self._source = source._replace(address=replace(source.address, cause=MOVE))
         self._destination = destination._replace(address=replace(destination.address, cause=MOVE))
         self._where, self._count = where, count
-        self._rate = Rate(rate_of(max_rate))
+        self._rate = RateLimit(rate_of(max_rate))
         self._spark, self._master, self._conf = spark, master, conf
         self._ledger = ledger
         self._patience_s = patience_s
@@ -115,13 +116,13 @@ class Mover(Transfer):
         spark = started(self._spark, self._master, self._on_start, self._conf)
         folder = Path(tempfile.mkdtemp(prefix="pairbus-move-"))
         try:
-            return self._move(spark, Noticeboard(folder))
+            return self._move(spark, ProcessMailbox(folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             if self._ledger is not None:
                 self._ledger.flush()
 
-    def _move(self, spark: SparkSession, board: Noticeboard) -> list[Unavailable]:
+    def _move(self, spark: SparkSession, mailbox: ProcessMailbox) -> list[Unavailable]:
         address, entity = self._source.address, self._source.entity
         chosen = choose(spark, address, entity, self._where, self._count)
         self._count_them(chosen)
@@ -129,10 +130,10 @@ class Mover(Transfer):
             return []
         spark.dataSource.register(SyphonSink)
         selection = chosen.selection
-        rounds = Rounds(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
+        rounds = TransferLoop(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
 
         def take(count: int) -> None:
-            told = self._round(spark, board, rounds, selection.without(self.refused), count)
+            told = self._round(spark, mailbox, rounds, selection.without(self.refused), count)
             if told is not None:
                 rounds.ended(told, time.monotonic())
 
@@ -149,7 +150,7 @@ class Mover(Transfer):
         self.progress.counted(len(chosen.selection) if depth is None else min(depth, len(chosen.selection)))
 
     def _round(
-        self, spark: SparkSession, board: Noticeboard, rounds: Rounds, selection: Selection, count: int
+        self, spark: SparkSession, mailbox: ProcessMailbox, rounds: TransferLoop, selection: Selection, count: int
     ) -> Told | None:
         from pyspark.errors import PySparkException
 
@@ -157,7 +158,7 @@ class Mover(Transfer):
         sink = SinkOptions(
             self._destination.address,
             source.address,
-            board.folder,
+            mailbox.folder,
             is_replay=without_dead_letters(source.entity)[1],
             wants_events=self._ledger is not None,
             destination=self._destination.entity,
@@ -166,14 +167,14 @@ class Mover(Transfer):
         try:
             rows.write.format(NAME).option("syphon", sink.as_text()).mode("append").save()
         except PySparkException as error:
-            self._hear(board)
+            self._hear(mailbox)
             if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 # a source or a destination that can't be used any more says so best itself
                 check_source(source.address, source.entity, source.label)
                 check_destination(self._destination.address, self._destination.entity, self._destination.label)
                 raise TransferFailed(f"{rounds!r}: the rounds fail, the last one with: {first_line(error)}") from None
             return None
-        return self._hear(board)
+        return self._hear(mailbox)
 
     def _counts(self, count: int) -> tuple[int, ...]:
         if self._where is not None:
@@ -183,7 +184,7 @@ class Mover(Transfer):
 
     # -- what the round tells
 
-    def _hear(self, board: Noticeboard) -> Told:
+    def _hear(self, mailbox: ProcessMailbox) -> Told:
         now, wall = time.monotonic(), time.time()
         moved = left = refused = 0
         trouble: str | None = None
@@ -191,7 +192,7 @@ class Mover(Transfer):
         tokens: list[UUID] = []
         with self._lock:
             self._troubles.clear()
-            for notice in board.news(MOVES):
+            for notice in mailbox.news(MOVES):
                 self.progress.lost_tasks += notice.get("retried", 0)
                 if self._ledger is not None and notice.get("retried"):
                     self._ledger.skip(notice["retried"])
@@ -209,10 +210,10 @@ class Mover(Transfer):
                         self.refused[number] = why
                 for path, (verdict, text, condition, strikes) in notice["troubles"].items():
                     trouble = f"{verdict}: {text} ({condition})"
-                    self._troubles[path] = Trouble(Verdict(verdict), text, condition, strikes, now, now)
+                    self._troubles[path] = Trouble(RefusalVerdict(verdict), text, condition, strikes, now, now)
                 is_busy = is_busy or bool(notice["busy"])
             if self._ledger is not None:
-                self._write_events(board)
+                self._write_events(mailbox)
         self._give_back(tokens)
         return Told(moved, left, refused, trouble, is_busy)
 
@@ -226,9 +227,9 @@ class Mover(Transfer):
             except WireError:
                 return  # what can't be given back waits for its lock to end
 
-    def _write_events(self, board: Noticeboard) -> None:
+    def _write_events(self, mailbox: ProcessMailbox) -> None:
         assert self._ledger is not None
-        for notice in board.news(EVENTS):
+        for notice in mailbox.news(EVENTS):
             for kind, t, entity, message_id, size, outcome, _ in notice["events"]:
                 label = self._destination.label if kind == "move" else self._source.label
                 self._ledger.event(kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause=MOVE)
@@ -268,8 +269,8 @@ def move(
     writer = None if ledger is None else LedgerWriter(Path(ledger), "move")
     try:
         mover = Mover(
-            Place(address_of_text(namespace, ca_file), source, host_of(namespace)),
-            Place(address_of_text(target, ca_file), destination, host_of(target)),
+            EntityAddress(address_of_text(namespace, ca_file), source, host_of(namespace)),
+            EntityAddress(address_of_text(target, ca_file), destination, host_of(target)),
             spark=spark,
             ledger=writer,
             **options,

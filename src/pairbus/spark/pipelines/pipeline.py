@@ -15,11 +15,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..noticeboard import Noticeboard
-from ..options import Address, InvalidOption, as_options, as_settle_options
-from ..source import register
-from ..starting import started
-from ..writer import WRITTEN, Sent
+from pairbus.spark.connector.options import Address, InvalidOption, as_options, as_settle_options
+from pairbus.spark.connector.source import register
+from pairbus.spark.connector.writer import WRITTEN, Sent
+from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.spark.syphon.api import started
+
 from .archive import address_of
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def carry(
     found |= {name: str(value) for name, value in options.items()}
     started(rows.sparkSession, None, None)
     folder = Path(tempfile.mkdtemp(prefix="pairbus-carry-"))
-    board = folder / "board"
-    board.mkdir()
-    found |= {"board": str(board), "checkpointLocation": str(checkpoint or folder / "checkpoint")}
+    mailbox = folder / "board"
+    mailbox.mkdir()
+    found |= {"board": str(mailbox), "checkpointLocation": str(checkpoint or folder / "checkpoint")}
     return Carrying(rows.writeStream.format("servicebus").options(**found).start(), folder)
 
 
@@ -81,7 +82,7 @@ class Carrying:
     def __init__(self, query: StreamingQuery, folder: Path) -> None:
         self.query = query
         self._folder = folder
-        self._board = Noticeboard(folder / "board")
+        self._mailbox = ProcessMailbox(folder / "board")
         self._written = Sent()
         self._lock = threading.Lock()
 
@@ -116,7 +117,7 @@ class Carrying:
 
     def _heard(self) -> Sent:
         with self._lock:
-            for notice in self._board.news(WRITTEN):
+            for notice in self._mailbox.news(WRITTEN):
                 self._written.add(Sent(**notice))
             return self._written
 

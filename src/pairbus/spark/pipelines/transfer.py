@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from pairbus.syphon.destinations import Trouble
-from pairbus.syphon.progress import Progress, Report
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.syphon.core.destinations import Trouble
+from pairbus.syphon.core.progress import Progress, Report
 
-from ..options import InvalidOption
-from .rounds import Look, Over, Rounds, Take, Wait
+from .transfer_loop import Look, Over, Take, TransferLoop, Wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ class Transfer:
                 done, count = self._job.parts()
                 self.progress.waiting_for = f"Spark, {done} of {count} parts done" if count else "Spark's plan"
 
-    def _go_through(self, rounds: Rounds, take: Callable[[int], None], look: Callable[[], int]) -> Over | None:
+    def _go_through(self, rounds: TransferLoop, take: Callable[[int], None], look: Callable[[], int]) -> Over | None:
         """To the end, or None where it was stopped. `take` runs a round and tells `rounds` of it; `look` says how many
         of the chosen are still there."""
         while not self._stop.is_set():

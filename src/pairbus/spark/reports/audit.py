@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..locations import below
+from pairbus.spark.runtime.locations import below
+
 from . import audit_rules as rules
-from . import places
+from . import event_location
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
 from .ledgers import Ledgers, write_rows
 from .report_text import audit_table
@@ -121,7 +122,7 @@ def _judged(ledgers: Ledgers, late_s: float) -> DataFrame:
         **_OUTCOMES,
         "late": late,
     }
-    return _with_order(whole.selectExpr("*", *places.named(judged)))
+    return _with_order(whole.selectExpr("*", *event_location.named(judged)))
 
 
 _OUTCOMES: Final = {
@@ -246,7 +247,7 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
         .withColumn("mid", F.explode_outer("mids"))
         .selectExpr(
             "*",
-            *places.named(
+            *event_location.named(
                 {
                     "id": f"case when unnamed > 0 then concat('#', seq) else {_ID} end",
                     "numbered": "seq is not null",
@@ -458,7 +459,7 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
             counts[each] += untold
         if untold:
             why[key, "no-id"] = why.get((key, "no-id"), 0) + untold
-    plain = places.shown(names)
+    plain = event_location.shown(names)
     notes = [rules.note(reason, count, plain[key]) for (key, reason), count in sorted(why.items())]
     notes += ledgers.notes
     notes += filter(None, (rules.file_note(*facts.note) for facts in ledgers.file_facts.values()))

@@ -1,4 +1,4 @@
-"""The audit's definitions: what counts as confirmed, missing, lost, doubled, unknown, and in which words.
+"""The audit's definitions: what counts as confirmed, missing, lost, doubled, unknown, and in which words. Pure.
 
 Pure: SQL expressions over the counts of one message, in the plain SQL that any engine understands, so that a test can
 ask them without Spark. A message is (home, place, id); n confirmed sends of one id are n messages.

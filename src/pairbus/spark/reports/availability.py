@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..locations import below
-from . import places
+from pairbus.spark.runtime.locations import below
+
+from . import event_location
 from .ledgers import Ledgers, write_rows
 from .outages import Outage, merged_outages, primary_availability, share
 from .report_text import availability_table
@@ -95,7 +96,7 @@ def availability(ledgers: Ledgers) -> Availability:
     counted = {
         (row["home"], row["place"]): (int(row["confirmed"]), int(row["refused"]), int(row["diverted"])) for row in calls
     }
-    plain = places.shown(names)
+    plain = event_location.shown(names)
     entities: dict[str, dict[str, Any]] = {}
     every: list[dict[str, Any]] = []
     for key in sorted(names):
@@ -137,7 +138,7 @@ def _notes(ledgers: Ledgers, anything: bool) -> list[str]:
             "there is no client's ledger, and a broker can't tell who failed to reach it; give the paired clients "
             "ledger=FOLDER, and add that folder"
         )
-    cut = sum(not each.ended and each.writer != places.BROKER for each in ledgers.file_facts.values())
+    cut = sum(not each.ended and each.writer != event_location.BROKER for each in ledgers.file_facts.values())
     if cut:
         notes.append(f"{cut:,} clients' files have no end: what these did in their last moments is not counted")
     unnamed = sum(fact.no_id for fact in ledgers.facts if not fact.by_broker)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
+from pairbus.spark.runtime.locations import below, write_text
 
-from ..locations import below, write_text
 from .cost_text import cost_lines
 from .reconciliation import Reconciliation, reconcile
 

@@ -1,4 +1,4 @@
-"""The cost report as text for people: both books, the detour, where they differ and why.
+"""The cost report as text for people: both books, the detour, where they differ and why. Pure.
 
 Pure: takes what the report's JSON holds, and nothing of Spark.
 """

@@ -1,4 +1,4 @@
-"""How much Spark prepares before it answers: little for small ledgers, all it can for large ones.
+"""How much Spark prepares before it answers: little for small ledgers, all it can for large ones. Pure.
 
 Pure: from the size of the ledgers to settings. Spark compiles a program for every question, and Java compiles that once
 more while it runs. For a million events both pay; for some ten thousand they take several times as long as the answer.

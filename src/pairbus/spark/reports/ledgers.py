@@ -21,10 +21,10 @@ from urllib.parse import unquote
 
 from pairbus.errors import PairbusError
 from pairbus.ledger import SCHEMA
+from pairbus.spark.runtime.locations import below, local_path, located
 
-from ..locations import below, local_path, located
-from . import places
-from .copies import Contents, copies
+from . import event_location
+from .ledger_copies import Contents, copies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,12 +124,12 @@ class Ledgers:
         self._cached += tables
 
     @cached_property
-    def facts(self) -> list[places.Fact]:
+    def facts(self) -> list[event_location.Fact]:
         """What each file says of each place, in few words: one pass over all events."""
         if self._lines is not None:
-            return places.facts(self._lines.counted)
+            return event_location.facts(self._lines.counted)
         rows = _counted(self._placed, ("file", "by_broker")).collect()
-        return places.facts([row.asDict() for row in rows])
+        return event_location.facts([row.asDict() for row in rows])
 
     @cached_property
     def file_facts(self) -> dict[str, FileFacts]:
@@ -156,18 +156,20 @@ class Ledgers:
         """`events` with where they happened: see `places`."""
         from pyspark.sql import functions as F
 
-        homes = places.homes(self.facts)
+        homes = event_location.homes(self.facts)
         if self._lines is not None:
             told = self._lines.with_files(homes)
         else:
             by_file = self.spark.createDataFrame(list(homes.items()), "file string, told_home string")
             told = self._placed.join(F.broadcast(by_file), "file", "left")
-        return told.selectExpr("*", f"{places.HOME} as home")
+        return told.selectExpr("*", f"{event_location.HOME} as home")
 
     @cached_property
     def _placed(self) -> DataFrame:
         """Names are taken apart once, not by every question."""
-        placed = self.events.selectExpr("*", *places.named({**places.BY_ENTITY, **places.BY_FILE})).persist()
+        placed = self.events.selectExpr(
+            "*", *event_location.named({**event_location.BY_ENTITY, **event_location.BY_FILE})
+        ).persist()
         self._keep(placed)
         return placed
 
@@ -194,7 +196,9 @@ class Lines:
         rows = []
         for uri, file in self._uris.items():
             writer, pid = self._writers[file]
-            rows.append((uri, file, writer, pid, writer == places.BROKER, places.series(file), homes.get(file)))
+            rows.append(
+                (uri, file, writer, pid, writer == event_location.BROKER, event_location.series(file), homes.get(file))
+            )
         by_uri = self.table.sparkSession.createDataFrame(rows, _BY_URI)
         return self.table.join(F.broadcast(by_uri), "uri").drop("uri")
 
@@ -204,12 +208,12 @@ def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str
     from pyspark.sql import functions as F
 
     further = more or {}
-    of_lines = {**places.OF_LINES, **{name: first for name, (first, _) in further.items()}}
-    of_places = {**places.FACTS, **{name: then for name, (_, then) in further.items()}}
+    of_lines = {**event_location.OF_LINES, **{name: first for name, (first, _) in further.items()}}
+    of_places = {**event_location.FACTS, **{name: then for name, (_, then) in further.items()}}
     return (
-        table.groupBy(*keys, *(F.expr(key).alias(name) for name, key in places.LINE_KEYS.items()))
+        table.groupBy(*keys, *(F.expr(key).alias(name) for name, key in event_location.LINE_KEYS.items()))
         .agg(*(F.expr(expression).alias(name) for name, expression in of_lines.items()))
-        .groupBy(*keys, *places.FACT_KEYS)
+        .groupBy(*keys, *event_location.FACT_KEYS)
         .agg(*(F.expr(expression).alias(name) for name, expression in of_places.items()))
     )
 
@@ -366,7 +370,7 @@ def _read_lines(spark: SparkSession, paths: list[str], notes: list[str]) -> tupl
         raise BadLedger(f"the ledger can't be read: {str(error).splitlines()[0]}") from None
     is_event = "schema is null and _bad is null and kind is not null"
     raw = read.selectExpr(
-        "*", "_metadata.file_path as uri", f"{is_event} as is_event", *places.named(places.BY_ENTITY)
+        "*", "_metadata.file_path as uri", f"{is_event} as is_event", *event_location.named(event_location.BY_ENTITY)
     ).persist()
     # One pass fills the cache, tells the files, and counts what they say: a row for each file and place.
     found = [row.asDict() for row in _counted(raw, ("uri", "schema", "writer", "pid", "is_event"), _OF_FILES).collect()]
@@ -397,7 +401,9 @@ def _read_lines(spark: SparkSession, paths: list[str], notes: list[str]) -> tupl
         )  # fmt: skip
     writers = {row[0]: (row[1], row[2]) for row in rows}
     table = raw.where("is_event").drop("writer", "pid", "schema", "pairbus", "events", "_bad", "is_event")
-    counted = [{**row, "by_broker": writers[row["file"]][0] == places.BROKER} for row in found if row["is_event"]]
+    counted = [
+        {**row, "by_broker": writers[row["file"]][0] == event_location.BROKER} for row in found if row["is_event"]
+    ]
     uris = {row["uri"]: row["file"] for row in found}
     lines = Lines(table.withColumnsRenamed({"from": "from_state", "to": "to_state"}), counted, uris, writers)
     return raw, lines, (lines.with_files({}).select(*EVENTS), spark.createDataFrame(rows, FILES))
@@ -446,7 +452,7 @@ def _without_copies(tables: Sequence[Table], notes: list[str]) -> list[Table]:
 
     contents: dict[tuple[int, str], Contents] = {}
     for number, (events, files) in enumerate(tables):
-        placed = events.selectExpr("*", *places.named({**places.BY_ENTITY, **places.BY_FILE}))
+        placed = events.selectExpr("*", *event_location.named({**event_location.BY_ENTITY, **event_location.BY_FILE}))
         by_file: dict[str, list[dict[str, Any]]] = {}
         for row in _counted(placed, ("file",), {"lines": ("count(*)", "sum(lines)")}).collect():
             by_file.setdefault(row["file"], []).append({**row.asDict(), "is_event": True})
@@ -467,7 +473,7 @@ def _in_places(rows: Iterable[Mapping[str, Any]]) -> dict[Any, tuple[float, int]
     found: dict[Any, tuple[float, int]] = {}
     for row in rows:
         if row["is_event"]:
-            place = tuple(row[key] for key in places.FACT_KEYS)
+            place = tuple(row[key] for key in event_location.FACT_KEYS)
             first, count = found.get(place, (row["first"], 0))
             found[place] = (min(first, row["first"]), count + row["lines"])
     return found

@@ -1,4 +1,4 @@
-"""The reports as text for people: aligned, at most 100 columns where names allow it, what matters first.
+"""The reports as text for people: aligned, at most 100 columns where names allow it, what matters first. Pure.
 
 Pure: takes what the reports' JSON holds, and nothing of Spark.
 """

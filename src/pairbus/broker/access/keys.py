@@ -1,0 +1,183 @@
+"""The keys of a namespace: the root rule, made at random at the first start, and those added later.
+
+They stand in one file that only its owner can read. An entity's own rules are part of its description.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pairbus.broker.http.resources import ManagedNamespace
+from pairbus.broker.model.description import (
+    RIGHTS,
+    AuthorizationRule,
+    InvalidDescription,
+    QueueDescription,
+    TopicDescription,
+    validate,
+    validate_authorization_rule,
+)
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.durable_files import write_file
+from pairbus.errors import BrokerError
+
+ROOT_RULE = "RootManageSharedAccessKey"
+NAMESPACE_RULES_MAX = 100
+_FILE = "keys.json"
+
+_Described = TypeVar("_Described", QueueDescription, TopicDescription)
+
+
+def random_key() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def granted(
+    rules: Iterable[AuthorizationRule], name: str, rights: tuple[str, ...], now: float
+) -> tuple[tuple[AuthorizationRule, ...], AuthorizationRule]:
+    """`rules` with the one of that name having those rights, and that one. It keeps its keys when there is one."""
+    rules = tuple(rules)
+    rights = tuple(right for right in RIGHTS if right in rights) + tuple(r for r in rights if r not in RIGHTS)
+    before = next((rule for rule in rules if rule.key_name == name), None)
+    if before is not None:
+        new = dataclasses.replace(before, rights=rights, modified_at=now)
+        rules = tuple(new if rule is before else rule for rule in rules)
+    else:
+        new = AuthorizationRule(
+            key_name=name,
+            rights=rights,
+            primary_key=random_key(),
+            secondary_key=random_key(),
+            created_at=now,
+            modified_at=now,
+        )
+        rules = (*rules, new)
+    validate_authorization_rule(new)
+    return rules, new
+
+
+class KeyRing:
+    """The rules of a namespace, the root rule first."""
+
+    def __init__(self, path: Path, rules: tuple[AuthorizationRule, ...]) -> None:
+        self._path = path
+        self._stored = rules
+        self._lent: str | None = None
+        self.rules = rules
+        """Those in force."""
+
+    def __repr__(self) -> str:
+        return f"<KeyRing {', '.join(rule.key_name for rule in self.rules)}>"
+
+    @property
+    def root(self) -> AuthorizationRule:
+        return self.rules[0]
+
+    @classmethod
+    def load(cls, folder: Path) -> KeyRing:
+        path = folder / _FILE
+        try:
+            rules = tuple(AuthorizationRule.from_json(each) for each in json.loads(path.read_text()))
+            for rule in rules:
+                validate_authorization_rule(rule)
+            if not rules or rules[0].key_name != ROOT_RULE:
+                raise ValueError(f"its first rule is not {ROOT_RULE}")
+            return cls(path, rules)
+        except FileNotFoundError:
+            ring = cls(path, ())
+            ring._put(granted((), ROOT_RULE, RIGHTS, 0.0)[0])
+            return ring
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokerError(
+                f"{path} is not a key file ({error}); put it back from a copy, or remove it to have new keys made"
+            ) from None
+
+    def grant(self, name: str, rights: tuple[str, ...], now: float) -> AuthorizationRule:
+        """Adds a rule, or gives the one of that name other rights; it is on disk when this returns."""
+        if name == ROOT_RULE:
+            raise InvalidDescription("name", name, "another: the root rule keeps all rights")
+        rules, rule = granted(self._stored, name, rights, now)
+        if len(rules) > NAMESPACE_RULES_MAX:
+            raise InvalidDescription(
+                "name", name, f"one of those there are: a namespace has up to {NAMESPACE_RULES_MAX}"
+            )
+        self._put(rules)
+        return rule
+
+    def lend(self, root_key: str) -> None:
+        """Let the root rule's primary key be this one while the process runs. It never gets to the disk: a key that
+        everybody knows must not be in force at the next start, which may be for others to reach."""
+        self._lent = root_key
+        self.rules = self._in_force(self._stored)
+
+    def _in_force(self, stored: tuple[AuthorizationRule, ...]) -> tuple[AuthorizationRule, ...]:
+        if self._lent is None:
+            return stored
+        return (dataclasses.replace(stored[0], primary_key=self._lent), *stored[1:])
+
+    def put(self, rules: tuple[AuthorizationRule, ...]) -> None:
+        """All rules at once, the root rule first with all its rights; on disk when this returns."""
+        for rule in rules:
+            validate_authorization_rule(rule)
+        if not rules or rules[0].key_name != ROOT_RULE or set(rules[0].rights) != set(RIGHTS):
+            raise InvalidDescription("rights", f"less than all of {ROOT_RULE}", "the root rule keeps all rights")
+        if len(rules) > NAMESPACE_RULES_MAX:
+            raise InvalidDescription("rules", f"{len(rules)} of them", f"up to {NAMESPACE_RULES_MAX} for a namespace")
+        if rules != self._stored:
+            self._put(rules)
+
+    def find(self, name: str, key: str) -> AuthorizationRule | None:
+        """The rule of that name, when `key` is one of its keys."""
+        given = key.encode()
+        found = None
+        for rule in self.rules:
+            matches = [hmac.compare_digest(each.encode(), given) for each in (rule.primary_key, rule.secondary_key)]
+            if rule.key_name == name and any(matches) and given:
+                found = rule
+        return found
+
+    def _put(self, rules: tuple[AuthorizationRule, ...]) -> None:
+        # written whole and synced before it has its name: half a key file would lock everybody out
+        write_file(self._path, json.dumps([rule.to_json() for rule in rules]).encode())
+        self._stored = rules
+        self.rules = self._in_force(rules)
+
+
+def grant_on_entity(
+    namespace: ManagedNamespace,
+    path: str,
+    name: str,
+    rights: tuple[str, ...],
+    now: float,
+    done: Callable[[AuthorizationRule | Refusal | Exception], None],
+) -> None:
+    """As `KeyRing.grant`, on a queue or topic; `done` gets the rule when it is on disk, or why there is none."""
+    folded = path.strip("/").lower()
+    queue, topic = namespace.queues.get(folded), namespace.topics.get(folded)
+    try:
+        if queue is not None:
+            rules, rule = granted(queue.description.authorization_rules, name, rights, now)
+            change = partial(namespace.update_queue, _with_rules(queue.description, rules, now))
+        elif topic is not None:
+            rules, rule = granted(topic.description.authorization_rules, name, rights, now)
+            change = partial(namespace.update_topic, _with_rules(topic.description, rules, now))
+        else:
+            raise InvalidDescription("entity", path, "the name of a queue or topic that exists")
+    except InvalidDescription as error:
+        done(error)
+        return
+    change(now, lambda failure: done(rule if failure is None else failure))
+
+
+def _with_rules(description: _Described, rules: tuple[AuthorizationRule, ...], now: float) -> _Described:
+    new = dataclasses.replace(description, authorization_rules=rules, updated_at=now)
+    validate(new)
+    return new

@@ -1,0 +1,71 @@
+"""What connections that have shown no token may take: how many bytes each, and all of them together.
+
+Pure. A connection reports what it holds whenever that changes; the answer is None, or why it has to go. One budget is
+shared by all namespaces of a broker: it protects the process. A request over HTTP brings its token along, and is a
+stranger's until it has been answered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.broker.refusal import Refusal
+
+#: Of all together; what the objects of a connection cost is counted too.
+TOTAL_BYTES_MAX: Final = 50_000_000
+#: Of one, besides its objects: the largest frame, and some more.
+EACH_BYTES_MAX: Final = 96 * 1024
+#: Before a token only `$cbs` can be attached to: two links in one session are enough for a token.
+LINKS_MAX: Final = 8
+SESSIONS_MAX: Final = 4
+#: By then a client has shown a token, or is none.
+PATIENCE_S: Final = 60.0
+#: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS.
+CONNECTION_BYTES: Final = 16 * 1024
+TLS_BYTES: Final = 96 * 1024
+
+
+class UnauthenticatedQuota:
+    __slots__ = ("_held", "held_bytes")
+
+    def __init__(self) -> None:
+        self._held: dict[object, int] = {}
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        return f"<Strangers: {len(self._held)} hold {self.held_bytes} of {TOTAL_BYTES_MAX} bytes>"
+
+    def hold(self, who: object, is_secure: bool, size: int, each_bytes_max: int = EACH_BYTES_MAX) -> Refusal | None:
+        """`size`: what it holds now besides its objects."""
+        if size > each_bytes_max:
+            text = f"A connection that has put no token may hold {each_bytes_max} bytes; this one holds {size}."
+            return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+        size += TLS_BYTES if is_secure else CONNECTION_BYTES
+        held = self.held_bytes - self._held.get(who, 0) + size
+        if held > TOTAL_BYTES_MAX:
+            text = (
+                f"The {len(self._held)} connections that have put no token hold {self.held_bytes} bytes, "
+                f"and may hold {TOTAL_BYTES_MAX} together. Try again later."
+            )
+            return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+        self._held[who] = size
+        self.held_bytes = held
+        return None
+
+    def release(self, who: object) -> None:
+        """It has shown a token, or is gone."""
+        self.held_bytes -= self._held.pop(who, 0)
+
+
+def too_many(name: str, count_max: int) -> Refusal:
+    text = f"A connection that has put no token may ask for {count_max} {name}; put a token to '$cbs' first."
+    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+
+
+def too_late(seconds: float) -> Refusal:
+    text = f"No token was put to '$cbs' for {seconds:.0f} s; a connection without one is closed after {PATIENCE_S:g} s."
+    return Refusal(conditions.UNAUTHORIZED_ACCESS, text)

@@ -1,0 +1,1 @@
+"""What clients ask over AMQP: connections, links, `$cbs` and `$management`."""

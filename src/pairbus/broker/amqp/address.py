@@ -1,0 +1,41 @@
+"""Link addresses, as the SDKs write them (docs/reference/protocol.md#addresses), taken apart. Pure.
+
+Python sends URIs (`amqps://host:port/orders`), JS and .NET bare names; management nodes are bare everywhere. Decides
+only which node an address means: whether the entity exists and who may use it is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+_CBS = "$cbs"
+_MANAGEMENT = "/$management"
+
+
+class Node(enum.Enum):
+    CBS = enum.auto()
+    MANAGEMENT = enum.auto()
+    ENTITY = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    node: Node
+    #: The entity's path in the case given, `orders` or `orders/$DeadLetterQueue`; empty for `$cbs`.
+    path: str
+
+
+def parse_address(text: str) -> Address:
+    _, separator, rest = text.partition("://")
+    if separator:
+        _, _, text = rest.partition("/")
+    path = text.strip("/")
+    lowered = path.lower()
+    if lowered == _CBS:
+        return Address(Node.CBS, "")
+    if lowered == _MANAGEMENT[1:]:
+        return Address(Node.MANAGEMENT, "")
+    if lowered.endswith(_MANAGEMENT):
+        return Address(Node.MANAGEMENT, path[: -len(_MANAGEMENT)])
+    return Address(Node.ENTITY, path)

@@ -1,0 +1,182 @@
+"""What is put behind a link that a client asks for, or why it is refused (docs/reference/protocol.md#addresses,
+#sessions).
+
+The claims are checked before anything is said about the entity: who may not use it does not learn whether it exists.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink
+from pairbus.amqp.performatives import Coordinator
+from pairbus.amqp.types import Described, Symbol
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.refusal import Refusal
+from pairbus.sas import LISTEN, SEND
+
+from . import cbs, management
+from .address import Node, parse_address
+from .dispatcher import Dispatcher
+from .links import Egress, Ingress, RequestNode, ResponseNode, address_of
+
+if TYPE_CHECKING:
+    from .connection import AmqpConnection
+
+_SESSION_FILTER = "com.microsoft:session-filter"
+_LOCKED_UNTIL = "com.microsoft:locked-until-utc"
+_TIMEOUT = "com.microsoft:timeout"
+#: The longest path of an entity, in a URL, has less than half of it.
+_NAME_CHARS_MAX = 1024
+#: .NET's clock counts 100 ns from the year 1.
+_TICKS_1970 = 621_355_968_000_000_000
+
+
+def place(connection: AmqpConnection, link: Link) -> Refusal | None:
+    """Puts what the address names behind the link, or says why not."""
+    if isinstance(link.target, Coordinator):
+        return Refusal(conditions.NOT_IMPLEMENTED, "transactions are not supported")
+    text = address_of(link)
+    if text is None:
+        return Refusal(conditions.INVALID_FIELD, "the link names no address to attach to")
+    other = getattr(link.target if link.is_sender else link.source, "address", None)
+    for what, given in (("name of a link", link.name), ("address", text), ("client's own address", other or "")):
+        if len(given) > _NAME_CHARS_MAX:
+            refusal = f"the {what} has {len(given)} characters; {_NAME_CHARS_MAX} are allowed"
+            return Refusal(conditions.INVALID_FIELD, refusal)
+    address = parse_address(text)
+    if address.node is not Node.ENTITY:
+        return _place_request_node(connection, link, text, address.node, address.path)
+    now = connection.host.clock()
+    path = address.path
+    sends = isinstance(link, ReceiverLink)
+    if connection.host.faults:
+        if connection.host.faults.unreachable(path, now):
+            connection.abort()
+            return None
+        if connection.host.faults.black_hole(path, now):
+            connection.silence(True)
+    if not connection.authorization.allows(SEND if sends else LISTEN, path, now):
+        right = SEND if sends else LISTEN
+        return Refusal(
+            conditions.UNAUTHORIZED_ACCESS,
+            f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{text}'.",
+        )
+    target = connection.host.namespace.resolve(path)
+    if target is None:
+        return Refusal(
+            conditions.NOT_FOUND,
+            f"The messaging entity '{text}' could not be found. To know more visit "
+            "https://aka.ms/sbResourceMgrExceptions.",
+        )
+    if isinstance(link, ReceiverLink):
+        return _place_sender(connection, link, target)
+    assert isinstance(link, SenderLink)
+    if not isinstance(target, MessageQueue):
+        return Refusal(conditions.NOT_ALLOWED, f"'{path}' is a topic; receive from one of its subscriptions")
+    return _place_receiver(connection, link, target, now)
+
+
+def _place_sender(connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> Refusal | None:
+    if isinstance(target, MessageQueue) and (target.is_dead_letter or isinstance(target.entity, Subscription)):
+        return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to '{target.path}'; send to its queue or topic")
+    link.accept(max_message_size=target.message_bytes_max)
+    connection.host.watch(target)
+    connection.put_behind(link, Ingress(connection, link, target))
+    return None
+
+
+def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, now: float) -> Refusal | None:
+    path = queue.path
+    refusal = queue.entity.refuses_receives
+    if refusal is None and connection.host.faults:
+        refusal = connection.host.faults.refusal("receive", path, now, 0)
+    if refusal is not None:
+        return refusal
+    filters = {str(key): value for key, value in (getattr(link.source, "filter", None) or {}).items()}
+    unknown = next((name for name in filters if name != _SESSION_FILTER), None)
+    if unknown is not None:
+        # Left out of the answer it would do as AMQP says (3.5.1), but few clients look: they'd get all messages.
+        text = f"The filter {unknown[:100]!r} is not supported; '{path}' takes {_SESSION_FILTER} alone, or none."
+        return Refusal(conditions.NOT_IMPLEMENTED, text)
+    if queue.requires_session:
+        if _SESSION_FILTER not in filters:
+            return Refusal(
+                conditions.NOT_ALLOWED,
+                f"It is not possible for an entity that requires sessions to create a non-sessionful message "
+                f"receiver: '{path}' needs a session id, or the next available session.",
+            )
+        return _place_session(connection, link, queue, filters[_SESSION_FILTER], now)
+    if _SESSION_FILTER in filters:
+        return Refusal(conditions.NOT_ALLOWED, f"the entity '{path}' has no sessions; receive without a session id")
+    link.accept(max_message_size=queue.message_bytes_max)
+    dispatcher = connection.host.dispatcher(queue)
+    connection.put_behind(link, Egress(connection, link, queue, dispatcher))
+    if link.credit > 0:
+        dispatcher.wake()
+    return None
+
+
+def _place_session(
+    connection: AmqpConnection, link: SenderLink, queue: MessageQueue, wanted: Any, now: float
+) -> Refusal | None:
+    session_id = wanted.value if isinstance(wanted, Described) else wanted
+    if session_id is not None and not isinstance(session_id, str):
+        return Refusal(conditions.INVALID_FIELD, f"a session id is a string, not {type(session_id).__name__}")
+    if session_id is None:
+        timeout_ms = {str(key): value for key, value in (link.properties or {}).items()}.get(_TIMEOUT)
+        seconds = timeout_ms / 1000 if isinstance(timeout_ms, int) else None
+        return connection.host.session_door(queue).wait(connection, link, seconds)
+    accepted = connection.host.namespace.accept_session(queue, session_id, now)
+    if not isinstance(accepted, SessionLock):
+        return accepted
+    open_session(connection, link, queue, accepted)
+    return None
+
+
+def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, lock: SessionLock) -> None:
+    """The session is ours to hand out: the answer names it and says until when
+    (docs/reference/protocol.md#sessions)."""
+    source = link.source
+    # in the form in which it came: Go closes the connection over a bare string where it sent a described one
+    ((_, wanted),) = source.filter.items()
+    found = Described(wanted.descriptor, lock.session_id) if isinstance(wanted, Described) else lock.session_id
+    source.filter = {Symbol(_SESSION_FILTER): found}
+    ticks = int(lock.locked_until * 10_000_000) + _TICKS_1970
+    link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
+    dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)
+    lock.on_available = dispatcher.wake
+    egress = Egress(connection, link, queue, dispatcher, lock)
+    lock.on_lost = egress.session_lost
+    connection.host.watch(queue)
+    connection.put_behind(link, egress)
+    link.forget_terms()
+    if link.credit > 0:
+        dispatcher.wake()
+    connection.flush_soon()
+
+
+def _place_request_node(connection: AmqpConnection, link: Link, text: str, node: Node, path: str) -> Refusal | None:
+    if node is Node.MANAGEMENT:
+        now = connection.host.clock()
+        # JS puts a token for the node itself, and maybe no other
+        node_path = f"{path}/$management"
+        if not any(connection.authorization.allows(right, node_path, now) for right in (SEND, LISTEN)):
+            return Refusal(
+                conditions.UNAUTHORIZED_ACCESS,
+                f"Unauthorized access. 'Listen' claim(s) are required for this operation. Resource: '{text}'.",
+            )
+        if connection.host.namespace.resolve(path) is None:
+            return Refusal(conditions.NOT_FOUND, f"The messaging entity '{text}' could not be found.")
+    link.accept()
+    if isinstance(link, ReceiverLink):
+        handle = partial(cbs.handle, connection) if node is Node.CBS else partial(management.handle, connection, path)
+        connection.put_behind(link, RequestNode(connection, link, text.lower(), handle))
+    else:
+        assert isinstance(link, SenderLink)
+        connection.put_behind(link, ResponseNode(connection, link, text.lower()))
+    return None

@@ -1,0 +1,645 @@
+"""One client's AMQP connection to a namespace: the shell round the engine.
+
+Owns the transport and its timers; routes the engine's events to what stands behind each link (links.py), checks the
+claims before a link opens and cuts it when the token has run out. One write per turn of the loop.
+
+A connection may cost others little: it works for `_TURN_S` in a turn of the loop, and what came beyond that waits. It
+is not read from while it is behind, while too much of it is unconfirmed, or while it does not take our answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.connection import Connection
+from pairbus.amqp.events import (
+    Closed,
+    CreditChanged,
+    Delivered,
+    DeliveryTooLarge,
+    Disposed,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    Opened,
+    SaslInitiated,
+    SessionBegun,
+    SessionEnded,
+)
+from pairbus.amqp.link import Link, ReceiverLink
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
+from pairbus.amqp.sasl import SaslServer
+from pairbus.billing import APP, cause_in
+from pairbus.broker.access import unauthenticated
+from pairbus.broker.access.authorization import Authorization
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.refusal import Refusal
+from pairbus.sas import LISTEN, SEND, Claims
+
+from .attach import place
+from .links import Egress, Ingress, Node, ResponseNode, rejected
+from .session_waiters import Waiting
+
+if TYPE_CHECKING:
+    from pairbus.broker.server import NamespaceServer
+
+log = logging.getLogger("pairbus.broker.amqp_connection")
+
+#: Unconfirmed message bytes that a connection may have under way before we stop reading from it.
+_HELD_BYTES_MAX = 16 * 1024 * 1024
+#: Waiting in the transport: beyond the first no messages are delivered, beyond the second nothing is read either.
+_WRITE_BYTES_HIGH = 1024 * 1024
+_WRITE_BYTES_MAX = 4 * 1024 * 1024
+_TURN_S = 0.005
+_NAME_CHARS_KEPT = 64
+#: Given to the engine at a time: the turn can end between two.
+_SLICE_BYTES = 16 * 1024
+#: For a client to take our last words.
+_LINGER_S = 10.0
+#: A connection that has not opened by then is not a client.
+_OPENING_S = 60.0
+_LOCK_LOST = rejected(
+    Refusal(conditions.MESSAGE_LOCK_LOST, "The lock supplied is invalid: the delivery was settled or its lock expired.")
+)
+
+
+class AmqpConnection(asyncio.Protocol):
+    def __init__(self, host: NamespaceServer) -> None:
+        self.host = host
+        self.loop = host.loop
+        self.authorization = Authorization()
+        #: For whose sake it works, as it said when it opened (P51).
+        self.cause = APP
+        self.can_write = True
+        self.is_silent = False
+        #: Entities to which sends came that a fault has swallowed.
+        self.hung: set[str] = set()
+        #: Of deliveries, since the last flush.
+        self.unflushed_bytes = 0
+        #: That wait for credit on their links.
+        self.response_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._engine = Connection(
+            server=True,
+            container_id=host.name,
+            limits=host.limits,
+            idle_timeout=host.idle_timeout_s,
+            sasl=SaslServer(check_plain=host.check_plain),
+        )
+        self._engine.gathered_bytes_max = unauthenticated.EACH_BYTES_MAX
+        #: It has shown no token yet, and may take very little (strangers.py).
+        self._is_stranger = True
+        self._stranger_since = host.clock()
+        self._stranger_links = 0
+        self._stranger_sessions = 0
+        self._is_secure = False
+        self._flush_due = False
+        self._confirms: list[tuple[ReceiverLink, int]] = []
+        self._held_bytes = 0
+        self._is_holding = False
+        self._reading = True
+        self._unread = b""
+        self._events: Iterator[Event] = iter(())
+        self._is_behind = False
+        self._is_scheduled = False
+        self._is_clogged = False
+        self._is_leaving = False
+        self._was_request = False
+        self._turn_ends = 0.0
+        self._used_s = 0.0
+        self._stopped_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._claims_deadline = float("inf")
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._idle: dict[Link, tuple[int, float]] = {}
+        #: Links with something behind them. The engine's own list is no guide: it is ahead of the events.
+        self._served: dict[Link, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<AmqpConnection to {self.host.name}: {len(self._served)} links, {self._engine!r}>"
+
+    # -- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BYTES_HIGH)
+        self._is_secure = transport.get_extra_info("sslcontext") is not None
+        self.host.connections.add(self)
+        self.host.recorder.connected()
+        self._account()
+        self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
+        if self.host.link_idle_timeout_s is not None:
+            self._check_idle(self.host.link_idle_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_behind:  # a transport may have had more in hand when it was paused
+            self._unread += data
+            return
+        self._unread = data
+        self._work()
+
+    def _work(self) -> None:
+        self._flush_due = True  # what the events bring about is written below, not in a turn of its own
+        now = monotonic()
+        # a loop may hand us many reads in one turn: they are one as long as others had less time than we
+        self._used_s = max(0.0, self._used_s - (now - self._stopped_at))
+        self._turn_ends = now + _TURN_S - self._used_s
+        unread, position = self._unread, 0
+        try:
+            while (done := self._handle_events()) and position < len(unread) and not self._is_leaving:
+                if position and not self._has_time():
+                    done = False
+                    break
+                piece = unread[position : position + _SLICE_BYTES] if len(unread) > _SLICE_BYTES else unread
+                position += _SLICE_BYTES
+                self._events = iter(self._engine.receive(piece, self.loop.time()))
+        except Exception:
+            # a bug of ours: this client is told, the others don't notice
+            log.exception("%s: a connection is closed after an error", self.host.name)
+            self.close(Refusal(conditions.INTERNAL_ERROR, "the broker failed to handle a request; see its log"))
+            done, position = True, len(unread)
+        self._unread = unread[position:]
+        self._flush()
+        if self._is_stranger:
+            self._account()
+        self._stopped_at = monotonic()
+        self._used_s += self._stopped_at - now
+        done = done and self._used_s < _TURN_S
+        if self._is_behind == done:
+            self._is_behind = not done
+            self._govern_reading()
+        self._go_on_soon()
+
+    def _account(self) -> None:
+        """Tells what is held for a client that has shown no token; where that is too much, it has to go."""
+        if self._transport is None or self._is_leaving:
+            return
+        size = len(self._unread) + self._engine.held_bytes + self.response_bytes
+        size += self._transport.get_write_buffer_size()
+        refusal = self.host.unauthenticated.hold(self, self._is_secure, size)
+        if refusal is not None:
+            self.close(refusal)
+
+    def _welcome(self) -> None:
+        """It has shown a token: from now on it may take what any client may."""
+        self._is_stranger = False
+        self.host.unauthenticated.release(self)
+        self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
+
+    def _handle_events(self) -> bool:
+        """False: the turn was over before the events were."""
+        handlers = _HANDLERS
+        for event in self._events:
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(self, event)
+            if self._was_request:
+                self._was_request = False
+                if not self._has_time():
+                    return False
+        return True
+
+    def _has_time(self) -> bool:
+        return monotonic() < self._turn_ends and not (self._is_holding or self.is_silent)
+
+    def _go_on_soon(self) -> None:
+        if self._is_behind and not self._is_scheduled:
+            self._is_scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        if self._is_behind and not (self._is_holding or self._is_clogged or self.is_silent):
+            self._used_s = 0.0
+            self._work()
+
+    def _drop_input(self) -> None:
+        self._unread = b""
+        for _ in self._events:
+            pass
+
+    def _govern_reading(self) -> None:
+        wanted = not (self.is_silent or self._is_behind or self._is_holding or self._is_clogged)
+        if wanted != self._reading and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.host.connections.discard(self)
+        self.host.unauthenticated.release(self)
+        self._transport = None
+        self.can_write = False
+        self._drop_input()
+        for timer in (self._timer, self._idle_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        self._leave_all()
+        self._engine.lose()
+
+    def pause_writing(self) -> None:
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        self.can_write = not self.is_silent
+        if self._is_clogged:
+            self._is_clogged = False
+            self._govern_reading()
+            self._go_on_soon()
+        self._wake_egresses()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self, refusal: Refusal) -> None:
+        """Says why before hanging up."""
+        self._engine.close(Error(refusal.condition, refusal.description, None))
+        self._flush()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._drop_input()
+        self._leave_all()
+        if self._transport is not None and not self._is_leaving:
+            self._is_leaving = True
+            self._transport.close()
+            # one that does not read would stay for ever
+            self._linger_timer = self.loop.call_later(_LINGER_S, self.abort)
+
+    def silence(self, on: bool) -> None:
+        """The black hole: bytes wait in both directions, as if the network swallowed them, and go on afterwards."""
+        if self.is_silent == on or self._transport is None:
+            return
+        self.is_silent = on
+        self.can_write = not on
+        self._govern_reading()
+        if not on:
+            self._go_on_soon()
+            self.flush_soon()
+            self._wake_egresses()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._transport is not None
+
+    def flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._confirms:
+            self._write_confirms()
+        if self.is_silent or self._transport is None:
+            return
+        data = self._engine.output()
+        if data:
+            self._transport.write(data)
+            if not self.can_write and self._transport.get_write_buffer_size() > _WRITE_BYTES_MAX:
+                self._is_clogged = True
+                self._govern_reading()
+        if self._engine.is_closed:
+            self._hang_up()
+        elif self.unflushed_bytes:
+            stopped = self.unflushed_bytes >= _WRITE_BYTES_HIGH
+            self.unflushed_bytes = 0
+            if stopped and self.can_write:
+                self._wake_egresses()
+
+    def _write_confirms(self) -> None:
+        """Sends are confirmed in ranges: both SDKs understand them, and it halves the frames."""
+        confirms = self._confirms
+        self._confirms = []
+        link, first = confirms[0]
+        last = first
+        for next_link, delivery_id in confirms[1:]:
+            if next_link is not link or delivery_id != (last + 1) & 0xFFFFFFFF:
+                link.settle(first, last, ACCEPTED_BYTES)
+                link, first = next_link, delivery_id
+            last = delivery_id
+        link.settle(first, last, ACCEPTED_BYTES)
+
+    # -- time
+
+    def _opening_timed_out(self) -> None:
+        if not self._engine.is_open:
+            self.abort()
+        else:
+            self._tick()
+
+    def _tick(self) -> None:
+        deadline = self._engine.tick(self.loop.time())
+        for event in self._engine.poll():
+            if type(event) is Closed:
+                self._on_closed(event)
+        self._flush()
+        if deadline is not None and self._transport is not None:
+            self._timer = self.loop.call_at(deadline, self._tick)
+
+    def _check_idle(self, after_s: float) -> None:
+        """Detaches links on which nothing has moved for so long, as the service does; a receiver that has asked for
+        messages and waits for them is not idle (P37)."""
+        now = self.loop.time()
+        seen: dict[Link, tuple[int, float]] = {}
+        for link in self.links():
+            waits = link.is_sender and link.credit > 0
+            if not isinstance(link.context, Ingress | Egress) or waits:
+                continue
+            count, since = self._idle.get(link, (-1, now))
+            if count != link.delivery_count:
+                since = now
+            if now - since < after_s:
+                seen[link] = (link.delivery_count, since)
+                continue
+            text = f"The link '{link.name}' is force detached: nothing was sent over it for {after_s:g} s."
+            self.cut(link, Refusal(conditions.DETACH_FORCED, text))
+        self._idle = seen
+        self._idle_timer = self.loop.call_later(after_s / 4, self._check_idle, after_s)
+
+    def expire_claims(self, now: float) -> None:
+        """Links whose token has run out are cut (docs/reference/protocol.md#shared-access-signatures). Asked every
+        second, by the wall's clock: it may jump."""
+        if self._is_stranger:
+            self._stranger_since = min(self._stranger_since, now)  # a clock that is set back grants a minute, no more
+            if now - self._stranger_since >= unauthenticated.PATIENCE_S:
+                self.close(unauthenticated.too_late(now - self._stranger_since))
+        if now < self._claims_deadline:
+            return
+        if self.authorization.expire(now):
+            self._recheck(now)
+        self._set_claims_deadline()
+
+    def _set_claims_deadline(self) -> None:
+        deadline = self.authorization.deadline
+        self._claims_deadline = float("inf") if deadline is None else deadline
+
+    def _recheck(self, now: float) -> None:
+        for link in self.links():
+            context = link.context
+            right = SEND if isinstance(context, Ingress) else LISTEN if isinstance(context, Egress | Waiting) else None
+            if right is not None and not self.authorization.allows(right, context.path, now):
+                self.cut(link, Refusal(conditions.UNAUTHORIZED_ACCESS, f"the token for {context.path!r} has expired"))
+
+    # -- what links ask for
+
+    def links(self) -> list[Link]:
+        return [link for session in self._engine.sessions for link in session.links if not link.detached]
+
+    def confirm(self, link: ReceiverLink, delivery_id: int) -> None:
+        self._confirms.append((link, delivery_id))
+        self.flush_soon()
+
+    def reject(self, link: ReceiverLink, delivery_id: int, state: bytes) -> None:
+        if self._confirms:
+            self._write_confirms()
+        link.settle(delivery_id, delivery_id, state)
+        self.flush_soon()
+
+    def loses_answer(self, path: str) -> bool:
+        """Whether a fault keeps the answer to a stored send from its client, whose connection is cut instead."""
+        faults = self.host.faults
+        after_s = faults.lost_answer(path, self.host.clock()) if faults else None
+        if after_s is None:
+            return False
+        if after_s:
+            self.loop.call_later(after_s, self.abort)
+        else:
+            self.abort()
+        return True
+
+    def hang(self, path: str) -> None:
+        """A send is not stored and never answered: when that fault is over, the connection is."""
+        self.hung.add(path)
+
+    @property
+    def takes_more(self) -> bool:
+        """Deliveries, in this turn."""
+        return self.can_write and self.unflushed_bytes < _WRITE_BYTES_HIGH
+
+    def hold(self, size: int) -> None:
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX and not self._is_holding:
+            self._is_holding = True
+            self._govern_reading()
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
+        if self._is_holding and self._held_bytes <= _HELD_BYTES_MAX // 2:
+            self._is_holding = False
+            self._govern_reading()
+            self._go_on_soon()
+
+    def requested(self) -> None:
+        """Requests may take long, unlike everything else: the turn may be over."""
+        self._was_request = True
+
+    def unsettled(self, link: Link, delivery_id: int, egress: Egress) -> None:
+        deliveries: dict[int, Egress] | None = link.session.context
+        if deliveries is None:
+            deliveries = link.session.context = {}
+        deliveries[delivery_id] = egress
+
+    def forget(self, link: Link, delivery_id: int) -> None:
+        if link.session.context is not None:
+            link.session.context.pop(delivery_id, None)
+
+    def cut(self, link: Link, refusal: Refusal) -> None:
+        """Ends a link with a reason that its client can act on."""
+        self._leave(link)
+        error = Error(refusal.condition, refusal.description, None)
+        if link.answered:
+            link.detach(error)
+        elif not link.detached:
+            link.refuse(error)
+            link.name = link.name[:_NAME_CHARS_KEPT]  # until the client has detached too, which it may never do
+        self.host.recorder.refused(None, refusal)
+        self.flush_soon()
+
+    def put_behind(self, link: Link, node: Node) -> None:
+        """The node at our end of the link until it leaves, in whatever way."""
+        link.context = node
+        self._served[link] = None
+
+    def _leave(self, link: Link) -> None:
+        """The one path on which every link ends, whoever ends it and how: nothing of it stays in the broker."""
+        self._served.pop(link, None)
+        self._idle.pop(link, None)
+        node: Node | None = link.context
+        link.context = None
+        if node is not None:
+            node.closed()
+
+    def _leave_all(self) -> None:
+        for link in list(self._served):
+            self._leave(link)
+
+    def response_node(self, link: Link, address: str, reply_to: str | None) -> ResponseNode | None:
+        """Where the answer to a request on `link` goes (docs/reference/protocol.md#tokens-over-cbs): JS names its
+        receiving link in reply-to."""
+        nodes = [
+            (other, other.context)
+            for other in [*link.session.links, *self.links()]
+            if isinstance(other.context, ResponseNode) and other.context.address == address
+        ]
+        if reply_to:
+            for _, node in nodes:
+                if node.reply_to == reply_to:
+                    return node
+            for other, node in nodes:
+                if other.name == reply_to:
+                    return node
+        return nodes[0][1] if nodes else None
+
+    def _wake_egresses(self) -> None:
+        for link in self.links():
+            if isinstance(link.context, Egress):
+                link.context.dispatcher.wake()
+
+    # -- events
+
+    def _on_sasl(self, event: SaslInitiated) -> None:
+        if event.username is not None:
+            self.authorization.put(self.host.claims_of_key(event.username))
+            self._welcome()
+
+    def _on_opened(self, event: Opened) -> None:
+        self.cause = cause_in(event.open.properties)
+        self._engine.remote_open = None  # it may be large, and nobody asks again
+
+    def _on_begun(self, event: SessionBegun) -> None:
+        self._stranger_sessions += self._is_stranger
+        if self._stranger_sessions > unauthenticated.SESSIONS_MAX and self._is_stranger:
+            self.close(unauthenticated.too_many("sessions", unauthenticated.SESSIONS_MAX))
+
+    def _on_delivered(self, event: Delivered) -> None:
+        context = event.link.context
+        if context is not None:
+            context.delivered(event)
+
+    def _on_too_large(self, event: DeliveryTooLarge) -> None:
+        if event.link.context is not None:
+            event.link.context.too_large(event)
+
+    def _on_credit(self, event: CreditChanged) -> None:
+        context = event.link.context
+        if isinstance(context, Egress):
+            context.note_grant()
+            if event.link.drain and not context.dispatcher.has_messages():
+                context.answer_drain()
+            elif event.link.credit > 0 or event.link.drain:
+                context.dispatcher.wake()
+        elif isinstance(context, ResponseNode):
+            context.flow()
+
+    def _on_disposed(self, event: Disposed) -> None:
+        if not event.role:
+            return
+        deliveries: dict[int, Egress] = event.session.context or {}
+        count = ((event.last - event.first) & 0xFFFFFFFF) + 1
+        if count == 1:
+            egress = deliveries.get(event.first)
+            if egress is not None:
+                egress.disposed([event.first], event.settled, event.state)
+            else:
+                self._lock_is_lost(event, event.first, event.first)
+            return
+        # a range may name far more than there is: look at whichever is fewer
+        if count <= len(deliveries):
+            named = [(event.first + i) & 0xFFFFFFFF for i in range(count)]
+            known = [delivery_id for delivery_id in named if delivery_id in deliveries]
+        else:
+            known = [i for i in deliveries if (i - event.first) & 0xFFFFFFFF < count]
+            known.sort(key=lambda i: (i - event.first) & 0xFFFFFFFF)
+        by_egress: dict[Egress, list[int]] = {}
+        for delivery_id in known:
+            by_egress.setdefault(deliveries[delivery_id], []).append(delivery_id)
+        expected = event.first
+        for delivery_id in known:
+            if delivery_id != expected:
+                self._lock_is_lost(event, expected, (delivery_id - 1) & 0xFFFFFFFF)
+            expected = (delivery_id + 1) & 0xFFFFFFFF
+        if expected != (event.last + 1) & 0xFFFFFFFF:
+            self._lock_is_lost(event, expected, event.last)
+        for egress, delivery_ids in by_egress.items():
+            egress.disposed(delivery_ids, event.settled, event.state)
+
+    def _lock_is_lost(self, event: Disposed, first: int, last: int) -> None:
+        """Deliveries that we know nothing of any more: a client that waits for an answer is told why."""
+        if not event.settled and event.state is not None:
+            event.session.dispose(False, first, last, True, _LOCK_LOST)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        self._leave(event.link)
+
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        for link in [link for link in self._served if link.session is event.session]:
+            self._leave(link)
+
+    def _on_closed(self, event: Closed) -> None:
+        self._leave_all()
+
+    # -- attaching
+
+    def _on_attached(self, event: LinkAttached) -> None:
+        # counted here and not by the engine: what it has read already may hold a token, before the next link
+        self._stranger_links += self._is_stranger
+        if self._stranger_links > unauthenticated.LINKS_MAX and self._is_stranger:
+            self.close(unauthenticated.too_many("links", unauthenticated.LINKS_MAX))
+            return
+        delay = self.host.faults.latency(None, self.host.clock()) if self.host.faults else 0.0
+        if delay:
+            self.loop.call_later(delay, self._attach, event.link)
+        else:
+            self._attach(event.link)
+
+    def _attach(self, link: Link) -> None:
+        # the client may have gone since it asked: the engine is ahead, and a fault may have kept the attach waiting
+        if link.remote_detached or self._transport is None or self._is_leaving or self._engine.is_closed:
+            return
+        refusal = place(self, link)
+        if refusal is not None:
+            self.cut(link, refusal)
+        if link.answered:
+            link.forget_terms()
+        self.flush_soon()
+
+    def own_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
+        """The lock on that session, if this connection holds it."""
+        for link in self.links():
+            context = link.context
+            if isinstance(context, Egress) and context.queue is queue and context.session is not None:
+                lock = context.session
+                if lock.session_id == session_id and lock.is_held(now):
+                    return lock
+        return None
+
+    def put_claims(self, claims: Claims) -> None:
+        self.authorization.put(claims)
+        self._welcome()
+        self._set_claims_deadline()
+
+
+_HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {
+    Delivered: AmqpConnection._on_delivered,
+    Disposed: AmqpConnection._on_disposed,
+    CreditChanged: AmqpConnection._on_credit,
+    LinkAttached: AmqpConnection._on_attached,
+    LinkDetached: AmqpConnection._on_detached,
+    SessionEnded: AmqpConnection._on_session_ended,
+    DeliveryTooLarge: AmqpConnection._on_too_large,
+    SaslInitiated: AmqpConnection._on_sasl,
+    Opened: AmqpConnection._on_opened,
+    SessionBegun: AmqpConnection._on_begun,
+    Closed: AmqpConnection._on_closed,
+}

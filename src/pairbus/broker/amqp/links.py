@@ -1,0 +1,574 @@
+"""What stands at our end of a client's link: an entity that takes messages, one that gives them, or a request node.
+
+Thin: they carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and put
+refusals into the words that clients understand. Rules that break clients when missed are explained in
+docs/reference/protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.events import Delivered, DeliveryTooLarge
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink
+from pairbus.amqp.message import BATCH_FORMAT, split_batch
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    REJECTED_EMPTY_BYTES,
+    RELEASED_BYTES,
+    Accepted,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+)
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from pairbus.broker.model.queue import Message, MessageQueue
+from pairbus.broker.operations.namespace import refusal_of
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.telemetry.recorder import Booked
+from pairbus.journal import JournalError
+
+from .requests import Request, Response, read_request
+
+if TYPE_CHECKING:
+    from pairbus.broker.model.sessions import SessionLock
+    from pairbus.broker.model.topic import Topic
+
+    from .connection import AmqpConnection
+    from .dispatcher import Dispatcher
+
+#: The SDKs fill a batch up to the limit without counting the properties of its envelope.
+_ENVELOPE_BYTES = 1024
+_CREDIT = 1000
+#: What one receiving link may hold locked on its credit alone.
+_UNSETTLED_MAX = 5000
+#: How often a link that is full looks for locks that are gone.
+_SWEEP_S = 0.1
+#: Locked at a time: between two a connection that has enough for now can be left alone.
+_ACQUIRED_MAX = 64
+_LOST_GRACE_S = 1.0
+_TAKEN_BYTES_MAX = 4 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+_MODIFIED_BYTES = Modified().encode()
+_COMPLETE = Complete()
+_RELEASE = Release()
+
+
+class Node(Protocol):
+    """What stands behind a link."""
+
+    def closed(self) -> None:
+        """The link has left, in whatever way; called once."""
+
+
+def rejected(refusal: Refusal) -> bytes:
+    """All three fields of the error, or Python's `send_messages` hangs
+    (docs/reference/protocol.md#an-error-has-all-three-fields)."""
+    return Rejected(error=Error(refusal.condition, refusal.description, None)).encode()
+
+
+class Ingress:
+    """A client sends to an entity."""
+
+    __slots__ = ("connection", "link", "path", "target")
+
+    def __init__(self, connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> None:
+        self.connection = connection
+        self.link = link
+        self.path = target.path
+        self.target = target
+        target.entity.links += 1  # an entity that somebody is attached to is not idle
+        link.flow(_CREDIT)
+
+    def delivered(self, event: Delivered) -> None:
+        connection = self.connection
+        connection.hold(len(event.payload))
+        faults = connection.host.faults
+        delay = faults.latency(self.path, connection.host.clock()) if faults else 0.0
+        if delay:
+            connection.loop.call_later(delay, self._store, event)
+        else:
+            self._store(event)
+        if self.link.credit <= _CREDIT // 2:
+            self.link.flow(_CREDIT)
+
+    def _store(self, event: Delivered) -> None:
+        host = self.connection.host
+        now = host.clock()
+        if event.message_format == 0:
+            payloads = [event.payload]
+        elif event.message_format == BATCH_FORMAT:
+            limit = self.target.message_bytes_max
+            if len(event.payload) > limit + _ENVELOPE_BYTES:
+                text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
+                self._stored(event, None, [], now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
+                return
+            try:
+                payloads = split_batch(event.payload)
+            except AmqpError as error:
+                self._stored(event, None, [], now, Refusal(error.condition, error.description))
+                return
+        else:
+            text = f"message format {event.message_format:#x} is not known"
+            self._stored(event, None, [], now, Refusal(conditions.NOT_IMPLEMENTED, text))
+            return
+        fates: list[int] = []
+        done = partial(self._stored, event, payloads, fates, now)
+        if host.faults:
+            refusal = host.faults.refusal("send", self.path, now, len(payloads))
+            if refusal is not None:
+                done(refusal)
+                return
+            if host.faults.hangs(self.path, now):
+                self.connection.release(len(event.payload))
+                self.connection.hang(self.path)
+                return
+        host.namespace.send(self.target, payloads, now, done, fates)
+
+    def _stored(
+        self,
+        event: Delivered,
+        payloads: list[bytes] | None,
+        fates: list[int],
+        since: float,
+        refusal: Refusal | None,
+    ) -> None:
+        """`payloads` is None of what can't be taken apart."""
+        connection = self.connection
+        host = connection.host
+        connection.release(len(event.payload))
+        if not event.settled and not self.link.detached:
+            if refusal is not None:
+                connection.reject(self.link, event.delivery_id, rejected(refusal))
+            elif not host.faults or not connection.loses_answer(self.path):
+                connection.confirm(self.link, event.delivery_id)
+        if payloads is None:
+            assert refusal is not None
+            size, now = len(event.payload), host.clock()
+            host.recorder.not_sent(self.path, size, connection.cause, since, now, refusal)
+        else:
+            host.recorder.sent(self.path, payloads, fates, connection.cause, since, refusal)
+
+    def too_large(self, event: DeliveryTooLarge) -> None:
+        limit = self.target.message_bytes_max
+        refusal = Refusal(
+            conditions.MESSAGE_SIZE_EXCEEDED, f"the message has {event.size} bytes; the limit of the entity is {limit}"
+        )
+        if not event.settled:
+            self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+        host = self.connection.host
+        now = host.clock()
+        host.recorder.not_sent(self.path, event.size, self.connection.cause, now, now, refusal)
+
+    def closed(self) -> None:
+        self.target.entity.links -= 1
+
+
+class Egress:
+    """A client receives from an entity."""
+
+    __slots__ = (
+        "_grants",
+        "_is_closed",
+        "_is_waiting",
+        "_lost_timer",
+        "_reserved",
+        "_sweep_at",
+        "connection",
+        "dispatcher",
+        "link",
+        "path",
+        "queue",
+        "removes",
+        "session",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: SenderLink,
+        queue: MessageQueue,
+        dispatcher: Dispatcher,
+        session: SessionLock | None = None,
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.path = queue.path
+        self.queue = queue
+        self.dispatcher = dispatcher
+        self.session = session
+        #: RECEIVE_AND_DELETE: the client asked for settled transfers.
+        self.removes = link.snd_settle_mode == 1
+        #: Delivery id → lock token, sequence number, message id where a ledger is kept
+        self.unsettled: dict[int, Booked] = {}
+        self._reserved = 0
+        self._sweep_at = float("-inf")
+        self._lost_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        #: The client has asked for messages and got none since.
+        self._is_waiting = link.credit > 0
+        self._grants = link.grants
+        queue.entity.links += 1
+        dispatcher.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Egress {self.path}: credit {self.link.credit}, {len(self.unsettled)} unsettled>"
+
+    @property
+    def capacity(self) -> int:
+        link = self.link
+        if self._is_closed or not link.is_open or not self.connection.takes_more or link.session.is_blocked:
+            return 0
+        if self.removes:
+            return min(link.credit, self._usual_count()) - self._reserved
+        return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
+
+    def note_grant(self) -> None:
+        """Where the client asks for messages after it did so before and got none, that was an empty receive (P51)."""
+        if self._grants != self.link.grants:
+            self._grants = self.link.grants
+            self._end_wait()
+            self._is_waiting = not self.link.unseen
+
+    def _end_wait(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            host = self.connection.host
+            host.recorder.polled(self.path, self.connection.cause, host.clock())
+
+    def _usual_count(self) -> int:
+        """How many messages of the queue's average size are taken at once: they are all in memory then."""
+        return max(1, _TAKEN_BYTES_MAX * len(self.queue) // max(1, self.queue.size_bytes))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.unsettled) >= _UNSETTLED_MAX
+
+    def sweep(self) -> None:
+        """Forgets deliveries whose locks are gone: run out, or settled by token over another link. After one that found
+        little it is tried again later, since nobody tells when."""
+        loop = self.connection.loop
+        if loop.time() >= self._sweep_at:
+            gone = [i for i, (token, _, _) in self.unsettled.items() if self.queue.locked_by(token) is None]
+            for delivery_id in gone:
+                del self.unsettled[delivery_id]
+                self.connection.forget(self.link, delivery_id)
+            if len(gone) >= _UNSETTLED_MAX // 10:
+                return
+            self._sweep_at = loop.time() + _SWEEP_S
+        if self.is_full:
+            loop.call_later(_SWEEP_S, self.dispatcher.wake)
+
+    def deliver(self, count: int) -> int:
+        """Sends up to `count` messages and says how many were taken from the queue."""
+        host = self.connection.host
+        now = host.clock()
+        if host.faults:
+            refusal = host.faults.refusal("receive", self.path, now, count)
+            if refusal is not None:
+                self.cut(refusal)
+                return 0
+            delay = host.faults.latency(self.path, now)
+            if delay:
+                self._reserved += count
+                self.connection.loop.call_later(delay, self._deliver_late, count)
+                return count
+        return self._deliver(count, now)
+
+    def _deliver_late(self, count: int) -> None:
+        self._reserved -= count
+        if self.capacity > 0:
+            self._deliver(min(count, self.capacity), self.connection.host.clock())
+            self.connection.flush_soon()
+        self.dispatcher.wake()  # what a competing receiver got in the meantime, and a drain that waited for this
+
+    def _deliver(self, count: int, now: float) -> int:
+        namespace = self.connection.host.namespace
+        if self.removes:
+            self._reserved += count
+            namespace.take(self.queue, count, now, partial(self._taken, count), session=self.session)
+            return count
+        connection = self.connection
+        received, cause = connection.host.recorder.received, connection.cause
+        link = self.link
+        taken = 0
+        while taken < count and connection.takes_more:
+            messages = namespace.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
+            if not messages:
+                break
+            taken += len(messages)
+            self._is_waiting = False
+            for message in messages:
+                token = message.lock_token
+                assert token is not None
+                try:
+                    payload = namespace.delivery(self.queue, message, locked=True)
+                except JournalError as error:
+                    # the lock runs out by itself; the next delivery tries the disk again
+                    self.cut(refusal_of(error))
+                    return taken
+                connection.unflushed_bytes += len(payload)
+                delivery_id = link.send(payload, token)
+                mid = received(self.path, message, payload, cause, now)
+                self.unsettled[delivery_id] = (token, message.sequence_number, mid)
+                connection.unsettled(link, delivery_id, self)
+        return taken
+
+    def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
+        self._reserved -= count
+        if refusal is not None:
+            self.cut(refusal)
+            return
+        namespace, recorder = self.connection.host.namespace, self.connection.host.recorder
+        now = self.connection.host.clock()
+        if messages:
+            self._is_waiting = False
+        for message in messages:
+            payload = namespace.delivery(self.queue, message, locked=False)
+            # one that left while the removal was synced has lost it, as with every receive-and-delete
+            if not self._is_closed:
+                self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
+            recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
+        self.connection.flush_soon()
+        self.dispatcher.wake()
+
+    def cut(self, refusal: Refusal) -> None:
+        self.connection.cut(self.link, refusal)
+
+    def session_lost(self) -> None:
+        assert self.session is not None
+        text = f"The session lock of '{self.session.session_id}' has expired. Accept the session again."
+        refusal = Refusal(conditions.SESSION_LOCK_LOST, text)
+        # a client that waits for just the lock's time for another message shall see the end of its wait first
+        self._lost_timer = self.connection.loop.call_later(_LOST_GRACE_S, self.cut, refusal)
+
+    def answer_drain(self) -> None:
+        if self._reserved == 0:
+            self.link.drained()
+
+    def disposed(self, delivery_ids: list[int], settled: bool, state: Any) -> None:
+        """The client decided about deliveries of this link, all in one disposition."""
+        connection = self.connection
+        outcome = outcome_of(state)
+        if outcome is None:
+            # settled without an outcome: the client has forgotten them, the locks run out by themselves
+            if settled:
+                for delivery_id in delivery_ids:
+                    self.unsettled.pop(delivery_id, None)
+                    connection.forget(self.link, delivery_id)
+            return
+        answer = _ANSWERS[type(outcome)]
+        host = connection.host
+        now = host.clock()
+        entries = []
+        for delivery_id in delivery_ids:
+            entries.append(self.unsettled.pop(delivery_id))
+            connection.forget(self.link, delivery_id)
+        tokens = [token for token, _, _ in entries]
+        settle = partial(
+            host.namespace.settle,
+            self.queue,
+            tokens,
+            outcome,
+            now,
+            partial(self._settled, delivery_ids, entries, settled, answer, outcome, now),
+            session=self.session,
+        )
+        delay = host.faults.latency(self.path, now) if host.faults else 0.0
+        if delay:
+            connection.loop.call_later(delay, settle)
+        else:
+            settle()
+
+    def _settled(
+        self,
+        delivery_ids: list[int],
+        entries: list[Booked],
+        settled: bool,
+        answer: bytes,
+        outcome: Outcome,
+        since: float,
+        refusal: Refusal | None,
+    ) -> None:
+        host, cause = self.connection.host, self.connection.cause
+        host.recorder.settled(self.path, outcome, entries, cause, since, host.clock(), refusal)
+        if isinstance(refusal, LocksLost):
+            lost = set(refusal.tokens)
+            for delivery_id, (token, _, _) in zip(delivery_ids, entries, strict=True):
+                self._answer(delivery_id, delivery_id, settled, answer, refusal if token in lost else None)
+            return
+        first = previous = delivery_ids[0]
+        for delivery_id in delivery_ids[1:]:
+            if delivery_id != (previous + 1) & 0xFFFFFFFF:
+                self._answer(first, previous, settled, answer, refusal)
+                first = delivery_id
+            previous = delivery_id
+        self._answer(first, previous, settled, answer, refusal)
+
+    def _answer(self, first: int, last: int, settled: bool, answer: bytes, refusal: Refusal | None) -> None:
+        """One frame for one disposition of the client's: coalescing answers makes the SDK slower."""
+        if settled or self.link.detached:
+            return
+        self.link.session.dispose(False, first, last, True, answer if refusal is None else rejected(refusal))
+        self.connection.flush_soon()
+
+    def closed(self) -> None:
+        """Messages stay locked until their locks run out, as on the service (docs/reference/protocol.md#outcomes); a
+        session is free now."""
+        self._is_closed = True
+        self._end_wait()
+        self.queue.entity.links -= 1
+        self.dispatcher.remove(self)
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+        if self.session is not None:
+            self.session.on_available = self.session.on_lost = None
+            host = self.connection.host
+            host.namespace.release_session(self.session, host.clock())
+        for delivery_id in self.unsettled:
+            self.connection.forget(self.link, delivery_id)
+        self.unsettled.clear()
+
+
+# A dead-letter is answered with an empty `rejected`: one with an error means that settling failed
+# (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error).
+_ANSWERS: dict[type, bytes] = {
+    Complete: ACCEPTED_BYTES,
+    Abandon: _MODIFIED_BYTES,
+    Defer: _MODIFIED_BYTES,
+    DeadLetter: REJECTED_EMPTY_BYTES,
+    Release: RELEASED_BYTES,
+}
+
+
+def outcome_of(state: Any) -> Outcome | None:
+    """What a delivery state asks of the queue (docs/reference/protocol.md#outcomes)."""
+    kind = type(state)
+    if kind is Accepted:
+        return _COMPLETE
+    if kind is Released:
+        return _RELEASE
+    if kind is Modified:
+        properties = {str(key): value for key, value in (state.message_annotations or {}).items()}
+        if state.undeliverable_here:
+            return Defer(properties)
+        # JS and .NET abandon without delivery-failed: it counts all the same
+        return Abandon(properties)
+    if kind is Rejected:
+        error = state.error
+        info = {str(key): value for key, value in ((error and error.info) or {}).items()}
+        reason = info.pop("DeadLetterReason", None)
+        description = info.pop("DeadLetterErrorDescription", None)
+        if error is not None and error.condition != conditions.DEAD_LETTER:
+            # a receiver that is not an SDK of the service: its own condition is the reason
+            reason = reason or str(error.condition)
+            description = description or error.description
+        return DeadLetter(reason, description, info)
+    return None
+
+
+class RequestNode:
+    """Requests come in here: `$cbs` and `$management`."""
+
+    __slots__ = ("address", "connection", "handle", "link")
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: ReceiverLink,
+        address: str,
+        handle: Callable[[Request, Callable[[bytes], None]], None],
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.address = address
+        self.handle = handle
+        link.flow(_CREDIT)
+
+    def delivered(self, event: Delivered) -> None:
+        self.connection.requested()
+        if self.link.credit <= _CREDIT // 2:
+            self.link.flow(_CREDIT)
+        try:
+            request = read_request(event.payload)
+        except AmqpError as error:
+            if not event.settled:
+                refusal = Refusal(error.condition, error.description)
+                self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+            return
+        if not event.settled:
+            self.connection.confirm(self.link, event.delivery_id)
+        self.handle(request, partial(self._respond, request))
+
+    def _respond(self, request: Request, payload: bytes) -> None:
+        node = self.connection.response_node(self.link, self.address, request.reply_to)
+        if node is not None:
+            node.send(payload)
+            self.connection.flush_soon()
+
+    def too_large(self, event: DeliveryTooLarge) -> None:
+        refusal = Refusal(conditions.MESSAGE_SIZE_EXCEEDED, f"a request of {event.size} bytes is too large")
+        self.connection.reject(self.link, event.delivery_id, rejected(refusal))
+
+    def closed(self) -> None:
+        pass
+
+
+class ResponseNode:
+    """Responses go out here."""
+
+    __slots__ = ("_tag", "_waiting", "address", "connection", "link", "reply_to")
+
+    def __init__(self, connection: AmqpConnection, link: SenderLink, address: str) -> None:
+        self.connection = connection
+        self.link = link
+        self.address = address
+        #: How requests may name this link.
+        self.reply_to: str | None = getattr(link.target, "address", None)
+        self._tag = 0
+        self._waiting: deque[bytes] = deque()
+
+    def send(self, payload: bytes) -> None:
+        connection = self.connection
+        self._waiting.append(payload)
+        connection.response_bytes += len(payload)
+        self.flow()
+        if connection.response_bytes > _RESPONSE_BYTES_MAX and self._waiting:
+            text = (
+                f"responses of {connection.response_bytes} bytes wait for credit on their links; "
+                f"{_RESPONSE_BYTES_MAX} may"
+            )
+            connection.close(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
+
+    def flow(self) -> None:
+        link, waiting = self.link, self._waiting
+        while waiting and link.credit > 0 and link.is_open and not link.session.is_blocked:
+            payload = waiting.popleft()
+            self.connection.response_bytes -= len(payload)
+            self._tag = (self._tag + 1) & 0xFFFFFFFF
+            link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
+        if link.drain:
+            link.drained()
+
+    def closed(self) -> None:
+        self.connection.response_bytes -= sum(map(len, self._waiting))
+        self._waiting.clear()
+
+
+def address_of(link: Link) -> str | None:
+    """The address of our node on the link: its target where the client sends, its source where it receives."""
+    terminus = link.source if link.is_sender else link.target
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else None
+
+
+def failed(refusal: Refusal, status: int) -> Response:
+    return Response(status, refusal.description, refusal.condition)

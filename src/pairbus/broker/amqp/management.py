@@ -1,0 +1,415 @@
+"""`$management`: what can be asked of an entity besides sending and receiving
+(docs/reference/protocol.md#requests-over-management).
+
+One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
+that is not in the table is answered 501, as the service does. Reading the arguments is in `Arguments`, so that a wrong
+one is named in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.message import without_body
+from pairbus.amqp.types import Array, Int, Timestamp
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
+from pairbus.broker.model.queue import SETTLING, Message, MessageQueue
+from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.operations.namespace import refusal_of
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import JournalError
+from pairbus.sas import LISTEN, SEND
+
+from .arguments import Arguments, BadArgument
+from .links import failed
+from .requests import Request, Response, management_response
+from .rule_codec import UnknownRule, read_rule, write_rule
+
+if TYPE_CHECKING:
+    from pairbus.broker.model.sessions import SessionLock
+    from pairbus.broker.server import NamespaceServer
+
+    from .connection import AmqpConnection
+
+_PEEK_MESSAGES_MAX = 1000
+#: One response holds no more than this; a client that peeks on gets the rest.
+_RESPONSE_BYTES_MAX = 768 * 1024
+#: How often, and after how long each time, a request looks again for what is being written: a second at most.
+_SETTLING_WAITS = 50
+_SETTLING_S = 0.02
+_PREFIX = "com.microsoft:"
+_LONG_CODE = 0x81
+_TIMESTAMP_CODE = 0x83
+_DATETIME_MAX_MS = 253402300799999
+_STATUS = {
+    conditions.MESSAGE_LOCK_LOST: 410,
+    conditions.SESSION_LOCK_LOST: 410,
+    conditions.MESSAGE_NOT_FOUND: 404,
+    conditions.NOT_FOUND: 404,
+    conditions.ENTITY_NOT_FOUND: 404,
+    conditions.ENTITY_ALREADY_EXISTS: 409,
+    conditions.SERVER_BUSY: 503,
+    conditions.RESOURCE_LIMIT_EXCEEDED: 403,
+    conditions.MESSAGE_SIZE_EXCEEDED: 400,
+    conditions.NOT_ALLOWED: 400,
+    conditions.INVALID_FIELD: 400,
+    conditions.DECODE_ERROR: 400,
+    conditions.ENTITY_DISABLED: 400,
+}
+
+
+class Call(NamedTuple):
+    """One request on its way: who asks, about what, with which arguments."""
+
+    connection: AmqpConnection
+    target: MessageQueue | Topic
+    arguments: Arguments
+    now: float
+    answer: Callable[[Response], None]
+    may_wait: bool = False
+
+    @property
+    def host(self) -> NamespaceServer:
+        return self.connection.host
+
+    @property
+    def queue(self) -> MessageQueue:
+        if not isinstance(self.target, MessageQueue):
+            raise BadArgument(f"'{self.target.path}' is a topic: ask one of its subscriptions")
+        return self.target
+
+    def ok(self, **body: Any) -> None:
+        self.answer(Response(200, "OK", body={key.replace("_", "-"): value for key, value in body.items()}))
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
+
+    def done(self, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self.ok()
+        else:
+            self.refuse(refusal)
+
+    def session(self) -> SessionLock | None:
+        """The lock on the session that the request names, which its connection must hold."""
+        session_id = self.arguments.optional_text("session-id")
+        if session_id is None:
+            return None
+        lock = self.connection.own_session(self.queue, session_id, self.now)
+        if lock is None:
+            raise _SessionLost(session_id)
+        return lock
+
+
+class _SessionLost(Exception):
+    pass
+
+
+class _BeingSettled(Exception):
+    """What is asked for is on its way to the disk: ask again in a moment."""
+
+
+def handle(connection: AmqpConnection, path: str, request: Request, respond: Callable[[bytes], None]) -> None:
+    host = connection.host
+
+    def answer(response: Response) -> None:
+        payload = management_response(request, response)
+        respond(payload)
+        connection.flush_soon()
+        if is_managing:
+            outcome = "ok" if response.status < 400 else response.condition or str(response.status)
+            host.recorder.managed(known, outcome, len(payload), connection.cause, now, host.clock())
+
+    now = host.clock()
+    is_managing, known = False, path
+    found = _OPERATIONS.get(request.operation.removeprefix(_PREFIX))
+    if found is None:
+        answer(Response(501, f"operation {request.operation!r} is not supported", conditions.NOT_IMPLEMENTED))
+        return
+    right, operation = found
+    # JS puts a token for the node itself, and maybe no other
+    if not connection.authorization.allows(right, f"{path}/$management", now):
+        answer(Response(401, f"'{right}' claim(s) are required on '{path}'", conditions.UNAUTHORIZED_ACCESS))
+        return
+    target = host.namespace.resolve(path)
+    if target is None:
+        answer(Response(404, f"The messaging entity '{path}' could not be found.", conditions.NOT_FOUND))
+        return
+    # only what is known to be there goes into the books: nobody may fill them with names
+    is_managing, known = operation not in _BOOKED_OTHERWISE, target.path
+    if host.faults:
+        refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
+        if refusal is not None:
+            answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
+            return
+    if not isinstance(request.body, dict):
+        answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
+        return
+    host.recorder.asked(target.path)
+    arguments = Arguments(request.body)
+
+    def run(waits: int = _SETTLING_WAITS) -> None:
+        try:
+            operation(Call(connection, target, arguments, host.clock(), answer, waits > 0))
+        except _BeingSettled:
+            connection.loop.call_later(_SETTLING_S, run, waits - 1)
+        except BadArgument as error:
+            answer(Response(400, str(error), conditions.ARGUMENT_ERROR))
+        except UnknownRule as error:
+            condition = conditions.NOT_IMPLEMENTED if error.is_sql else conditions.ARGUMENT_ERROR
+            answer(Response(501 if error.is_sql else 400, str(error), condition))
+        except _SessionLost as error:
+            text = f"The session lock of '{error}' has expired, or is not held over this connection."
+            answer(Response(410, text, conditions.SESSION_LOCK_LOST))
+        except JournalError as error:
+            answer(failed(refusal_of(error), 500))
+
+    delay = host.faults.latency(path, now) if host.faults else 0.0
+    if delay:
+        connection.loop.call_later(delay, run)
+    else:
+        run()
+
+
+# -- messages
+
+
+def _peek(call: Call) -> None:
+    start = call.arguments.whole("from-sequence-number")
+    count = call.arguments.count("message-count")
+    session_id = call.arguments.optional_text("session-id")
+    omits_body = call.arguments.flag("omit-message-body")
+    messages: list[dict[str, Any]] = []
+    size = 0
+    for payload in call.host.namespace.peek(
+        call.queue, start, min(count, _PEEK_MESSAGES_MAX), call.now, session_id=session_id
+    ):
+        if omits_body:
+            payload = without_body(payload)
+        size += len(payload)
+        if messages and size > _RESPONSE_BYTES_MAX:
+            break
+        messages.append({"message": payload})
+    call.host.recorder.peeked(call.queue.path, len(messages))
+    if messages:
+        call.ok(messages=messages)
+    else:
+        call.answer(Response(204, "No messages to peek"))
+
+
+def _renew(call: Call) -> None:
+    renewed = call.host.namespace.renew(call.queue, call.arguments.tokens("lock-tokens"), call.now)
+    if isinstance(renewed, Refusal):
+        call.refuse(renewed)
+        return
+    call.host.recorder.renewed(call.queue.path, len(renewed))
+    call.ok(expirations=Array.of(_TIMESTAMP_CODE, [_timestamp(until) for until in renewed]))
+
+
+def _settle(call: Call) -> None:
+    queue, arguments = call.queue, call.arguments
+    tokens = arguments.tokens("lock-tokens")
+    status = arguments.optional_text("disposition-status")
+    properties = arguments.optional_map("properties-to-modify")
+    outcome: Outcome
+    if status == "completed":
+        outcome = Complete()
+    elif status == "abandoned":
+        outcome = Abandon(properties)
+    elif status == "defered":  # sic
+        outcome = Defer(properties)
+    elif status == "suspended":
+        reason = arguments.optional_text("deadletter-reason")
+        outcome = DeadLetter(reason, arguments.optional_text("deadletter-description"), properties)
+    else:
+        raise BadArgument(f"disposition-status {status!r} is not one of completed, abandoned, defered, suspended")
+    session = call.session()
+    recorder = call.host.recorder
+    entries = [
+        (token, message.sequence_number, recorder.id_at_hand(message))
+        for token in tokens
+        if (message := queue.locked_by(token)) is not None
+    ]
+    cause = call.connection.cause
+
+    def done(refusal: Refusal | None) -> None:
+        recorder.settled(queue.path, outcome, entries, cause, call.now, call.host.clock(), refusal)
+        call.done(refusal)
+
+    call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
+
+
+def _receive_deferred(call: Call) -> None:
+    queue = call.queue
+    deletes = call.arguments.whole("receiver-settle-mode") == 0
+
+    recorder, cause = call.host.recorder, call.connection.cause
+
+    def done(messages: list[Message], refusal: Refusal | None) -> None:
+        if refusal is not None:
+            recorder.not_received(queue.path, cause, call.now, refusal)
+            call.refuse(refusal)
+            return
+        found = []
+        for message in messages:
+            payload = call.host.namespace.delivery(queue, message, locked=not deletes)
+            entry: dict[str, Any] = {"message": payload}
+            if message.lock_token is not None:
+                entry["lock-token"] = UUID(bytes_le=message.lock_token)
+            found.append(entry)
+            recorder.received(queue.path, message, payload, cause, call.now, removed=deletes)
+        call.ok(messages=found)
+
+    numbers = call.arguments.numbers("sequence-numbers")
+    # The SDKs up to 7.14 defer without waiting for the answer, and ask for the message in the next breath.
+    if call.may_wait and any((found := queue.get(n)) is not None and found.state == SETTLING for n in numbers):
+        raise _BeingSettled
+    call.host.namespace.receive_deferred(queue, numbers, call.now, done, delete=deletes, session=call.session())
+
+
+def _delete(call: Call) -> None:
+    queue = call.queue
+    before_ms = call.arguments.whole("enqueued-time-utc")
+
+    def done(count: int, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            call.refuse(refusal)
+        elif count:
+            call.ok(message_count=Int(count))
+        else:
+            call.answer(Response(204, "There are no such messages", conditions.MESSAGE_NOT_FOUND))
+
+    call.host.namespace.delete_messages(
+        queue,
+        call.arguments.count("message-count"),
+        before_ms / 1000,
+        call.now,
+        done,
+        session_id=call.arguments.optional_text("session-id"),
+    )
+
+
+def _schedule(call: Call) -> None:
+    payloads = call.arguments.payloads("messages")
+    path = call.target.path
+    if call.host.faults and call.host.faults.hangs(path, call.now):
+        call.connection.hang(path)
+        return
+
+    fates: list[int] = []
+
+    def done(numbers: list[int], refusal: Refusal | None) -> None:
+        if refusal is not None:
+            call.refuse(refusal)
+        elif not call.connection.loses_answer(path):
+            call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
+        call.host.recorder.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
+
+    call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
+
+
+def _cancel(call: Call) -> None:
+    numbers = call.arguments.numbers("sequence-numbers")
+    call.host.namespace.cancel_scheduled(call.target, numbers, call.now, call.done)
+
+
+# -- sessions
+
+
+def _held(call: Call) -> SessionLock:
+    lock = call.session()
+    if lock is None:
+        raise BadArgument("session-id is missing; a string is needed")
+    return lock
+
+
+def _renew_session(call: Call) -> None:
+    until = call.host.namespace.renew_session(_held(call), call.now)
+    if isinstance(until, Refusal):
+        call.refuse(until)
+    else:
+        call.ok(expiration=_timestamp(until))
+
+
+def _get_state(call: Call) -> None:
+    lock = _held(call)
+    call.ok(session_state=call.host.namespace.get_session_state(call.queue, lock.session_id, call.now))
+
+
+def _set_state(call: Call) -> None:
+    lock = _held(call)
+    state = call.arguments.optional_bytes("session-state")
+    call.host.namespace.set_session_state(call.queue, lock.session_id, state, call.now, call.done)
+
+
+def _list_sessions(call: Call) -> None:
+    since_ms = call.arguments.whole("last-updated-time")
+    skip, top = call.arguments.whole("skip"), call.arguments.count("top")
+    # DateTime.MaxValue asks for all that there are; any other time for those whose state changed since
+    since = None if since_ms >= _DATETIME_MAX_MS else since_ms / 1000
+    found = call.host.namespace.list_sessions(call.queue, since, max(0, skip), min(top, _PEEK_MESSAGES_MAX))
+    if found:
+        call.ok(skip=Int(skip + len(found)), sessions_ids=found)
+    else:
+        call.answer(Response(204, "There are no such sessions", conditions.SESSION_NOT_FOUND))
+
+
+# -- rules
+
+
+def _subscription(call: Call) -> Subscription:
+    entity = call.queue.entity
+    if not isinstance(entity, Subscription):
+        raise BadArgument(f"'{call.queue.path}' is not a subscription: only those have rules")
+    return entity
+
+
+def _add_rule(call: Call) -> None:
+    description = _subscription(call).description
+    rule = read_rule(call.arguments.text("rule-name"), call.arguments.value("rule-description"), call.now)
+    call.host.namespace.create_rule(description.topic, description.name, rule, call.now, call.done)
+
+
+def _remove_rule(call: Call) -> None:
+    description = _subscription(call).description
+    name = call.arguments.text("rule-name")
+    call.host.namespace.delete_rule(description.topic, description.name, name, call.now, call.done)
+
+
+def _enumerate_rules(call: Call) -> None:
+    skip, top = max(0, call.arguments.whole("skip")), call.arguments.count("top")
+    rules = list(_subscription(call).rules.values())[skip : skip + top]
+    if rules:
+        call.ok(rules=[{"rule-description": write_rule(rule)} for rule in rules])
+    else:
+        call.answer(Response(204, "There are no more rules"))
+
+
+# The rule manager needs no more than Listen, as the service documents it.
+_OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
+    "peek-message": (LISTEN, _peek),
+    "renew-lock": (LISTEN, _renew),
+    "update-disposition": (LISTEN, _settle),
+    "receive-by-sequence-number": (LISTEN, _receive_deferred),
+    "batch-delete-messages": (LISTEN, _delete),
+    "schedule-message": (SEND, _schedule),
+    "cancel-scheduled-message": (SEND, _cancel),
+    "renew-session-lock": (LISTEN, _renew_session),
+    "get-session-state": (LISTEN, _get_state),
+    "set-session-state": (LISTEN, _set_state),
+    "get-message-sessions": (LISTEN, _list_sessions),
+    "add-rule": (LISTEN, _add_rule),
+    "remove-rule": (LISTEN, _remove_rule),
+    "enumerate-rules": (LISTEN, _enumerate_rules),
+}
+
+
+#: Their messages are in the books one by one, as sends, receives and settlements; the request is not one more.
+_BOOKED_OTHERWISE = frozenset({_settle, _receive_deferred, _schedule})
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    return Timestamp(int(seconds * 1000))

@@ -1,0 +1,106 @@
+"""Receivers that asked for the next free session of a queue and wait for one, first come, first served
+(docs/reference/protocol.md#sessions).
+
+A shell: it holds the unanswered attaches and their timers. Which session is free is the queue's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.link import SenderLink
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.refusal import Refusal
+
+from .attach import open_session
+
+if TYPE_CHECKING:
+    from pairbus.broker.server import NamespaceServer
+
+    from .connection import AmqpConnection
+
+_NOBODY_S = 60.0
+_WAITING_MAX = 10_000
+
+
+class SessionWaiters:
+    __slots__ = ("_due", "_host", "_queue", "_waiting")
+
+    def __init__(self, host: NamespaceServer, queue: MessageQueue) -> None:
+        self._host = host
+        self._queue = queue
+        self._due = False
+        self._waiting: dict[SenderLink, Waiting] = {}
+        queue.on_session_free = self.wake
+
+    def __repr__(self) -> str:
+        return f"<SessionDoor {self._queue.path}: {len(self._waiting)} waiting>"
+
+    def wait(self, connection: AmqpConnection, link: SenderLink, seconds: float | None) -> Refusal | None:
+        if len(self._waiting) >= _WAITING_MAX:
+            return Refusal(
+                conditions.SERVER_BUSY, f"{_WAITING_MAX} receivers wait for a session of '{self._queue.path}'"
+            )
+        delay = _NOBODY_S if seconds is None else seconds
+        timer = self._host.loop.call_later(delay, self._timed_out, link)
+        waiting = self._waiting[link] = Waiting(self, connection, link, self._queue.path, timer)
+        connection.put_behind(link, waiting)
+        self._open()
+        return None
+
+    def wake(self) -> None:
+        if not self._due and self._waiting:
+            self._due = True
+            self._host.loop.call_soon(self._open)
+
+    def leave(self, link: SenderLink) -> None:
+        found = self._waiting.pop(link, None)
+        if found is not None:
+            found.timer.cancel()
+
+    def _open(self) -> None:
+        self._due = False
+        for link, waiting in list(self._waiting.items()):
+            accepted = self._host.namespace.accept_session(self._queue, None, self._host.clock())
+            if accepted is None:
+                return
+            if isinstance(accepted, SessionLock):
+                self.leave(link)
+                open_session(waiting.connection, link, self._queue, accepted)
+            else:
+                waiting.connection.cut(link, accepted)
+
+    def close(self, refusal: Refusal) -> None:
+        """The queue is gone."""
+        for link, waiting in list(self._waiting.items()):
+            waiting.connection.cut(link, refusal)
+
+    def _timed_out(self, link: SenderLink) -> None:
+        found = self._waiting.get(link)
+        if found is not None:
+            text = f"There was no free session of '{self._queue.path}' with messages in the time allowed."
+            found.connection.cut(link, Refusal(conditions.TIMEOUT, text))
+
+
+class Waiting:
+    """Behind a link that waits for a session: its attach is not answered yet."""
+
+    __slots__ = ("_door", "connection", "link", "path", "timer")
+
+    def __init__(
+        self, door: SessionWaiters, connection: AmqpConnection, link: SenderLink, path: str, timer: asyncio.TimerHandle
+    ) -> None:
+        self._door = door
+        self.connection = connection
+        self.link = link
+        self.path = path
+        self.timer = timer
+
+    def __repr__(self) -> str:
+        return f"<Waiting for a session of {self.path}>"
+
+    def closed(self) -> None:
+        self._door.leave(self.link)

@@ -1,0 +1,1 @@
+"""Configuration files, and how a namespace is made to match one."""

@@ -1,0 +1,139 @@
+"""Carries out a plan: reads it from a file, and makes in a namespace what it names and the namespace lacks.
+
+A shell: plan.py decides what becomes of what stands already. Every step is synced before the next, and all may be
+repeated: a start that was cut short is finished by the next one. Nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pairbus.broker.access.keys import KeyRing, random_key
+from pairbus.broker.http.resources import ManagedNamespace, SubscriptionLike
+from pairbus.broker.model.description import InvalidDescription
+from pairbus.errors import BrokerError
+
+from .config_file import ConfigError, parse
+from .plan import (
+    EntityPlan,
+    NamespacePlan,
+    SubscriptionPlan,
+    TopicPlan,
+    authorization_rules,
+    changed_description,
+    new_description,
+)
+
+log = logging.getLogger("pairbus.broker.construction")
+
+Clock = Callable[[], float]
+
+
+def read_config(path: Path) -> list[NamespacePlan]:
+    try:
+        # Windows writes a mark in front of UTF-8.
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BrokerError(f"the configuration can't be read: {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BrokerError(f"{path}: the file is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    is_json = path.suffix.lower() == ".json" or (path.suffix.lower() != ".toml" and text.lstrip().startswith("{"))
+    try:
+        return parse(text, is_json=is_json)
+    except ConfigError as error:
+        raise BrokerError(f"{path}: {error}") from None
+
+
+def hand_out_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
+    if not plan.keys:
+        return
+    try:
+        ring.put(authorization_rules(ring.rules, plan.keys, random_key, now))
+    except InvalidDescription as error:
+        raise BrokerError(f"{plan.name}: authorization rules of the configuration can't be taken: {error}") from None
+
+
+async def construct(namespace: ManagedNamespace, plan: NamespacePlan, clock: Clock) -> None:
+    await _PlanApplier(namespace, clock).carry_out(plan)
+
+
+class _PlanApplier:
+    def __init__(self, namespace: ManagedNamespace, clock: Clock) -> None:
+        self._namespace = namespace
+        self._clock = clock
+
+    async def carry_out(self, plan: NamespacePlan) -> None:
+        namespace = self._namespace
+        for queue in plan.queues:
+            what = f"queue {queue.description.name!r}"
+            stands = namespace.queues.get(queue.description.name.lower())
+            await self._entity(what, queue, stands, namespace.create_queue, namespace.update_queue)
+        for topic in plan.topics:
+            await self._topic(topic)
+
+    async def _topic(self, plan: TopicPlan) -> None:
+        namespace = self._namespace
+        name = plan.entity.description.name
+        stands = namespace.topics.get(name.lower())
+        await self._entity(f"topic {name!r}", plan.entity, stands, namespace.create_topic, namespace.update_topic)
+        for subscription in plan.subscriptions:
+            await self._subscription(name, subscription)
+
+    async def _subscription(self, topic: str, plan: SubscriptionPlan) -> None:
+        namespace = self._namespace
+        name = plan.entity.description.name
+        what = f"subscription {topic}/{name}"
+        entity = plan.entity
+        if plan.rules:
+            entity = replace(entity, description=replace(entity.description, default_rule=plan.rules[0]))
+        stands = self._find(topic, name)
+        await self._entity(what, entity, stands, namespace.create_subscription, namespace.update_subscription)
+        found = self._find(topic, name)
+        assert found is not None
+        rules = {rule.name.lower(): rule for rule in found.rules.values()}
+        for rule in plan.rules:
+            old = rules.get(rule.name.lower())
+            if old is None:
+                await self._do(f"rule {rule.name!r} of {what}", "made", namespace.create_rule, topic, name, rule)
+            elif old.filter != rule.filter:
+                await self._do(f"rule {rule.name!r} of {what}", "changed", namespace.update_rule, topic, name, rule)
+
+    def _find(self, topic: str, name: str) -> SubscriptionLike | None:
+        return self._namespace.topics[topic.lower()].subscriptions.get(name.lower())
+
+    async def _entity(
+        self,
+        what: str,
+        plan: EntityPlan[Any],
+        stands: Any,
+        create: Callable[..., object],
+        update: Callable[..., object],
+    ) -> None:
+        now = self._clock()
+        if stands is None:
+            await self._do(what, "made", create, new_description(plan, random_key, now))
+            return
+        try:
+            changed, notes = changed_description(stands.description, plan, random_key, now)
+        except InvalidDescription as error:
+            raise BrokerError(f"{self._namespace.name}: {what} can't be as configured: {error}") from None
+        for note in notes:
+            log.warning("%s: %s stands otherwise than configured: %s", self._namespace.name, what, note)
+        if changed is not None:
+            await self._do(what, "changed", update, changed)
+
+    async def _do(self, what: str, done: str, act: Callable[..., object], *arguments: Any) -> None:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        act(*arguments, self._clock(), lambda refusal: None if answer.cancelled() else answer.set_result(refusal))
+        refusal = await answer
+        if refusal is not None:
+            why = getattr(refusal, "description", refusal)
+            raise BrokerError(f"{self._namespace.name}: {what} of the configuration can't be {done}: {why}")
+        # That something changed its nature is worth a line to whoever runs the broker; that it was made is not.
+        level = logging.INFO if done == "made" else logging.WARNING
+        log.log(level, "%s: %s is %s, as configured", self._namespace.name, what, done)

@@ -1,0 +1,376 @@
+"""A configuration file as plans: our TOML, and the Config.json of Microsoft's Service Bus emulator. Pure.
+
+Decides what a text means and what is wrong with it: every error names the place in the file, such as
+`Namespaces[0].Queues[2].Properties.LockDuration`, and what is allowed there. A key that is not known is an error too,
+never passed over. Reads no file (server.py) and makes no entity (construction.py).
+
+The two forms have one table of names: the service's (`LockDuration`) in JSON, the same in snake case
+(`lock_duration`), as the Python SDK has them, in TOML.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, TypeVar
+
+from pairbus.amqp.types import Timestamp
+from pairbus.broker.model.description import (
+    AUTHORIZATION_RULES_MAX,
+    AuthorizationRule,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    InvalidDescription,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    TrueFilter,
+    validate,
+    validate_authorization_rule,
+    validate_rule,
+)
+from pairbus.broker.model.rule_description import UnzonedTimestamp
+
+from .config_table import (
+    DURATION,
+    FLAG,
+    JSON,
+    NAMESPACE,
+    PORT,
+    PORTS,
+    RIGHTS_LIST,
+    TABLE,
+    TEXT,
+    TEXT_OR_NONE,
+    TIMEOUT,
+    TOML,
+    WHOLE,
+    ConfigError,
+    EntryKind,
+    Table,
+    shown,
+    snake_case,
+)
+from .plan import EntityPlan, KeyPlan, NamespacePlan, SubscriptionPlan, TopicPlan
+
+__all__ = ["ConfigError", "parse"]
+
+TEXT_CHARS_MAX = 16 * 1024 * 1024
+_SQL_NOT_YET: Final = "SQL rules are not supported yet"
+
+D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
+
+# The service's name → the field of the description, and how it is read.
+_SHARED: Final[dict[str, tuple[str, EntryKind]]] = {
+    "DefaultMessageTimeToLive": ("default_ttl", DURATION),
+    "EnableBatchedOperations": ("enable_batched_operations", FLAG),
+    "Status": ("status", TEXT),
+    "AutoDeleteOnIdle": ("auto_delete_on_idle", DURATION),
+    "UserMetadata": ("user_metadata", TEXT),
+}
+_SENT_TO: Final[dict[str, tuple[str, EntryKind]]] = {
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window", DURATION),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", FLAG),
+    "MaxSizeInMegabytes": ("max_size_mb", WHOLE),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", WHOLE),
+    "EnablePartitioning": ("enable_partitioning", FLAG),
+    "EnableExpress": ("enable_express", FLAG),
+}
+_RECEIVED_FROM: Final[dict[str, tuple[str, EntryKind]]] = {
+    "LockDuration": ("lock_duration", DURATION),
+    "MaxDeliveryCount": ("max_delivery_count", WHOLE),
+    "RequiresSession": ("requires_session", FLAG),
+    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", FLAG),
+    "ForwardTo": ("forward_to", TEXT_OR_NONE),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", TEXT_OR_NONE),
+}
+PROPERTIES: Final[Mapping[type, Mapping[str, tuple[str, EntryKind]]]] = {
+    QueueDescription: _RECEIVED_FROM | _SENT_TO | _SHARED,
+    TopicDescription: _SENT_TO | _SHARED | {"SupportOrdering": ("support_ordering", FLAG)},
+    SubscriptionDescription: _RECEIVED_FROM
+    | _SHARED
+    | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", FLAG)},
+}
+_CORRELATION: Final = {
+    name: snake_case(name)
+    for name in (
+        "ContentType", "CorrelationId", "Label", "MessageId", "ReplyTo", "ReplyToSessionId", "SessionId", "To",
+    )
+}  # fmt: skip
+_FILTER_TYPES: Final = ("Correlation", "Sql", "True", "False")
+# The two SQL filters that are no SQL; the emulator's file has no other way to write them.
+_SQL_AS_FILTER: Final[Mapping[str, Filter]] = {"1=1": TrueFilter(), "1=0": FalseFilter()}
+
+
+def parse(text: str, *, is_json: bool) -> list[NamespacePlan]:
+    if len(text) > TEXT_CHARS_MAX:
+        raise ConfigError("", f"has {len(text)} characters; allowed: up to {TEXT_CHARS_MAX}")
+    try:
+        content = _load_json(text) if is_json else tomllib.loads(text)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        # Both decoders name line and column, and repeat nothing of the text, which may hold keys.
+        raise ConfigError("", f"is not {'JSON' if is_json else 'TOML'}: {error}") from None
+    plans = _from_json(content) if is_json else _from_toml(content)
+    if not plans:
+        raise ConfigError("Namespaces" if is_json else "namespaces", "is empty; allowed: at least one namespace")
+    return plans
+
+
+#: The emulator's published file has comments. A string is matched too, since `//` within it is none: sb://contoso.
+_STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A comment becomes spaces, so that an error still names the right line and column."""
+    return match[0] if match[0].startswith('"') else " " * len(match[0])
+
+
+def _load_json(text: str) -> dict[str, Any]:
+    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            names = [name for name, _ in pairs]
+            twin = next(name for name in names if names.count(name) > 1)
+            raise ConfigError("", f"has the key {shown(twin)} twice in one object; once is allowed")
+        return content
+
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON number")
+
+    content = json.loads(_STRING_OR_COMMENT.sub(_blank, text), object_pairs_hook=no_twins, parse_constant=no_constant)
+    if not isinstance(content, dict):
+        raise ConfigError("", "holds no object; allowed: an object with the key UserConfig")
+    return content
+
+
+def _from_json(content: dict[str, Any]) -> list[NamespacePlan]:
+    root = Table(content, "", JSON)
+    user = root.take("UserConfig", TABLE, required=True)
+    root.finish()
+    # Places are told from here on: everything stands inside UserConfig.
+    config = Table(user, "", JSON)
+    plans: list[NamespacePlan] = []
+    for table in config.tables("Namespaces"):
+        name = table.take("Name", NAMESPACE, required=True)
+        if name in [plan.name for plan in plans]:
+            table.refuse("Name", name, "a name of its own for every namespace")
+        plans.append(_namespace(table, name))
+    logging = config.table("Logging")
+    if logging is not None:
+        logging.take("Type", TEXT)
+        logging.finish()
+    config.finish()
+    return plans
+
+
+def _from_toml(content: dict[str, Any]) -> list[NamespacePlan]:
+    root = Table(content, "", TOML)
+    namespaces = root.take("Namespaces", TABLE, required=True)
+    root.finish()
+    plans = []
+    for name, inner in namespaces.items():
+        place = f"namespaces.{name}"
+        if not isinstance(inner, dict):
+            raise ConfigError(place, f"may not be {shown(inner)}; allowed: {TABLE.allowed}")
+        try:
+            NAMESPACE.read(name)
+        except ValueError:
+            raise ConfigError(place, f"can't name a namespace; allowed: {NAMESPACE.allowed}") from None
+        table = Table(inner, place, TOML)
+        plans.append(_namespace(table, name))
+    return plans
+
+
+def _namespace(table: Table, name: str) -> NamespacePlan:
+    ports: tuple[int, ...] = ()
+    link_idle_timeout = None
+    keys: tuple[KeyPlan, ...] = ()
+    if table.form is TOML:
+        port = table.take("Port", PORT)
+        ports = table.take("Ports", PORTS) or (() if port is None else (port,))
+        if port is not None and table.raw("Ports") is not None:
+            table.refuse("Port", port, "port or ports, not both")
+        link_idle_timeout = table.take("LinkIdleTimeout", TIMEOUT)
+        keys = _keys(table)
+    taken: dict[str, str] = {}
+    queues = []
+    for each in table.tables("Queues"):
+        _claim(taken, each)
+        queues.append(_entity(each, QueueDescription))
+        each.finish()
+    topics = []
+    for each in table.tables("Topics"):
+        _claim(taken, each)
+        topics.append(_topic(each))
+        each.finish()
+    table.finish()
+    return NamespacePlan(
+        name=name,
+        ports=ports,
+        link_idle_timeout=link_idle_timeout,
+        keys=keys,
+        queues=tuple(queues),
+        topics=tuple(topics),
+    )
+
+
+def _claim(taken: dict[str, str], table: Table) -> None:
+    """Queues and topics share one set of names, in which capitals make no difference."""
+    name = table.take("Name", TEXT, required=True)
+    other = taken.setdefault(name.lower(), table.place)
+    if other != table.place:
+        table.refuse("Name", name, f"a name of its own; {other} has this one")
+
+
+def _entity(table: Table, make: Callable[..., D], **others: Any) -> EntityPlan[D]:
+    inner = table
+    if table.form.nested:
+        inner = table.table("Properties") or Table({}, table.at("Properties"), table.form)
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, (attribute, kind) in PROPERTIES[make].items():  # type: ignore[index]
+        names[attribute] = name
+        value = inner.take(name, kind)
+        # An empty text is said too: it takes a forwarding away.
+        if inner.raw(name) is not None:
+            values[attribute] = value
+    keys = _keys(table) if table.form is TOML and make is not SubscriptionDescription else ()
+    if len(keys) > AUTHORIZATION_RULES_MAX:
+        table.refuse("AuthorizationRules", f"{len(keys)} of them", f"up to {AUTHORIZATION_RULES_MAX}")
+    if inner is not table:
+        inner.finish()
+    description = make(name=table.take("Name", TEXT, required=True), **others, **values)
+    try:
+        validate(description)
+    except InvalidDescription as error:
+        if error.field == "name":
+            table.refuse("Name", error.value, error.allowed)
+        name = names.get(error.field, error.field)
+        inner.refuse(name, inner.raw(name), error.allowed)
+    return EntityPlan(description=description, given=frozenset(values), keys=keys)
+
+
+def _topic(table: Table) -> TopicPlan:
+    entity: EntityPlan[TopicDescription] = _entity(table, TopicDescription)
+    taken: dict[str, str] = {}
+    subscriptions = []
+    for each in table.tables("Subscriptions"):
+        _claim(taken, each)
+        subscriptions.append(_subscription(each, entity.description.name))
+        each.finish()
+    return TopicPlan(entity=entity, subscriptions=tuple(subscriptions))
+
+
+def _subscription(table: Table, topic: str) -> SubscriptionPlan:
+    entity: EntityPlan[SubscriptionDescription] = _entity(table, SubscriptionDescription, topic=topic)
+    taken: dict[str, str] = {}
+    rules = []
+    for each in table.tables("Rules"):
+        _claim(taken, each)
+        rules.append(_rule(each))
+        each.finish()
+    return SubscriptionPlan(entity=entity, rules=tuple(rules))
+
+
+def _rule(table: Table) -> RuleDescription:
+    name = table.take("Name", TEXT, required=True)
+    inner = table.table("Properties", required=True) if table.form.nested else table
+    assert inner is not None
+    correlation = inner.table("CorrelationFilter")
+    made = _filter(inner, correlation)
+    action = inner.table("Action")
+    if action is not None:
+        expression = action.take("SqlExpression", TEXT)
+        action.finish()
+        if expression:
+            action.refuse("SqlExpression", expression, f"none; {_SQL_NOT_YET}")
+    if inner is not table:
+        inner.finish()
+    rule = RuleDescription(name=name, filter=made)
+    try:
+        validate_rule(rule)
+    except InvalidDescription as error:
+        if error.field == "name":
+            table.refuse("Name", name, error.allowed)
+        where = correlation or inner
+        spelt = next((key for key, attribute in _CORRELATION.items() if attribute == error.field), "Properties")
+        where.refuse(spelt, error.value, error.allowed)
+    return rule
+
+
+def _filter(table: Table, correlation: Table | None) -> Filter:
+    allowed = ", ".join(table.form.spelling(kind) for kind in _FILTER_TYPES)
+    said = table.take("FilterType", TEXT)
+    if said is None and correlation is None:
+        raise ConfigError(table.at("FilterType"), f"is missing; allowed: {allowed}")
+    sql = table.table("SqlFilter")
+    expression = None
+    if sql is not None:
+        expression = sql.take("SqlExpression", TEXT, required=True)
+        sql.finish()
+    match "correlation" if said is None else said.lower():
+        case "correlation":
+            if correlation is None:
+                raise ConfigError(table.at("CorrelationFilter"), "is missing; the filter's type says that there is one")
+            return _correlation(correlation)
+        case "true":
+            return TrueFilter()
+        case "false":
+            return FalseFilter()
+        case "sql":
+            if sql is None or expression is None:
+                raise ConfigError(table.at("SqlFilter"), "is missing; the filter's type says that there is one")
+            known = _SQL_AS_FILTER.get("".join(expression.split()))
+            return known or sql.refuse("SqlExpression", expression, f"1=1 and 1=0; other {_SQL_NOT_YET}")
+    return table.refuse("FilterType", said, allowed)
+
+
+def _correlation(table: Table) -> CorrelationFilter:
+    values = {attribute: table.take(name, TEXT) for name, attribute in _CORRELATION.items()}
+    properties = table.take("Properties", TABLE) or {}
+    table.finish()
+    return CorrelationFilter(**values, properties={name: _property(value) for name, value in properties.items()})
+
+
+def _property(value: Any) -> Any:
+    if isinstance(value, datetime):
+        kind = UnzonedTimestamp if value.tzinfo is None else Timestamp
+        return kind(round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000))
+    return value
+
+
+def _keys(table: Table) -> tuple[KeyPlan, ...]:
+    plans: list[KeyPlan] = []
+    taken: dict[str, str] = {}
+    for each in table.tables("AuthorizationRules"):
+        _claim(taken, each)
+        plan = KeyPlan(
+            key_name=each.take("Name", TEXT, required=True),
+            rights=each.take("Rights", RIGHTS_LIST, required=True),
+            primary_key=each.take("PrimaryKey", TEXT, secret=True),
+            secondary_key=each.take("SecondaryKey", TEXT, secret=True),
+        )
+        each.finish()
+        try:
+            validate_authorization_rule(
+                AuthorizationRule(
+                    key_name=plan.key_name,
+                    rights=plan.rights,
+                    primary_key="made later" if plan.primary_key is None else plan.primary_key,
+                    secondary_key=plan.secondary_key or "",
+                )
+            )
+        except InvalidDescription as error:
+            name = {"key_name": "Name", "rights": "Rights", "primary_key": "PrimaryKey"}.get(
+                error.field, "SecondaryKey"
+            )
+            each.refuse(name, error.value, error.allowed)
+        plans.append(plan)
+    return tuple(plans)

@@ -1,0 +1,186 @@
+"""What a configuration wants: namespaces with their entities, and what is to be done where some of it stands already.
+
+Pure; config.py reads plans out of a file, construction.py carries them out. A plan never takes away: what it names is
+made or brought to what it says, what it does not name stays as it is, property by property.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from pairbus.broker.model.description import (
+    AuthorizationRule,
+    InvalidDescription,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    validate_update,
+)
+from pairbus.errors import BrokerError
+
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_NAME_CHARS_MAX = 50
+PORTS_MAX = 16
+# What Microsoft's emulator has, and its clients' connection strings count on; the key is public.
+EMULATOR_NAMESPACE = "sbemulatorns"
+EMULATOR_PORTS = (5672, 5300)
+EMULATOR_KEY = "SAS_KEY_VALUE"
+
+D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPlan:
+    """An authorization rule. A key that is None is made at random when the rule is."""
+
+    key_name: str
+    rights: tuple[str, ...]
+    primary_key: str | None = field(default=None, repr=False)
+    secondary_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityPlan(Generic[D]):
+    description: D
+    given: frozenset[str] = frozenset()
+    """The fields of the description that the configuration speaks of; the others are defaults for a new entity."""
+    keys: tuple[KeyPlan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionPlan:
+    entity: EntityPlan[SubscriptionDescription]
+    rules: tuple[RuleDescription, ...] = ()
+    """None at all: a new subscription has `$Default`, which lets everything in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    entity: EntityPlan[TopicDescription]
+    subscriptions: tuple[SubscriptionPlan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespacePlan:
+    name: str
+    ports: tuple[int, ...] = ()
+    """None at all: any free one. All of them serve all protocols."""
+    link_idle_timeout: float | None = None
+    """Seconds; None leaves it to the broker."""
+    keys: tuple[KeyPlan, ...] = ()
+    queues: tuple[EntityPlan[QueueDescription], ...] = ()
+    topics: tuple[TopicPlan, ...] = ()
+
+
+def parse_namespace(text: str) -> tuple[str, tuple[int, ...]]:
+    """`contoso`, `contoso:5672` or `contoso:5672,5300`; a port of 0 means any free one, and so do no ports."""
+    name, separator, ports_text = text.partition(":")
+    if not name or len(name) > _NAME_CHARS_MAX or not set(name) <= _NAME_CHARS or name[0] == "-" or name[-1] == "-":
+        raise BrokerError(
+            f"{text!r} can't name a namespace: lower-case letters, digits and inner dashes, at most {_NAME_CHARS_MAX}"
+        )
+    if not separator:
+        return name, ()
+    for port_text in ports_text.split(","):
+        if not port_text.isascii() or not port_text.isdigit() or int(port_text[-6:]) > 65535 or len(port_text) > 5:
+            raise BrokerError(f"{port_text!r} in {text!r} is not a port: 0 (any free one) to 65535")
+    ports = tuple(int(port_text) for port_text in ports_text.split(","))
+    if (wrong := wrong_ports(ports)) is not None:
+        raise BrokerError(f"{text!r} {wrong}")
+    return name, ports
+
+
+def wrong_ports(ports: Sequence[int]) -> str | None:
+    """Say what is wrong with a list of ports that are each in bounds, if anything is."""
+    if not 1 <= len(ports) <= PORTS_MAX:
+        return f"has {len(ports)} ports; allowed: 1 to {PORTS_MAX}"
+    twice = next((port for port in ports if port and ports.count(port) > 1), None)
+    return None if twice is None else f"has port {twice} twice; each port is given once"
+
+
+def choose(names: Iterable[str], plans: Iterable[NamespacePlan]) -> list[NamespacePlan]:
+    """The namespaces to serve: those named, each as planned if it is, at the ports that stand with its name; with no
+    names, all that are planned."""
+    by_name = {plan.name: plan for plan in plans}
+    chosen = []
+    for text in names:
+        name, ports = parse_namespace(text)
+        plan = by_name.get(name) or NamespacePlan(name=name)
+        chosen.append(replace(plan, ports=ports) if ports else plan)
+    chosen = chosen or list(by_name.values())
+    taken: dict[int, str] = {}
+    for plan in chosen:
+        for port in plan.ports:
+            if port and (other := taken.setdefault(port, plan.name)) != plan.name:
+                raise BrokerError(f"port {port} is given to {other} and to {plan.name}; each namespace has its own")
+    return chosen
+
+
+def as_emulator(plans: Sequence[NamespacePlan]) -> list[NamespacePlan]:
+    """One namespace, as the emulator has it: under its name and on its ports, unless others are given."""
+    if len(plans) > 1:
+        raise BrokerError(
+            f"the emulator has one namespace, not {len(plans)} ({', '.join(plan.name for plan in plans)}); name one, "
+            "or leave out --emulator"
+        )
+    (plan,) = plans or [NamespacePlan(name=EMULATOR_NAMESPACE)]
+    return [replace(plan, ports=plan.ports or EMULATOR_PORTS)]
+
+
+def new_description(plan: EntityPlan[D], new_key: Callable[[], str], now: float) -> D:
+    """For an entity that is not there."""
+    return _with_keys(plan.description, plan.keys, new_key, now)
+
+
+def changed_description(
+    stands: D, plan: EntityPlan[D], new_key: Callable[[], str], now: float
+) -> tuple[D | None, list[str]]:
+    """For one that is: what it shall be now, None for no change; and in words what can't be changed."""
+    notes: list[str] = []
+    wanted = {name: getattr(plan.description, name) for name in sorted(plan.given)}
+    wanted = {name: value for name, value in wanted.items() if getattr(stands, name) != value}
+    while True:
+        new = _with_keys(replace(stands, **wanted), plan.keys, new_key, now)
+        try:
+            validate_update(stands, new)
+        except InvalidDescription as error:
+            if error.field not in wanted:
+                raise
+            del wanted[error.field]
+            notes.append(f"{error.field} can't become {error.value!r}; it stays {error.allowed}")
+            continue
+        return (None if new == stands else new), notes
+
+
+def authorization_rules(
+    stand: Iterable[AuthorizationRule], plans: Iterable[KeyPlan], new_key: Callable[[], str], now: float
+) -> tuple[AuthorizationRule, ...]:
+    """The rules that stand, brought to what the plans say of them, and the missing ones behind them."""
+    rules = {rule.key_name: rule for rule in stand}
+    for plan in plans:
+        old = rules.get(plan.key_name)
+        primary = plan.primary_key or (old.primary_key if old else new_key())
+        secondary = plan.secondary_key or (old.secondary_key if old else new_key())
+        new = AuthorizationRule(
+            key_name=plan.key_name,
+            rights=plan.rights,
+            primary_key=primary,
+            secondary_key=secondary,
+            created_at=old.created_at if old else now,
+            modified_at=old.modified_at if old else now,
+        )
+        rules[plan.key_name] = new if old is None or new == old else replace(new, modified_at=now)
+    return tuple(rules.values())
+
+
+def _with_keys(description: D, keys: Iterable[KeyPlan], new_key: Callable[[], str], now: float) -> D:
+    if isinstance(description, SubscriptionDescription) or not keys:
+        return description
+    return replace(
+        description, authorization_rules=authorization_rules(description.authorization_rules, keys, new_key, now)
+    )

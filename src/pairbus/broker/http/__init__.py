@@ -1,0 +1,1 @@
+"""What clients ask over HTTP: the management API and its documents."""

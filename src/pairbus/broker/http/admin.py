@@ -1,0 +1,417 @@
+"""The HTTP management API of one namespace (docs/reference/protocol.md#http-management-api): which request asks for
+what, who may, and the answer's code.
+
+A shell over the namespace: it awaits what the namespace calls back. Documents are atom.py's, bounds description.py's,
+tokens sas.py's, and what differs between the kinds of things catalogue.py's. `AdminApi` is a handler for
+http_server.py.
+
+Every call needs the Manage claim, reading too. Without it, and without a good token, the answer is 401, as the service
+gives it: 403 means a spent quota to the SDKs. A namespace that is told to be busy answers 503 with `Retry-After`, which
+the JS SDK knows as ServerBusyError and both SDKs wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ipaddress
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from pairbus import sas
+from pairbus.amqp import errors as conditions
+from pairbus.broker.access.keys import random_key
+from pairbus.broker.http import atom
+from pairbus.broker.http.resources import (
+    ManagedNamespace,
+    Missing,
+    Queues,
+    ResourceKind,
+    ResourcePath,
+    Rules,
+    Subscriptions,
+    Topics,
+    parse_place,
+)
+from pairbus.broker.http.server import Request, Response
+from pairbus.broker.http.xml import BadDocument
+from pairbus.broker.model.bounds import InvalidDescription
+from pairbus.broker.model.description import IMMUTABLE, AuthorizationRule
+from pairbus.broker.refusal import Refusal
+
+log = logging.getLogger("pairbus.broker.admin_api")
+
+PAGE_MAX = 100
+RETRY_AFTER_S = 2
+
+Done = Callable[[Any], None]
+
+
+class _Answer(Exception):
+    """An error's way out of the middle of a request."""
+
+    def __init__(self, status: int, subcode: int, text: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.subcode = subcode
+        self.text = text
+        self.headers = headers or {}
+
+
+_NAMES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    500: "Internal Error",
+    503: "Server Busy",
+}
+
+# Anything else is 500: a condition nobody expected here.
+_STATUS_OF = {
+    conditions.NOT_FOUND: 404,
+    conditions.ENTITY_NOT_FOUND: 404,
+    conditions.RESOURCE_DELETED: 404,
+    conditions.ENTITY_ALREADY_EXISTS: 409,
+    conditions.RESOURCE_LIMIT_EXCEEDED: 403,
+    conditions.QUOTA_EXCEEDED: 403,
+    conditions.UNAUTHORIZED_ACCESS: 401,
+    conditions.NOT_ALLOWED: 400,
+    conditions.INVALID_FIELD: 400,
+    conditions.ARGUMENT_ERROR: 400,
+    conditions.ARGUMENT_OUT_OF_RANGE: 400,
+    conditions.SERVER_BUSY: 503,
+    conditions.TIMEOUT: 503,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """A request, taken apart."""
+
+    request: Request
+    path: str
+    query: dict[str, list[str]]
+    base: str
+    now: float
+
+    @property
+    def url(self) -> str:
+        return self.base + self.request.target
+
+    @property
+    def version(self) -> str:
+        return self.query.get("api-version", [atom.NEWEST])[-1]
+
+    def whole(self, name: str, default: int) -> int:
+        text = self.query.get(name, [str(default)])[-1]
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise _Answer(400, 40000, f"Parameter '{name[1:]}' should be a non-negative integer; it is {text[:40]!r}.")
+        return int(text)
+
+
+class AdminApi:
+    def __init__(
+        self,
+        namespace: ManagedNamespace,
+        authorize: Callable[[str, float], sas.Claims],
+        clock: Callable[[], float],
+        *,
+        refusal: Callable[[str, float], Refusal | None] | None = None,
+        metrics: Callable[[], str] | None = None,
+        metrics_beyond_loopback: bool = False,
+        trouble: Callable[[], str | None] | None = None,
+        answered: Callable[[str, str, int, int, float], None] | None = None,
+        created_at: float = 0.0,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_key: Callable[[], str] = random_key,
+    ) -> None:
+        """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
+        call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
+        `answered(method, entity path, status, bytes, seconds)` is told of every call."""
+        self._namespace = namespace
+        self._authorize = authorize
+        self._clock = clock
+        self._refusal = refusal
+        self._metrics = metrics
+        self._metrics_beyond_loopback = metrics_beyond_loopback
+        self._trouble = trouble
+        self._answered = answered
+        self._created_at = created_at
+        self._new_id = new_id
+        self._new_key = new_key
+        self._queues = Queues(namespace)
+        self._topics = Topics(namespace)
+        self._subscriptions = Subscriptions(namespace)
+        self._rules = Rules(namespace)
+
+    async def __call__(self, request: Request) -> Response:
+        now = self._clock()
+        path = ""
+        try:
+            call = _take_apart(request, now)
+            path = call.path
+            response = await self._route(call)
+        except _Answer as answer:
+            response = self._error(answer, path, now)
+        if self._answered is not None:
+            self._answered(request.method, path, response.status, len(response.body), self._clock() - now)
+        return response
+
+    async def _route(self, call: _Call) -> Response:
+        method = "GET" if call.request.method == "HEAD" else call.request.method
+        folded = call.path.lower()
+        if method == "GET" and folded in ("health", "metrics") and not self._asks_for_entity(call):
+            return self._health() if folded == "health" else self._exposition(call)
+        routes = self._routes(call, folded)
+        self._admit(call)
+        if method not in routes:
+            allowed = ", ".join(routes)
+            raise _Answer(405, 40500, f"'{method}' is not allowed here; allowed: {allowed}.", {"allow": allowed})
+        try:
+            return await routes[method](call)
+        except Missing as missing:
+            raise _Answer(404, 40400, str(missing)) from None
+
+    def _routes(self, call: _Call, folded: str) -> dict[str, Callable[[_Call], Awaitable[Response]]]:
+        if folded == "$namespaceinfo":
+            return {"GET": self._get_namespace}
+        if folded == "$resources/queues":
+            return {"GET": partial(self._list, self._queues, ResourcePath(""))}
+        if folded == "$resources/topics":
+            return {"GET": partial(self._list, self._topics, ResourcePath(""))}
+        place = parse_place(call.path)
+        if not folded or folded.startswith("$") or place is None:
+            raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
+        if place.rule is not None:
+            resource_kinds: tuple[ResourceKind, ...] = (self._rules,)
+        elif place.subscription is not None:
+            resource_kinds = (self._subscriptions,)
+        else:
+            resource_kinds = (self._queues, self._topics)
+        if not place.name:
+            return {"GET": partial(self._list, resource_kinds[0], place)}
+        return {
+            "GET": partial(self._get, resource_kinds, place),
+            "PUT": partial(self._put, resource_kinds, place),
+            "DELETE": partial(self._delete, resource_kinds, place),
+        }
+
+    def _asks_for_entity(self, call: _Call) -> bool:
+        """A queue or topic may be named like a page of ours; who brings a token means that."""
+        name = call.path.lower()
+        return "authorization" in call.request.headers and (
+            name in self._namespace.queues or name in self._namespace.topics
+        )
+
+    def _admit(self, call: _Call) -> None:
+        token = call.request.headers.get("authorization", "")
+        if not token:
+            raise _Answer(401, 40100, "MissingToken: the Authorization header is missing.")
+        # The SDK's credential for a ready-made SAS puts the scheme of another kind of token in front of it.
+        scheme, _, rest = token.partition(" ")
+        if scheme.lower() == "bearer" and sas.is_sas(rest):
+            token = rest
+        try:
+            claims = self._authorize(token, call.now)
+        except sas.SasError as error:
+            raise _Answer(401, 40103, f"InvalidToken: {error.reason}.") from None
+        # Lists and the namespace itself (`$…`) are beyond the scope of any one entity; JS signs for their very address.
+        if not claims.allows(sas.MANAGE, call.path):
+            raise _Answer(401, 40100, f"The Manage claim is required for this operation on '{call.path}'.")
+        refusal = None if self._refusal is None else self._refusal(call.path, call.now)
+        if refusal is not None:
+            raise _refused(refusal)
+
+    async def _get_namespace(self, call: _Call) -> Response:
+        name = self._namespace.name
+        info = atom.write_namespace_info(name, created_at=self._created_at, modified_at=self._created_at)
+        entry = atom.write_entry(
+            info, title=name, url=call.url, author=name, published=self._created_at, updated=call.now
+        )
+        return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
+
+    async def _list(self, resource_kind: ResourceKind, place: ResourcePath, call: _Call) -> Response:
+        skip = call.whole("$skip", 0)
+        top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
+        found = resource_kind.all(place)
+        names = sorted(found)
+        entries = [self._entry(call, resource_kind, place, found[name]) for name in names[skip : skip + top]]
+        next_url = None
+        if top and skip + top < len(names):
+            version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
+            next_url = f"{call.base}/{quote(call.path, safe='/$')}?$skip={skip + top}&$top={top}{version}"
+        title = resource_kind.table.feed_title
+        feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
+        return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
+
+    async def _get(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+        return self._answer(200, call, *_find(resource_kinds, place), place)
+
+    async def _put(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+        """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
+        only way to take a value away. Without, it creates."""
+        by_table = {resource_kind.table.tag: resource_kind for resource_kind in resource_kinds}
+        kinds = [resource_kind.table for resource_kind in resource_kinds]
+        resource_kind = resource_kinds[0]
+        try:
+            kind, fields = atom.read_entry(call.request.body, kinds, call.version)
+            resource_kind = by_table[kind.tag]
+            old = None
+            if "if-match" in call.request.headers:
+                old = resource_kind.description(_find([resource_kind], place)[1])
+            else:
+                for each in resource_kinds:
+                    if place.name.lower() in each.all(place):
+                        raise _Answer(409, 40900, f"The messaging entity '{place.path}' already exists.")
+            new = self._described(resource_kind, place, fields, old, call)
+            resource_kind.check(new, old)
+        except BadDocument as error:
+            raise _Answer(400, 40000, f"{error}.") from None
+        except InvalidDescription as error:
+            raise _invalid(error, resource_kind) from None
+        change = resource_kind.create if old is None else resource_kind.update
+        await self._settled(resource_kind, lambda done: change(place, new, call.now, done))
+        return self._answer(201 if old is None else 200, call, *_find([resource_kind], place), place)
+
+    def _described(
+        self, resource_kind: ResourceKind, place: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
+    ) -> Any:
+        """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
+        if "authorization_rules" in fields:
+            given = fields["authorization_rules"]
+            stand = () if old is None else old.authorization_rules
+            fields = fields | {"authorization_rules": self._stamped(given, stand, call.now)}
+        if old is None:
+            return resource_kind.describe(place, fields, call.now)
+        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | resource_kind.table.unknown_to(call.version)
+        kept = {name for name in kept if name not in fields and hasattr(old, name)}
+        new = resource_kind.describe(place, fields | {name: getattr(old, name) for name in kept}, call.now)
+        return dataclasses.replace(new, name=old.name, created_at=old.created_at)
+
+    def _stamped(
+        self, given: Iterable[AuthorizationRule], stand: Iterable[AuthorizationRule], now: float
+    ) -> tuple[AuthorizationRule, ...]:
+        """With times, and with keys where none were given: those that stand, or new ones."""
+        by_name = {rule.key_name: rule for rule in stand}
+        stamped = []
+        for rule in given:
+            before = by_name.get(rule.key_name)
+            new = dataclasses.replace(
+                rule,
+                primary_key=rule.primary_key or (before.primary_key if before else self._new_key()),
+                secondary_key=rule.secondary_key or (before.secondary_key if before else self._new_key()),
+                created_at=before.created_at if before else now,
+                modified_at=before.modified_at if before else now,
+            )
+            stamped.append(new if new == before else dataclasses.replace(new, modified_at=now))
+        return tuple(stamped)
+
+    async def _delete(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+        resource_kind, found = _find(resource_kinds, place)
+        description = resource_kind.description(found)
+        await self._settled(resource_kind, lambda done: resource_kind.delete(place, description, call.now, done))
+        return Response(200)
+
+    async def _settled(self, resource_kind: ResourceKind, begin: Callable[[Done], object]) -> None:
+        """Begin a change and wait for the namespace's word on it."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        begin(lambda error: None if answer.done() else answer.set_result(error))
+        error = await answer
+        if error is None:
+            return
+        if isinstance(error, Refusal):
+            raise _refused(error)
+        if isinstance(error, InvalidDescription):
+            raise _invalid(error, resource_kind)
+        log.error("a change of namespace %s failed: %r", self._namespace.name, error)
+        raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
+
+    def _entry(self, call: _Call, resource_kind: ResourceKind, place: ResourcePath, found: Any) -> str:
+        description = resource_kind.description(found)
+        return atom.write_entry(
+            atom.write_description(resource_kind.table, description, resource_kind.counts(found), call.version),
+            title=description.name,
+            # the JS SDK takes names from here as they stand
+            url=f"{call.base}/{quote(resource_kind.path(place, description), safe='/$')}",
+            author=self._namespace.name,
+            published=description.created_at,
+            updated=getattr(description, "updated_at", description.created_at),
+        )
+
+    def _answer(
+        self, status: int, call: _Call, resource_kind: ResourceKind, found: Any, place: ResourcePath
+    ) -> Response:
+        entry = self._entry(call, resource_kind, place, found)
+        return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
+
+    def _health(self) -> Response:
+        trouble = None if self._trouble is None else self._trouble()
+        answer = (
+            {"status": "healthy", "message": "Service is healthy."}
+            if trouble is None
+            else {"status": "unhealthy", "message": trouble}
+        )
+        status = 200 if trouble is None else 503
+        return Response(status, {"content-type": "application/json"}, json.dumps(answer).encode())
+
+    def _exposition(self, call: _Call) -> Response:
+        if self._metrics is None:
+            raise _Answer(404, 40400, "There is nothing at '/metrics'.")
+        if not (self._metrics_beyond_loopback or _is_loopback(call.request.peer)):
+            raise _Answer(403, 40300, "Metrics are given to this machine alone.")
+        return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._metrics().encode())
+
+    def _error(self, answer: _Answer, path: str, now: float) -> Response:
+        text = f"SubCode={answer.subcode}. {_NAMES[answer.status]}. {answer.text}"
+        tracker = f"{self._namespace.name}:{path}"
+        body = atom.write_error(answer.status, text, tracking_id=self._new_id(), tracker=tracker, now=now)
+        return Response(answer.status, {"content-type": atom.ERROR_TYPE} | answer.headers, body.encode())
+
+
+def _take_apart(request: Request, now: float) -> _Call:
+    try:
+        parts = urlsplit(request.target)
+        query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        raise _Answer(400, 40000, "The request's target is not a URL.") from None
+    scheme = "https" if request.secure else "http"
+    base = f"{scheme}://{request.headers.get('host', 'localhost')}"
+    return _Call(request, unquote(parts.path).strip("/"), query, base, now)
+
+
+def _find(resource_kinds: Sequence[ResourceKind], place: ResourcePath) -> tuple[ResourceKind, Any]:
+    for resource_kind in resource_kinds:
+        found = resource_kind.all(place).get(place.name.lower())
+        if found is not None:
+            return resource_kind, found
+    raise Missing(" or ".join(resource_kind.noun for resource_kind in resource_kinds), place.name)
+
+
+def _invalid(error: InvalidDescription, resource_kind: ResourceKind) -> _Answer:
+    element = resource_kind.table.element_of(error.field)
+    value = repr(error.value)
+    shown = value if len(value) <= 100 else value[:99] + "…"
+    return _Answer(400, 40000, f"{element} may not be {shown}; allowed: {error.allowed}. Parameter name: {element}.")
+
+
+def _refused(refusal: Refusal) -> _Answer:
+    status = _STATUS_OF.get(refusal.condition, 500)
+    headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+    return _Answer(status, status * 100, refusal.description, headers)
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,81 @@
+"""Messages by the time at which something is due for them: they expire, or become active. Pure.
+
+Whoever leaves is not looked for: an entry counts while `time_of` its message still says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Final
+
+from .message import Message
+
+_STALE_MAX: Final = 1024
+
+
+class DueHeap:
+    __slots__ = ("_entries", "_entries_max", "_time_of", "asked", "next", "passed")
+
+    def __init__(self, time_of: Callable[[Message], float]) -> None:
+        #: No entry is due before it.
+        self.next = inf
+        #: What was due up to here has been taken out, when this was last asked for.
+        self.passed = -inf
+        self.asked = -inf
+        self._time_of = time_of
+        self._entries: list[tuple[float, int, Message]] = []
+        self._entries_max = _STALE_MAX
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Timetable: {len(self._entries)} entries, the next at {self.next}>"
+
+    def add(self, message: Message, not_before: float = -inf) -> None:
+        time = max(self._time_of(message), not_before)
+        entries = self._entries
+        heappush(entries, (time, message.sequence_number, message))
+        if time < self.next:
+            self.next = time
+        if len(entries) > self._entries_max:
+            self._entries = [entry for entry in entries if self._time_of(entry[2]) <= entry[0]]
+            heapify(self._entries)
+            self._entries_max = 2 * len(self._entries) + _STALE_MAX
+
+    def take_due(self, now: float, count: int) -> list[Message]:
+        """Up to so many: the rest is as due as before."""
+        entries = self._entries
+        due: list[Message] = []
+        self.asked = max(self.asked, now)
+        while entries and entries[0][0] <= now and len(due) < count:
+            time, _, message = heappop(entries)
+            self.passed = max(self.passed, time)
+            if self._time_of(message) <= time:
+                due.append(message)
+        self.next = entries[0][0] if entries else inf
+        return due
+
+    def deadline(self) -> float:
+        """When the next one is due; infinity: never."""
+        entries = self._entries
+        while entries and self._time_of(entries[0][2]) > entries[0][0]:
+            heappop(entries)
+        self.next = entries[0][0] if entries else inf
+        return self.next
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: what is due at an instant stays so, what waits for a second try waits no longer."""
+        self.asked += seconds
+        for at, (time, number, message) in enumerate(self._entries):
+            due = self._time_of(message)
+            if due < time:
+                self._entries[at] = (max(due, time + seconds), number, message)
+        heapify(self._entries)
+        self.next = self._entries[0][0] if self._entries else inf
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.next = inf

@@ -1,0 +1,240 @@
+"""A queue as the namespace knows it: its description, its two message queues, its numbers and its accounts.
+
+Pure. Who may do what when is namespace.py's; here is only what an entity is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any, ClassVar, Final
+
+from pairbus.amqp.errors import ENTITY_DISABLED
+from pairbus.broker.format import records
+from pairbus.broker.refusal import Refusal
+
+from .description import QueueDescription
+from .duplicates import DuplicateHistory
+from .queue import Message, MessageQueue
+from .sessions import Sessions
+
+DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"
+_REFUSES_SENDS: Final = ("Disabled", "SendDisabled")
+_REFUSES_RECEIVES: Final = ("Disabled", "ReceiveDisabled")
+
+
+class Renumbered:
+    """Numbers that entries on disk still have, and what they are now."""
+
+    __slots__ = ("new", "old")
+
+    def __init__(self) -> None:
+        #: Old → new, and new → old.
+        self.new: dict[int, int] = {}
+        self.old: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.new)
+
+    def __repr__(self) -> str:
+        return f"<Renumbered: {len(self.new)}>"
+
+    def number_of(self, number: int) -> int:
+        return self.new.get(number, number)
+
+    def note(self, old: int, new: int) -> None:
+        self.new[old] = new
+        self.old[new] = old
+
+    def drop(self, new: int) -> None:
+        old = self.old.pop(new, None)
+        if old is not None:
+            del self.new[old]
+
+
+class QueueEntity:
+    """A queue and its dead-letter sub-queue, under an id that no other entity of the namespace ever had."""
+
+    __slots__ = (
+        "_accessed_at",
+        "active",
+        "confirmed_sequence",
+        "dead_letter",
+        "deleted",
+        "deleting",
+        "description",
+        "duplicates",
+        "id",
+        "last_sequence",
+        "links",
+        "max_bytes",
+        "message_bytes_max",
+        "next_revision",
+        "offset",
+        "pending_bytes",
+        "pings",
+        "recopied",
+        "record_bytes",
+        "refuses_receives",
+        "refuses_sends",
+        "renumbered",
+        "revision",
+        "segment",
+        "takes_closely",
+    )
+
+    #: Of the record that describes it.
+    KIND: ClassVar[int] = records.QUEUE
+
+    def __init__(self, id: int, description: QueueDescription, revision: int = 0) -> None:
+        self.id = id
+        self.dead_letter = MessageQueue(self, None)
+        self.active = MessageQueue(self, self.dead_letter)
+        #: The highest number given out, and the highest whose record is known to be written.
+        self.last_sequence = 0
+        self.confirmed_sequence = 0
+        #: Of sends under way: they count as if they were there, or many at once would overfill the queue.
+        self.pending_bytes = 0
+        self.pings = 0
+        self._accessed_at = 0.0
+        #: Of clients, sending or receiving: an entity with links is not idle.
+        self.links = 0
+        #: Of an entity that detects duplicates.
+        self.duplicates: DuplicateHistory | None = None
+        #: Scheduled messages that became active and whose entry on disk has their old number.
+        self.renumbered = Renumbered()
+        self.deleting = False
+        self.deleted = False
+        #: As RECOPIED, for a deletion under way.
+        self.recopied = False
+        # where the record of this description is
+        self.segment = -1
+        self.offset = -1
+        self.record_bytes = 0
+        self.next_revision = revision
+        self.describe(description, revision)
+
+    def describe(self, description: QueueDescription, revision: int) -> None:
+        self.description = description
+        self.revision = revision
+        self.next_revision = max(self.next_revision, revision)
+        self.max_bytes = description.max_size_mb << 20
+        self.message_bytes_max = description.max_message_size_kb << 10
+        self.active.path = description.name
+        self.dead_letter.path = description.name + DEAD_LETTER_SUFFIX
+        for queue in (self.active, self.dead_letter):
+            queue.lock_duration = description.lock_duration
+            queue.max_delivery_count = description.max_delivery_count
+        if description.requires_session and self.active.sessions is None:
+            self.active.sessions = Sessions(self.active)
+        if self.duplicates is not None:
+            self.duplicates.window = description.duplicate_window
+        #: Whether more must be known of a message than that it is one.
+        self.takes_closely = (
+            description.requires_session or description.requires_duplicate_detection or description.default_ttl != inf
+        )
+        self.refuses_sends = self._refusal(_REFUSES_SENDS, "sent to")
+        self.refuses_receives = self._refusal(_REFUSES_RECEIVES, "received from")
+
+    def _refusal(self, statuses: tuple[str, ...], what: str) -> Refusal | None:
+        status = self.description.status
+        if status not in statuses:
+            return None
+        text = f"The messaging entity '{self.name}' is {status}: nothing can be {what} it. Set its status to Active."
+        return Refusal(ENTITY_DISABLED, text)
+
+    def watch_duplicates(self, release: Callable[[int, int], None]) -> DuplicateHistory:
+        if self.duplicates is None:
+            self.duplicates = DuplicateHistory(self.description.duplicate_window, release)
+        return self.duplicates
+
+    def document(self) -> dict[str, Any]:
+        """What its record says."""
+        return self.description.to_json()
+
+    def with_parts(self) -> list[QueueEntity]:
+        """Itself, and what goes when it goes."""
+        return [self]
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def detects_duplicates(self) -> bool:
+        return self.description.requires_duplicate_detection
+
+    @property
+    def size_bytes(self) -> int:
+        return self.active.size_bytes + self.dead_letter.size_bytes
+
+    @property
+    def active_count(self) -> int:
+        return self.active.active_count
+
+    @property
+    def scheduled_count(self) -> int:
+        return self.active.scheduled_count
+
+    @property
+    def dead_letter_count(self) -> int:
+        return len(self.dead_letter)
+
+    @property
+    def accessed_at(self) -> float:
+        return self._accessed_at
+
+    @accessed_at.setter
+    def accessed_at(self, now: float) -> None:
+        # Never back: an answer from the disk may bring the time of a call from before the wall clock was set.
+        if now > self._accessed_at:
+            self._accessed_at = now
+
+    @property
+    def idle_deadline(self) -> float:
+        """When it has been idle for too long, as far as is known now
+        (docs/reference/protocol.md#http-management-api)."""
+        if self.deleting:
+            return inf
+        return self.accessed_at + self.description.auto_delete_on_idle
+
+    def is_idle(self, now: float) -> bool:
+        if self.links or self.active.scheduled_count or self.active.locked or self.dead_letter.locked:
+            self.accessed_at = now
+        return now >= self.idle_deadline
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each duration as before."""
+        self._accessed_at += seconds
+        self.active.shift(seconds)
+        self.dead_letter.shift(seconds)
+        if self.duplicates is not None:
+            self.duplicates.shift(seconds)
+
+    def place(self, place: int) -> MessageQueue:
+        """As records say it."""
+        return self.dead_letter if place in (records.DEAD, records.DEAD_DEFERRED) else self.active
+
+    def find(self, sequence_number: int) -> tuple[MessageQueue, Message] | None:
+        """By the number that it has, or has on disk."""
+        number = self.renumbered.number_of(sequence_number)
+        for queue in (self.active, self.dead_letter):
+            message = queue.get(number)
+            if message is not None:
+                return queue, message
+        return None
+
+    def activate(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
+        """A scheduled message becomes active, under another number (docs/reference/protocol.md#scheduled-messages); to
+        be put on offer by the caller."""
+        old = message.sequence_number
+        self.active.renumber(message, number, enqueued_at, expires_at)
+        self.renumbered.note(old, number)
+
+    def stored_anew(self, message: Message) -> None:
+        """Its entry on disk has the number that it has, or is of no more use."""
+        if self.renumbered.old:
+            self.renumbered.drop(message.sequence_number)
+
+    def __repr__(self) -> str:
+        return f"<QueueEntity {self.name}: {len(self.active)} active, {len(self.dead_letter)} dead-lettered>"

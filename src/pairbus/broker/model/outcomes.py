@@ -1,0 +1,65 @@
+"""What can become of a locked message (docs/reference/protocol.md#outcomes), and what is said when the lock is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pairbus.broker.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class LocksLost(Refusal):
+    """`tokens`: those that no longer hold. The others of the same call were settled (or renewed: none)."""
+
+    tokens: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Back to its place, delivery count unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Aside, until it is asked for by its number."""
+
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    reason: str | None = None
+    description: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    def changes(self) -> dict[str, Any]:
+        """What the dead letter's application properties gain (docs/reference/protocol.md#outcomes)."""
+        changes = dict(self.properties)
+        if self.reason is not None:
+            changes["DeadLetterReason"] = self.reason
+        if self.description is not None:
+            changes["DeadLetterErrorDescription"] = self.description
+        return changes
+
+
+Outcome = Complete | Release | Abandon | Defer | DeadLetter
+
+EXPIRED = DeadLetter("TTLExpiredException", "The message expired and was dead lettered.")
+
+
+def exhausted(deliveries: int) -> DeadLetter:
+    return DeadLetter(
+        "MaxDeliveryCountExceeded", f"Message could not be consumed after {deliveries} delivery attempts."
+    )

@@ -1,0 +1,678 @@
+"""One queue: which message is next, who holds it, what becomes of it when it is settled or its time runs out.
+
+Pure: no clock, no disk, no wire. `now` comes in, tokens come from a callable, and what must be journalled is the
+caller's business: every step that needs a record is split into a begin (`claim`, `draw`, `expire`, `take_overdue` …)
+that takes the message out of circulation and an answer that ends it (`remove`) or undoes it (`restore`, `offer`). The
+states of a message, and what leads from one to another, stand in message.py.
+
+A `MessageQueue` is a queue or, as another instance, its dead-letter sub-queue; sequence numbers are the entity's, so a
+dead letter keeps its own. Where sessions are required (sessions.py), messages wait in the lines of their sessions and
+what is delivered is held by the session's lock. The dead-letter sub-queue never requires sessions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import floor, inf
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.errors import MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
+
+from .due_heap import DueHeap
+from .message import (
+    DEFERRED,
+    GONE,
+    LOCKED,
+    READY,
+    RECOPIED,
+    SCHEDULED,
+    SETTLING,
+    Message,
+    Stored,
+    message_bytes,
+    place_of,
+)
+from .outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from .ready_list import ReadyList
+from .sessions import SessionLock, Sessions
+
+if TYPE_CHECKING:
+    from .entity import QueueEntity
+
+__all__ = [
+    "DEFERRED",
+    "GONE",
+    "LOCKED",
+    "READY",
+    "RECOPIED",
+    "SCHEDULED",
+    "SETTLING",
+    "Abandon",
+    "Complete",
+    "DeadLetter",
+    "Defer",
+    "LocksLost",
+    "Message",
+    "MessageQueue",
+    "Outcome",
+    "Release",
+    "SessionLock",
+    "Stored",
+    "message_bytes",
+    "place_of",
+]
+
+# Sequence numbers are dense, so 1,024 neighbours share a dict: no dict of a million entries is ever resized while the
+# loop waits, and a reader that starts at a number finds its place by arithmetic.
+_CHUNK_BITS: Final = 10
+# How many entries of the lock heap may be stale beside those that are not.
+_STALE_LOCKS_MAX: Final = 1024
+# What could not be written is tried again after so long.
+_RETRY_S: Final = 1.0
+
+
+def _expiry(message: Message) -> float:
+    return message.expires_at if message.state != GONE else inf
+
+
+def _activation(message: Message) -> float:
+    return message.enqueued_at if message.home == SCHEDULED and message.state != GONE else inf
+
+
+class MessageQueue:
+    __slots__ = (
+        "_chunks",
+        "_count",
+        "_expiries",
+        "_expiry_entries",
+        "_keys",
+        "_locks",
+        "_tie",
+        "dead_letter",
+        "entity",
+        "is_timed",
+        "lifetimes",
+        "line",
+        "lock_duration",
+        "max_delivery_count",
+        "on_available",
+        "on_deleted",
+        "on_session_free",
+        "path",
+        "resident_bytes",
+        "schedule",
+        "scheduled_count",
+        "sessions",
+        "size_bytes",
+    )
+
+    def __init__(self, entity: QueueEntity, dead_letter: MessageQueue | None) -> None:
+        self.entity = entity
+        self.path = ""
+        self.dead_letter = dead_letter
+        self.lock_duration = 60.0
+        self.max_delivery_count = 10
+        self.size_bytes = 0
+        self.resident_bytes = 0
+        self.on_available: Callable[[], None] | None = None
+        self.on_deleted: Callable[[], None] | None = None
+        #: `Sessions.accept` may now find one: messages came, or a lock ended.
+        self.on_session_free: Callable[[], None] | None = None
+        self.sessions: Sessions | None = None
+        self.scheduled_count = 0
+        self._count = 0
+        self._chunks: dict[int, dict[int, Message]] = {}
+        self._keys: list[int] | None = None
+        self.line = ReadyList()
+        #: Something is, or was, in one of the timetables since nothing was due at all.
+        self.is_timed = False
+        self.lifetimes = DueHeap(_expiry)
+        self.schedule = DueHeap(_activation)
+        self._locks: dict[bytes, Message] = {}
+        # (locked until, tie, messages locked together); stale entries stay until they come up or are too many.
+        self._expiries: list[tuple[float, int, tuple[Message, ...]]] = []
+        self._expiry_entries = 0
+        self._tie = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<MessageQueue {self.path}: {self._count} messages, {self.available} ready, {len(self._locks)} locked>"
+
+    @property
+    def requires_session(self) -> bool:
+        return self.sessions is not None
+
+    @property
+    def available(self) -> int:
+        return len(self.line) if self.sessions is None else self.sessions.available
+
+    @property
+    def has_available(self) -> bool:
+        return len(self.line) > 0 if self.sessions is None else self.sessions.available > 0
+
+    def available_in(self, lock: SessionLock) -> int:
+        session = None if self.sessions is None else self.sessions.get(lock.session_id)
+        return 0 if session is None or session.lock is not lock else len(session.line)
+
+    @property
+    def active_count(self) -> int:
+        """All that is in it, whoever holds it, but for what is scheduled."""
+        return self._count - self.scheduled_count
+
+    @property
+    def locked(self) -> int:
+        return len(self._locks)
+
+    @property
+    def is_dead_letter(self) -> bool:
+        return self.dead_letter is None
+
+    @property
+    def message_bytes_max(self) -> int:
+        return self.entity.message_bytes_max
+
+    @property
+    def lock_lost(self) -> LocksLost:
+        return self.locks_lost((), 0)
+
+    def deadline(self) -> float | None:
+        """When the next lock or lifetime runs out or the next scheduled message is due."""
+        earliest = min(self._lock_deadline(), self.lifetimes.deadline(), self.schedule.deadline())
+        if self.sessions is not None:
+            earliest = min(earliest, self.sessions.deadline())
+        if earliest == inf:
+            self.is_timed = False
+            return None
+        return earliest
+
+    def _lock_deadline(self) -> float:
+        expiries = self._expiries
+        while expiries:
+            until, _, messages = expiries[0]
+            if any(self._is_locked(message, until) for message in messages):
+                return until
+            heappop(expiries)
+            self._expiry_entries -= len(messages)
+        return inf
+
+    def wake(self) -> None:
+        """Tell those who wait that something is on offer."""
+        if self.sessions is None:
+            if self.on_available is not None and len(self.line):
+                self.on_available()
+            return
+        locks, is_free = self.sessions.take_touched()
+        for lock in locks:
+            if lock.on_available is not None:
+                lock.on_available()
+        if is_free and self.on_session_free is not None:
+            self.on_session_free()
+
+    # what is in the queue, whatever its state
+
+    def get(self, sequence_number: int) -> Message | None:
+        chunk = self._chunks.get(sequence_number >> _CHUNK_BITS)
+        return None if chunk is None else chunk.get(sequence_number)
+
+    def scan(self, from_sequence: int) -> Iterator[Message]:
+        """In order of sequence number. The queue may change between two steps: what is gone by then is left out."""
+        if self._keys is None:
+            self._keys = sorted(self._chunks)
+        keys = self._keys
+        for key in keys[bisect_left(keys, from_sequence >> _CHUNK_BITS) :]:
+            chunk = self._chunks.get(key, {})
+            for number in sorted(chunk):
+                if number >= from_sequence and (message := chunk.get(number)) is not None:
+                    yield message
+
+    def enqueue(self, message: Message) -> None:
+        """A new message: part of the queue and, unless it is for later, on offer."""
+        self.insert(message)
+        if message.home or message.expires_at != inf or self.sessions is not None:
+            self.put(message)
+            return
+        ready = self.line.ready
+        if not ready or ready[-1].sequence_number < message.sequence_number:
+            ready.append(message)
+        else:
+            self.line.add(message)
+
+    def insert(self, message: Message) -> None:
+        """Part of the queue from now on, but not yet on offer."""
+        number = message.sequence_number
+        key = number >> _CHUNK_BITS
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = self._chunks[key] = {}
+            self._keys = None
+        chunk[number] = message
+        self._count += 1
+        self.size_bytes += message.length
+        if message.home and message.home == SCHEDULED:
+            self.scheduled_count += 1
+        if self.sessions is not None:
+            self.sessions.entered(message)
+
+    def remove(self, message: Message) -> None:
+        """Out of a queue that has taken it out of circulation (`claim`, `draw`, `expire`)."""
+        number = message.sequence_number
+        key = number >> _CHUNK_BITS
+        chunk = self._chunks[key]
+        del chunk[number]
+        if not chunk:
+            del self._chunks[key]
+            self._keys = None
+        self._count -= 1
+        self.size_bytes -= message.length
+        if message.home and message.home == SCHEDULED:
+            self.scheduled_count -= 1
+        if self.sessions is not None:
+            self.sessions.left(message)
+        message.state = GONE
+
+    def reoffer(self) -> None:
+        """After replay: all that was inserted, in order."""
+        self.line.clear()
+        self.lifetimes.clear()
+        self.schedule.clear()
+        if self.sessions is not None:
+            self.sessions.reset()
+        for message in self.scan(0):
+            if self.sessions is not None:
+                self.sessions.entered(message)
+            self.put(message)
+
+    def close(self) -> None:
+        """Nothing is on offer or locked any more; what is in it is left to `pop_chunk`."""
+        self.line.clear()
+        self.lifetimes.clear()
+        self.schedule.clear()
+        self._locks.clear()
+        self._expiries.clear()
+        self._expiry_entries = 0
+        for lock in () if self.sessions is None else self.sessions.close():
+            if lock.on_lost is not None:
+                lock.on_lost()
+
+    def pop_chunk(self) -> list[Message] | None:
+        """Of a queue that is no more: some of its messages, so that a large one is taken apart in small steps."""
+        if not self._chunks:
+            return None
+        _, chunk = self._chunks.popitem()
+        self._keys = None
+        return list(chunk.values())
+
+    # who is next
+
+    def offer(self, message: Message) -> None:
+        """Back to its home: on offer, unless it was deferred or scheduled."""
+        self._return(message, -inf)
+
+    def _return(self, message: Message, delay: float) -> None:
+        sessions = self.sessions
+        if sessions is not None:
+            sessions.let_go(message)
+        message.lock_token = None
+        home = message.state = message.home
+        if home == READY:
+            if sessions is not None:
+                sessions.offer(message)
+            else:
+                self.line.add(message)
+            # Up to there its entry has been taken out, while it was locked or being settled.
+            if message.expires_at <= self.lifetimes.passed:
+                self.lifetimes.add(message, self.lifetimes.asked + delay)
+                self.is_timed = True
+        elif home == SCHEDULED:
+            self.schedule.add(message, self.schedule.asked + delay)
+            self.is_timed = True
+
+    def put(self, message: Message) -> None:
+        """As `offer`, of one that was not here before."""
+        home = message.state = message.home
+        if home == READY:
+            if self.sessions is not None:
+                self.sessions.offer(message)
+            else:
+                self.line.add(message)
+            if message.expires_at != inf:
+                self.lifetimes.add(message)
+                self.is_timed = True
+        elif home == SCHEDULED:
+            self.schedule.add(message)
+            self.is_timed = True
+
+    def acquire(
+        self, count: int, now: float, new_token: Callable[[], bytes], session: SessionLock | None = None
+    ) -> list[Message]:
+        taken: list[Message] = []
+        until = now + self.lock_duration
+        line, locks = self.line, self._locks
+        held: dict[bytes, Message] | None = None
+        if self.sessions is not None:
+            its = None if session is None else self.sessions.get(session.session_id)
+            if session is None or its is None or its.lock is not session or not session.is_held(now):
+                return taken
+            line, until, held = its.line, session.locked_until, session.held
+        ready = line.ready
+        while len(taken) < count:
+            if line.returned or line.stale:
+                message = line.next()
+                if message is None:
+                    break
+            elif ready:
+                message = ready.popleft()
+            else:
+                break
+            token = new_token()
+            message.state = LOCKED
+            message.lock_token = token
+            message.locked_until = until
+            locks[token] = message
+            taken.append(message)
+        if held is not None:
+            held.update((message.lock_token or b"", message) for message in taken)
+        elif taken:
+            self._watch(until, tuple(taken))
+        return taken
+
+    def draw(self, count: int, now: float = 0.0, session: SessionLock | None = None) -> list[Message]:
+        """For receive-and-delete: out of circulation at once, without a lock."""
+        taken: list[Message] = []
+        line = self.line
+        if self.sessions is not None:
+            its = None if session is None else self.sessions.get(session.session_id)
+            if session is None or its is None or its.lock is not session or not session.is_held(now):
+                return taken
+            line = its.line
+        while len(taken) < count and (message := line.next()) is not None:
+            message.state = SETTLING
+            taken.append(message)
+        return taken
+
+    def draw_older(self, count: int, enqueued_before: float, session_id: str | None) -> list[Message]:
+        """As `draw`, the oldest first: those on offer that were enqueued by that time (which has milliseconds)."""
+        taken: list[Message] = []
+        for message in self.scan(0):
+            if message.state != READY or not self._is_for(message, session_id):
+                continue
+            if len(taken) >= count or floor(message.enqueued_at * 1000.0) > enqueued_before * 1000.0:
+                break
+            self._withdraw(message)
+            taken.append(message)
+        return taken
+
+    def _is_for(self, message: Message, session_id: str | None) -> bool:
+        """Whether it is of that session or, without one, of none that somebody holds."""
+        if session_id is not None:
+            return message.session_id == session_id
+        return self.sessions is None or not self.sessions.is_held(message)
+
+    def _withdraw(self, message: Message) -> None:
+        """One that is on offer, whoever is before it, is now being settled."""
+        message.state = SETTLING
+        if self.sessions is not None:
+            self.sessions.discard(message)
+        else:
+            self.line.discard(message)
+
+    # those that are aside
+
+    def fetch(
+        self,
+        numbers: Sequence[int],
+        now: float,
+        new_token: Callable[[], bytes] | None,
+        session: SessionLock | None = None,
+    ) -> list[Message] | None:
+        """Deferred ones by number: locked or, without tokens, being settled. None: not all of them are there."""
+        messages = []
+        for number in dict.fromkeys(numbers):
+            message = self.get(number)
+            if message is None or message.state != DEFERRED:
+                return None
+            if self.sessions is not None and (session is None or message.session_id != session.session_id):
+                return None
+            messages.append(message)
+        until = now + self.lock_duration if session is None else session.locked_until
+        for message in messages:
+            if new_token is None:
+                message.state = SETTLING
+                continue
+            message.state = LOCKED
+            message.locked_until = until
+            token = message.lock_token = new_token()
+            self._locks[token] = message
+            if session is not None:
+                session.held[token] = message
+        if session is None and new_token is not None and messages:
+            self._watch(until, tuple(messages))
+        return messages
+
+    def call_off(self, numbers: Sequence[int]) -> list[Message] | None:
+        """Scheduled ones, now being settled. None: not all of them are there."""
+        messages = []
+        for number in dict.fromkeys(numbers):
+            message = self.get(number)
+            if message is None or message.state != SCHEDULED:
+                return None
+            messages.append(message)
+        for message in messages:
+            message.state = SETTLING
+        return messages
+
+    def take_due(self, now: float, count: int) -> list[Message]:
+        """Scheduled ones whose time has come, now being settled."""
+        if self.schedule.next > now:
+            return []
+        due = []
+        for message in self.schedule.take_due(now, count):
+            # It may be listed twice, after it could not be called off.
+            if message.state == SCHEDULED:
+                message.state = SETTLING
+                due.append(message)
+        return due
+
+    def renumber(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
+        """A scheduled one becomes active: from now on it is another message, and not yet on offer (`put`)."""
+        self.remove(message)
+        message.sequence_number = number
+        message.enqueued_at = enqueued_at
+        message.expires_at = expires_at
+        message.home = READY
+        self.insert(message)
+
+    def take_overdue(self, now: float, count: int) -> list[Message]:
+        """Those on offer whose lifetime is over, now being settled."""
+        if self.lifetimes.next > now:
+            return []
+        overdue = []
+        for message in self.lifetimes.take_due(now, count):
+            # What is locked or being settled is looked at again when it comes back.
+            if message.state == READY:
+                self._withdraw(message)
+                message.lock_token = None
+                overdue.append(message)
+        return overdue
+
+    # locks
+
+    def holds(self, token: bytes, now: float) -> bool:
+        message = self._locks.get(token)
+        return message is not None and self._locked_until(message) > now
+
+    def locked_by(self, token: bytes) -> Message | None:
+        return self._locks.get(token)
+
+    def _locked_until(self, message: Message) -> float:
+        if self.sessions is None:
+            return message.locked_until
+        lock = self.sessions.lock_of(message)
+        return -inf if lock is None else lock.locked_until
+
+    def claim(self, token: bytes, now: float) -> Message | None:
+        """The message that this token holds, now being settled; None when the lock is lost."""
+        message = self._locks.get(token)
+        if message is None:
+            return None
+        if (message.locked_until if self.sessions is None else self._locked_until(message)) <= now:
+            return None
+        del self._locks[token]
+        message.state = SETTLING
+        return message
+
+    def claim_all(
+        self, tokens: Sequence[bytes], now: float, session: SessionLock | None = None
+    ) -> tuple[list[Message], LocksLost | None]:
+        """With a session, those that were delivered under its lock."""
+        claimed = []
+        lost = []
+        for token in tokens:
+            message = None if session is not None and token not in session.held else self.claim(token, now)
+            if message is None:
+                lost.append(token)
+            else:
+                claimed.append(message)
+        if not lost:
+            return claimed, None
+        if self.sessions is None or (session is not None and session.is_held(now)):
+            return claimed, self.locks_lost(lost, len(tokens))
+        return claimed, self.session_lost(lost)
+
+    def restore(self, message: Message) -> None:
+        """The settlement could not be written: the lock stands as it stood, or runs out at the next `expire`."""
+        token = message.lock_token
+        if token is None or (self.sessions is not None and self.sessions.lock_of(message) is None):
+            # It was drawn or taken by time, or the session is no longer held.
+            self._return(message, _RETRY_S)
+            return
+        message.state = LOCKED
+        self._locks[token] = message
+        if self.sessions is None:
+            self._watch(message.locked_until, (message,))
+
+    def renew(self, tokens: Sequence[bytes], now: float) -> float | LocksLost:
+        """All or none: a caller that is told of a lost lock must not think that the others got longer."""
+        messages = []
+        lost = []
+        for token in tokens:
+            message = self._locks.get(token)
+            if message is None or message.locked_until <= now:
+                lost.append(token)
+            else:
+                messages.append(message)
+        if lost:
+            return self.locks_lost(lost, len(tokens))
+        until = now + self.lock_duration
+        for message in messages:
+            message.locked_until = until
+        if messages:
+            self._watch(until, tuple(messages))
+        return until
+
+    def expire(self, now: float) -> tuple[list[Message], list[Message]]:
+        """Those whose locks have run out, each with one more failed delivery: (back home, to be dead-lettered).
+
+        The latter are SETTLING: the caller writes the move and then removes them, or offers them again.
+        """
+        if self.sessions is not None:
+            return self._expire_sessions(self.sessions, now)
+        expiries = self._expiries
+        returned: list[Message] = []
+        doomed: list[Message] = []
+        while expiries and expiries[0][0] <= now:
+            until, _, messages = heappop(expiries)
+            self._expiry_entries -= len(messages)
+            for message in messages:
+                if not self._is_locked(message, until):
+                    continue
+                self._fail(message, returned, doomed)
+        return returned, doomed
+
+    def _expire_sessions(self, sessions: Sessions, now: float) -> tuple[list[Message], list[Message]]:
+        returned: list[Message] = []
+        doomed: list[Message] = []
+        for lock in sessions.run_out(now):
+            for message in sessions.end(lock):
+                self._fail(message, returned, doomed)
+            if lock.on_lost is not None:
+                lock.on_lost()
+        return returned, doomed
+
+    def _fail(self, message: Message, returned: list[Message], doomed: list[Message]) -> None:
+        del self._locks[message.lock_token or b""]
+        message.delivery_count += 1
+        if self.exhausts(message.delivery_count):
+            message.state = SETTLING
+            message.lock_token = None
+            doomed.append(message)
+        else:
+            self.offer(message)
+            returned.append(message)
+
+    def release_session(self, lock: SessionLock) -> None:
+        """Its holder is done with it: what it has not settled is as it was."""
+        if self.sessions is None:
+            return
+        for message in self.sessions.end(lock):
+            del self._locks[message.lock_token or b""]
+            self.offer(message)
+
+    def exhausts(self, delivery_count: int) -> bool:
+        # Dead letters have nowhere to go from here: they stay, whatever their count.
+        return self.dead_letter is not None and delivery_count >= self.max_delivery_count
+
+    def locks_lost(self, lost: Sequence[bytes], of: int) -> LocksLost:
+        which = f" ({len(lost)} of {of} locks)" if of > 1 else ""
+        text = (
+            "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "
+            f"queue '{self.path}'{which}."
+        )
+        return LocksLost(MESSAGE_LOCK_LOST, text, tuple(lost))
+
+    def session_lost(self, lost: Sequence[bytes] = ()) -> LocksLost:
+        text = (
+            f"The session lock has expired on the session of the queue '{self.path}'. Accept the session again to "
+            "settle its messages."
+        )
+        return LocksLost(SESSION_LOCK_LOST, text, tuple(lost))
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each lock as before."""
+        for chunk in self._chunks.values():
+            for message in chunk.values():
+                # Those that are being settled too: `restore` may give the lock back.
+                if message.lock_token is not None:
+                    message.locked_until += seconds
+        self._expiries = [(until + seconds, tie, messages) for until, tie, messages in self._expiries]
+        self.lifetimes.shift(seconds)
+        self.schedule.shift(seconds)
+        if self.sessions is not None:
+            self.sessions.shift(seconds)
+
+    def _is_locked(self, message: Message, until: float) -> bool:
+        # Its state alone does not tell: it may since have been dead-lettered, and be locked there until the same time.
+        return message.locked_until == until and self._locks.get(message.lock_token or b"") is message
+
+    def _watch(self, until: float, messages: tuple[Message, ...]) -> None:
+        self._tie += 1
+        heappush(self._expiries, (until, self._tie, messages))
+        self._expiry_entries += len(messages)
+        if self._expiry_entries > 2 * len(self._locks) + _STALE_LOCKS_MAX:
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        kept = []
+        entries = 0
+        for until, tie, messages in self._expiries:
+            held = tuple(message for message in messages if self._is_locked(message, until))
+            if held:
+                kept.append((until, tie, held))
+                entries += len(held)
+        heapify(kept)
+        self._expiries = kept
+        self._expiry_entries = entries

@@ -1,0 +1,323 @@
+"""The sessions of a queue: which one is next, who holds it and until when, what state it has
+(docs/reference/protocol.md#sessions).
+
+Pure. A session is known while it has messages, state or a holder. It is free when nobody holds it and one of its
+messages is on offer; of the free ones, the session whose next message has the lowest number is next. Messages within a
+session have no locks of their own: what was delivered is good for settling while the session's lock holds. Whether a
+state is written, and where, is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from .message import LOCKED, Message, Stored
+from .ready_list import ReadyList
+
+if TYPE_CHECKING:
+    from .queue import MessageQueue
+
+_STALE_MAX: Final = 1024
+
+
+class SessionLock:
+    """`on_available`: there is something on offer for its holder. `on_lost`: it ran out, or its queue is gone."""
+
+    __slots__ = ("held", "is_over", "locked_until", "on_available", "on_lost", "queue", "session_id")
+
+    def __init__(self, queue: MessageQueue, session_id: str, locked_until: float) -> None:
+        self.queue = queue
+        self.session_id = session_id
+        self.locked_until = locked_until
+        self.is_over = False
+        self.on_available: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
+        #: What was delivered under it and is not settled, by token.
+        self.held: dict[bytes, Message] = {}
+
+    def is_held(self, now: float) -> bool:
+        return not self.is_over and self.locked_until > now
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else f"until {self.locked_until}"
+        return f"<SessionLock {self.session_id!r} of {self.queue.path}: {state}, {len(self.held)} unsettled>"
+
+
+class Session:
+    __slots__ = (
+        "count",
+        "id",
+        "line",
+        "lock",
+        "recopied",
+        "record_bytes",
+        "state",
+        "updated_at",
+        "waiting",
+        "writing",
+    )
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.line = ReadyList()
+        self.lock: SessionLock | None = None
+        #: Its messages, whatever they are doing.
+        self.count = 0
+        #: Where its state is, and the size of the record that tells it.
+        self.state: Stored | None = None
+        self.record_bytes = 0
+        self.updated_at = -inf
+        # Of its state: the record that is on its way, whether compaction has made a copy meanwhile, who comes next.
+        self.writing: bytes | None = None
+        self.recopied = False
+        self.waiting: deque[Callable[[], None]] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.count or self.state is not None or self.lock is not None or self.writing is not None)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}: {self.count} messages, {'held' if self.lock is not None else 'not held'}>"
+
+
+class Sessions:
+    __slots__ = ("_by_id", "_expiries", "_free", "_queue", "_touched")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+        self._by_id: dict[str, Session] = {}
+        # (number of the next message, session) of those that were free when this was noted
+        self._free: list[tuple[int, str]] = []
+        # (locked until, session); stale entries stay until they come up or are too many
+        self._expiries: list[tuple[float, str]] = []
+        # where something has come on offer since `wake`
+        self._touched: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_id.values())
+
+    def __repr__(self) -> str:
+        return f"<Sessions of {self._queue.path}: {len(self._by_id)}>"
+
+    def get(self, id: str) -> Session | None:
+        return self._by_id.get(id)
+
+    def open(self, id: str) -> Session:
+        session = self._by_id.get(id)
+        if session is None:
+            session = self._by_id[id] = Session(id)
+        return session
+
+    def forget_if_empty(self, session: Session) -> None:
+        if session.is_empty:
+            self._by_id.pop(session.id, None)
+
+    @property
+    def available(self) -> int:
+        return sum(len(session.line) for session in self._by_id.values())
+
+    @property
+    def has_free(self) -> bool:
+        return self._next_free() is not None
+
+    def listed(self, updated_after: float | None, skip: int, top: int) -> list[str]:
+        """By id: those with messages or state or, with a time, those whose state was set after it."""
+        ids = sorted(
+            session.id
+            for session in self._by_id.values()
+            if (session.state is not None and (updated_after is None or session.updated_at > updated_after))
+            or (session.count and updated_after is None)
+        )
+        return ids[skip : skip + top]
+
+    # messages
+
+    def entered(self, message: Message) -> None:
+        if message.session_id is not None:
+            self.open(message.session_id).count += 1
+
+    def left(self, message: Message) -> None:
+        session = self._by_id.get(message.session_id or "")
+        if session is not None:
+            session.count -= 1
+            self._let_go(session, message)
+            self.forget_if_empty(session)
+
+    def offer(self, message: Message) -> None:
+        session = self.open(message.session_id or "")
+        before = session.line.head()
+        session.line.add(message)
+        self._touched[session.id] = None
+        if session.lock is None and (before is None or message.sequence_number < before):
+            self._note_free(session)
+
+    def discard(self, message: Message) -> None:
+        session = self._by_id.get(message.session_id or "")
+        if session is not None:
+            session.line.discard(message)
+
+    def let_go(self, message: Message) -> None:
+        session = self._by_id.get(message.session_id or "")
+        if session is not None:
+            self._let_go(session, message)
+
+    def _let_go(self, session: Session, message: Message) -> None:
+        if session.lock is not None and message.lock_token is not None:
+            session.lock.held.pop(message.lock_token, None)
+
+    def reset(self) -> None:
+        """Before everything is counted and offered anew."""
+        for session in list(self._by_id.values()):
+            session.count = 0
+            session.line.clear()
+            self.forget_if_empty(session)
+        self._free.clear()
+        self._touched.clear()
+
+    # locks
+
+    def lock_of(self, message: Message) -> SessionLock | None:
+        """The lock under which it was delivered, if that still stands."""
+        session = self._by_id.get(message.session_id or "")
+        if session is None or session.lock is None or message.lock_token not in session.lock.held:
+            return None
+        return session.lock
+
+    def is_held(self, message: Message) -> bool:
+        session = self._by_id.get(message.session_id or "")
+        return session is not None and session.lock is not None
+
+    def holder(self, id: str, now: float) -> SessionLock | None:
+        session = self._by_id.get(id)
+        lock = None if session is None else session.lock
+        return lock if lock is not None and lock.is_held(now) else None
+
+    def accept(self, id: str | None, until: float) -> SessionLock | None:
+        """None: somebody holds it or, without an id, none is free."""
+        session = self._next_free() if id is None else self.open(id)
+        if session is None or session.lock is not None:
+            return None
+        lock = session.lock = SessionLock(self._queue, session.id, until)
+        self._watch(lock)
+        return lock
+
+    def renew(self, lock: SessionLock, until: float) -> None:
+        lock.locked_until = until
+        for message in lock.held.values():
+            message.locked_until = until
+        self._watch(lock)
+
+    def end(self, lock: SessionLock) -> list[Message]:
+        """Over: what was delivered under it and is still locked, for the caller to put back."""
+        session = self._by_id.get(lock.session_id)
+        if lock.is_over or session is None or session.lock is not lock:
+            lock.is_over = True
+            return []
+        lock.is_over = True
+        session.lock = None
+        messages = [message for message in lock.held.values() if message.state == LOCKED]
+        lock.held.clear()
+        if len(session.line):
+            self._touched[session.id] = None
+            self._note_free(session)
+        self.forget_if_empty(session)
+        return messages
+
+    def run_out(self, now: float) -> list[SessionLock]:
+        """Those whose time is over, for the caller to end."""
+        locks = []
+        while self._expiries and self._expiries[0][0] <= now:
+            until, id = heappop(self._expiries)
+            lock = self._lock_until(id, until)
+            if lock is not None:
+                locks.append(lock)
+        return locks
+
+    def deadline(self) -> float:
+        while self._expiries:
+            until, id = self._expiries[0]
+            if self._lock_until(id, until) is not None:
+                return until
+            heappop(self._expiries)
+        return inf
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set: as much is left of each lock as before."""
+        for session in self._by_id.values():
+            if session.lock is not None:
+                session.lock.locked_until += seconds
+        self._expiries = [(until + seconds, id) for until, id in self._expiries]
+
+    def close(self) -> list[SessionLock]:
+        """No session is held any more; returns the locks that were."""
+        locks = [session.lock for session in self._by_id.values() if session.lock is not None]
+        for lock in locks:
+            lock.is_over = True
+            lock.held.clear()
+        self._by_id.clear()
+        self._free.clear()
+        self._expiries.clear()
+        self._touched.clear()
+        return locks
+
+    def take_touched(self) -> tuple[list[SessionLock], bool]:
+        """Since it was last asked: holders for whom there is something, and whether a session may be free."""
+        locks = []
+        is_free = False
+        for id in self._touched:
+            session = self._by_id.get(id)
+            if session is None or not len(session.line):
+                continue
+            if session.lock is None:
+                is_free = True
+            else:
+                locks.append(session.lock)
+        self._touched.clear()
+        return locks, is_free
+
+    def _lock_until(self, id: str, until: float) -> SessionLock | None:
+        session = self._by_id.get(id)
+        lock = None if session is None else session.lock
+        return lock if lock is not None and lock.locked_until == until else None
+
+    def _watch(self, lock: SessionLock) -> None:
+        heappush(self._expiries, (lock.locked_until, lock.session_id))
+        if len(self._expiries) > 2 * len(self._by_id) + _STALE_MAX:
+            self._expiries = [each for each in self._expiries if self._lock_until(each[1], each[0]) is not None]
+            heapify(self._expiries)
+
+    def _note_free(self, session: Session) -> None:
+        head = session.line.head()
+        if head is None:
+            return
+        heappush(self._free, (head, session.id))
+        if len(self._free) > 2 * len(self._by_id) + _STALE_MAX:
+            self._free = [
+                (head, session.id)
+                for session in self._by_id.values()
+                if session.lock is None and (head := session.line.head()) is not None
+            ]
+            heapify(self._free)
+
+    def _next_free(self) -> Session | None:
+        free = self._free
+        while free:
+            number, id = free[0]
+            session = self._by_id.get(id)
+            if session is None or session.lock is not None:
+                heappop(free)
+                continue
+            head = session.line.head()
+            if head == number:
+                return session
+            heappop(free)
+            if head is not None and head > number:
+                heappush(free, (head, id))
+        return None

@@ -1,0 +1,98 @@
+"""Copies of one published message: each is a message of its subscription, and all of them share one stored body.
+
+Pure: keeps the accounts. The body counts once: on disk until the last copy is gone, in memory while any copy holds it,
+and in the size of the topic.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf
+
+from pairbus.amqp.codec import decode, skip
+from pairbus.broker.format.content import TTL_MS_MAX, with_ttl
+from pairbus.broker.format.publication import COPY_BYTES
+
+from .message import Message, message_bytes
+
+
+class Account:
+    """Bytes of bodies that a topic's subscriptions still have."""
+
+    __slots__ = ("stored_bytes",)
+
+    def __init__(self) -> None:
+        self.stored_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Account: {self.stored_bytes} bytes>"
+
+
+class Shared:
+    """`nbytes` is what the publication takes in its record besides its copies."""
+
+    __slots__ = ("account", "copies", "nbytes", "resident")
+
+    def __init__(self, account: Account, nbytes: int) -> None:
+        self.account = account
+        self.nbytes = nbytes
+        #: How many copies there are, and how many of them hold the content in memory.
+        self.copies = 0
+        self.resident = 0
+
+    def __repr__(self) -> str:
+        return f"<Shared by {self.copies} copies, {self.resident} in memory>"
+
+
+class Copy(Message):
+    __slots__ = ("shared",)
+
+    shared: Shared
+
+    def join(self, shared: Shared) -> None:
+        self.shared = shared
+        if not shared.copies:
+            shared.account.stored_bytes += self.length
+        shared.copies += 1
+
+
+def let_go(message: Message) -> int:
+    """It is gone: so many bytes of its record are of no more use."""
+    shared = message.shared
+    if shared is None:
+        return message_bytes(message)
+    shared.copies -= 1
+    if shared.copies:
+        return COPY_BYTES
+    shared.account.stored_bytes -= message.length
+    return COPY_BYTES + shared.nbytes
+
+
+def load(message: Message) -> int:
+    """It holds its content from now on: so many bytes of memory more."""
+    shared = message.shared
+    if shared is None:
+        return message.length
+    shared.resident += 1
+    return message.length if shared.resident == 1 else 0
+
+
+def unload(message: Message) -> int:
+    """It no longer holds its content: so many bytes of memory less."""
+    shared = message.shared
+    if shared is None:
+        return message.length
+    shared.resident -= 1
+    return 0 if shared.resident else message.length
+
+
+def header_of(header: bytes, lifetime: float) -> bytes:
+    """The raw fields for a copy that lives so long: a subscription may allow less than what was sent."""
+    return header if lifetime == inf else _limited(header, round(lifetime, 3))
+
+
+@lru_cache(maxsize=1024)
+def _limited(header: bytes, lifetime: float) -> bytes:
+    ttl = decode(header, skip(header, skip(header, 0)))[0] or TTL_MS_MAX + 1
+    lifetime_ms = lifetime * 1000.0
+    return header if ttl <= lifetime_ms or lifetime_ms > TTL_MS_MAX else with_ttl(header, lifetime)

@@ -1,0 +1,214 @@
+"""A topic and its subscriptions as the namespace knows them.
+
+Pure. A subscription is a queue that nobody sends to: it gets copies of what its topic gets and its rules let through. A
+topic holds no messages of its own but the scheduled ones, which wait there and are copied when their time comes, for
+the subscriptions and rules of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from pairbus.broker.format import records
+
+from .description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from .entity import QueueEntity
+from .outcomes import DeadLetter
+from .rules import Facts, RuleSet
+from .shared_bodies import Account
+
+SUBSCRIPTIONS_MAX: Final = 2000
+SUBSCRIPTIONS: Final = "/Subscriptions/"
+RULES: Final = "/Rules/"
+
+#: What the service says of a message that a subscription with sessions can't take.
+SESSION_MISSING: Final = DeadLetter(
+    "Session ID is null", "Session enabled entity doesn't allow a message whose session identifier is null."
+)
+
+
+class Topic(QueueEntity):
+    """`active` holds what is scheduled."""
+
+    __slots__ = ("_subscriptions", "account", "arriving", "has_sessions", "on_deleted", "subscriptions")
+
+    KIND = records.TOPIC
+    # Not a queue's, but with all that is asked of one that messages are sent to.
+    description: TopicDescription  # type: ignore[assignment]
+
+    def __init__(self, id: int, description: TopicDescription, revision: int = 0) -> None:
+        self.account = Account()
+        self._subscriptions: dict[str, Subscription] = {}
+        #: By name in lower case, as they were created.
+        self.subscriptions: Mapping[str, Subscription] = MappingProxyType(self._subscriptions)
+        #: Those whose first record is being written.
+        self.arriving: dict[str, Subscription] = {}
+        #: Whether one of them requires sessions.
+        self.has_sessions = False
+        self.on_deleted: Callable[[], None] | None = None
+        super().__init__(id, description, revision)  # type: ignore[arg-type]
+
+    def describe(self, description: TopicDescription, revision: int) -> None:  # type: ignore[override]
+        as_queue = QueueDescription(
+            name=description.name,
+            default_ttl=description.default_ttl,
+            max_size_mb=description.max_size_mb,
+            requires_duplicate_detection=description.requires_duplicate_detection,
+            duplicate_window=description.duplicate_window,
+            status=description.status,
+            max_message_size_kb=description.max_message_size_kb,
+        )
+        super().describe(as_queue, revision)
+        self.description = description
+
+    def document(self) -> dict[str, Any]:
+        return self.description.to_json()
+
+    def with_parts(self) -> list[QueueEntity]:
+        return [self, *self._subscriptions.values(), *self.arriving.values()]
+
+    @property
+    def entity(self) -> Topic:
+        """As of a `MessageQueue`: what stands behind an address."""
+        return self
+
+    @property
+    def path(self) -> str:
+        return self.description.name
+
+    @property
+    def size_bytes(self) -> int:
+        """A body counts once, however many subscriptions have it."""
+        return self.account.stored_bytes
+
+    @property
+    def idle_deadline(self) -> float:
+        latest = max((each.accessed_at for each in self._subscriptions.values()), default=self.accessed_at)
+        self.accessed_at = max(self.accessed_at, latest)
+        return super().idle_deadline
+
+    def is_idle(self, now: float) -> bool:
+        for subscription in self._subscriptions.values():
+            subscription.is_idle(now)  # one that is in use is touched
+        return super().is_idle(now)
+
+    def add(self, subscription: Subscription) -> None:
+        subscription.topic = self
+        self._subscriptions[subscription.name.lower()] = subscription
+        self._note_sessions()
+
+    def drop(self, subscription: Subscription) -> None:
+        key = subscription.name.lower()
+        if self._subscriptions.get(key) is subscription:
+            del self._subscriptions[key]
+            self._note_sessions()
+
+    def _note_sessions(self) -> None:
+        self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
+
+    def targets(self, facts: Facts) -> list[Subscription]:
+        """Those that get a copy (docs/reference/protocol.md#topics-and-rules)."""
+        return [
+            each
+            for each in self._subscriptions.values()
+            if (each.ruleset.always or each.ruleset.matches(facts)) and not each.deleting
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}: {len(self._subscriptions)} subscriptions, {self.scheduled_count} scheduled>"
+
+
+class Subscription(QueueEntity):
+    __slots__ = ("default_ttl", "is_changing", "rules", "ruleset", "topic", "topic_id", "waiting")
+
+    KIND = records.SUBSCRIPTION
+    # Not a queue's, but with all that is asked of one that messages are received from.
+    description: SubscriptionDescription  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        id: int,
+        topic_id: int,
+        description: SubscriptionDescription,
+        rules: Iterable[RuleDescription],
+        revision: int = 0,
+    ) -> None:
+        self.topic_id = topic_id
+        self.topic: Topic | None = None
+        #: Its changes are written one after the other, as each tells all of it: those that wait for their turn.
+        self.is_changing = False
+        self.waiting: list[Callable[[], None]] = []
+        self.set_rules(rules)
+        super().__init__(id, description, revision)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_document(cls, id: int, document: dict[str, Any], revision: int) -> Subscription:
+        return cls(id, document["topic_id"], *_read(document), revision)
+
+    def describe(self, description: SubscriptionDescription, revision: int) -> None:  # type: ignore[override]
+        as_queue = QueueDescription(
+            name=f"{description.topic}{SUBSCRIPTIONS}{description.name}",
+            lock_duration=description.lock_duration,
+            requires_session=description.requires_session,
+            max_delivery_count=description.max_delivery_count,
+            status=description.status,
+        )
+        super().describe(as_queue, revision)
+        # What it was created with is no more than the first rule.
+        self.description = replace(description, default_rule=None)
+        self.default_ttl = description.default_ttl
+
+    def set_rules(self, rules: Iterable[RuleDescription]) -> None:
+        #: By name in lower case, as they were created.
+        self.rules: Mapping[str, RuleDescription] = MappingProxyType({rule.name.lower(): rule for rule in rules})
+        self.ruleset = RuleSet(self.rules.values())
+
+    def document(self) -> dict[str, Any]:
+        return subscription_document(self.topic_id, self.description, self.rules.values())
+
+    @property
+    def path(self) -> str:
+        return self.active.path
+
+    @property
+    def detects_duplicates(self) -> bool:
+        return False  # its topic does
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.path}: {len(self.active)} active, {len(self.dead_letter)} dead-lettered>"
+
+
+def subscription_document(
+    topic_id: int, description: SubscriptionDescription, rules: Iterable[RuleDescription]
+) -> dict[str, Any]:
+    """What its record says."""
+    return {
+        "topic_id": topic_id,
+        "description": description.to_json(),
+        "rules": [rule.to_json() for rule in rules],
+    }
+
+
+def redescribe(subscription: Subscription, document: dict[str, Any], revision: int) -> None:
+    description, rules = _read(document)
+    subscription.topic_id = document["topic_id"]
+    subscription.set_rules(rules)
+    subscription.describe(description, revision)
+
+
+def take_over(heir: QueueEntity, stub: QueueEntity) -> None:
+    """`heir` is what `stub` turned out to be: what was told of it before its description came."""
+    heir.active, heir.dead_letter = stub.active, stub.dead_letter
+    heir.active.entity = heir.dead_letter.entity = heir
+    heir.last_sequence = stub.last_sequence
+    heir.renumbered = stub.renumbered
+    heir.duplicates = stub.duplicates
+    heir.describe(heir.description, heir.revision)
+
+
+def _read(document: dict[str, Any]) -> tuple[SubscriptionDescription, list[RuleDescription]]:
+    description = SubscriptionDescription.from_json(document["description"])
+    return description, [RuleDescription.from_json(each) for each in document["rules"]]

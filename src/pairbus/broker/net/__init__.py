@@ -1,0 +1,1 @@
+"""Ports, TLS certificates, WebSockets and host names."""

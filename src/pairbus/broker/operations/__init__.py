@@ -1,0 +1,1 @@
+"""What can be done with messages and entities: enqueue, publish, receive, settle, create, delete."""

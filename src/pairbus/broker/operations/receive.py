@@ -1,0 +1,182 @@
+"""What goes out of a queue: messages locked, taken for good, asked for by number, or only looked at.
+
+A shell: who is next is decided in queue.py and sessions.py, the bytes in content.py. What has outlived its time is
+taken out before anyone gets to see it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.errors import AmqpError
+from pairbus.broker.format.content import (
+    ACTIVE_STATE,
+    DEFERRED_STATE,
+    SCHEDULED_STATE,
+    delivery,
+    rendered,
+    with_changes,
+)
+from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SCHEDULED, Message
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import Store, not_found, refusal_of
+from pairbus.journal import JournalError
+
+from .settlement import SettlementOperations, messages_not_found
+
+Taken = Callable[[list[Message], Refusal | None], None]
+
+PEEK_BYTES_MAX: Final = 1 << 20
+#: What comes of a record that an earlier version has let in and that can't be put together.
+_UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
+_STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
+
+
+class ReceiveOperations:
+    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
+        self._store = store
+        self._settlement = settlement
+
+    def __repr__(self) -> str:
+        return f"<Deliveries of {self._store!r}>"
+
+    def acquire(self, queue: MessageQueue, count: int, now: float, session: SessionLock | None = None) -> list[Message]:
+        """Locked, or held by the session's lock. None while the entity does not let anyone receive."""
+        entity = queue.entity
+        if entity.deleting or entity.refuses_receives is not None:
+            return []
+        if queue.lifetimes.next <= now:
+            self._settlement.expire_messages(queue, now)
+        messages = queue.acquire(count, now, self._store.new_token, session)
+        if messages:
+            self._store.watched[queue] = None
+            entity.accessed_at = now
+        return messages
+
+    def take(
+        self, queue: MessageQueue, count: int, now: float, done: Taken, session: SessionLock | None = None
+    ) -> None:
+        """For good: they are told when their removal is synced."""
+        refusal = self._refusal(queue)
+        if refusal is not None:
+            done([], refusal if not queue.entity.deleting else None)
+            return
+        if queue.lifetimes.next <= now:
+            self._settlement.expire_messages(queue, now)
+        messages = queue.draw(count, now, session)
+        if not messages:
+            done([], None)
+            return
+        queue.entity.accessed_at = now
+        self._remove(queue, messages, done)
+
+    def receive_deferred(
+        self,
+        queue: MessageQueue,
+        numbers: Sequence[int],
+        now: float,
+        done: Taken,
+        *,
+        delete: bool,
+        session: SessionLock | None = None,
+    ) -> None:
+        """All or none: locked, or with `delete` for good."""
+        refusal = self._refusal(queue)
+        if refusal is None and queue.requires_session:
+            if session is None:
+                text = f"'{queue.path}' requires sessions: deferred messages are received by who holds their session."
+                refusal = Refusal(conditions.NOT_ALLOWED, text)
+            elif not session.is_held(now):
+                refusal = queue.session_lost()
+        if refusal is not None:
+            done([], refusal)
+            return
+        queue.entity.accessed_at = now
+        session = session if queue.requires_session else None
+        messages = queue.fetch(numbers, now, None if delete else self._store.new_token, session)
+        if messages is None:
+            done([], messages_not_found(queue, numbers, DEFERRED))
+        elif delete and messages:
+            self._remove(queue, messages, done)
+        else:
+            self._store.watched[queue] = None
+            done(messages, None)
+
+    def _refusal(self, queue: MessageQueue) -> Refusal | None:
+        return not_found(queue.path) if queue.entity.deleting else queue.entity.refuses_receives
+
+    def _remove(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
+        def finish(refusal: Refusal | None) -> None:
+            done([] if refusal is not None else messages, refusal)
+
+        try:
+            for message in messages:
+                self._store.fetch(queue, message)
+        except JournalError as error:
+            for message in messages:
+                queue.restore(message)
+            done([], refusal_of(error))
+            return
+        self._settlement.remove(queue, messages, False, finish)
+
+    def delivery(self, queue: MessageQueue, message: Message, *, locked: bool, is_peeked: bool = False) -> bytes:
+        """Raises JournalError when the content is on disk and can't be read."""
+        content = message.content
+        if content is None:
+            content = self._store.content(message)
+        locked_until = message.locked_until if locked else None
+        token = message.lock_token if locked else None
+        state = 0 if message.home == READY else _STATES[message.home]
+        count, number, enqueued_at = message.delivery_count, message.sequence_number, message.enqueued_at
+        changes = None if message.changes is None else self._store.changes(message)
+        try:
+            payload = delivery(
+                message.header,
+                count,
+                number,
+                enqueued_at,
+                locked_until,
+                message.pairs_count,
+                message.pairs_bytes,
+                content,
+                state,
+                token,
+                is_peeked,
+            )
+            return payload if changes is None else with_changes(payload, changes)
+        except _UNREADABLE:
+            # it can be received, moved and removed like any other, and takes no connection with it
+            return rendered(count, number, enqueued_at, locked_until, content, state, token, is_peeked)
+
+    def peek(
+        self, queue: MessageQueue, from_sequence: int, count: int, now: float, session_id: str | None = None
+    ) -> list[bytes]:
+        """Without locking, whatever their state. Ends early when the answer would be large."""
+        queue.entity.accessed_at = now
+        peeked: list[bytes] = []
+        size = 0
+        for message in queue.scan(from_sequence):
+            if len(peeked) >= count or (peeked and size + message.length > PEEK_BYTES_MAX):
+                break
+            if session_id is not None and message.session_id != session_id:
+                continue
+            if message.expires_at <= now and message.home == READY and message.state != LOCKED:
+                continue
+            payload = self.delivery(queue, message, locked=False, is_peeked=True)
+            size += len(payload)
+            peeked.append(payload)
+        return peeked
+
+    def renew(self, queue: MessageQueue, tokens: Sequence[bytes], now: float) -> list[float] | Refusal:
+        """All or none."""
+        queue.entity.accessed_at = now
+        if queue.requires_session:
+            text = f"'{queue.path}' requires sessions: its messages have no locks of their own; renew the session's."
+            return Refusal(conditions.NOT_ALLOWED, text)
+        until = queue.renew(tokens, now)
+        return until if isinstance(until, Refusal) else [until] * len(tokens)

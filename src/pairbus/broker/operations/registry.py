@@ -1,0 +1,241 @@
+"""The entities of a namespace by name: created, described anew and deleted, each by a record in the journal.
+
+A shell. An entity is there when its record is synced, and gone when that of its deletion is. Ids are never used again,
+so nothing of a deleted entity ever belongs to another one. Names are compared without case; queues and topics share
+one set of them. What is special about topics, subscriptions and rules is in topics.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.broker.format import records
+from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.live_records import UNPLACED
+from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal_of
+from pairbus.journal import JournalError
+
+#: Queues and topics.
+ENTITIES_MAX: Final = 10_000
+
+
+class Registry:
+    def __init__(self, namespace: str, store: Store) -> None:
+        self.queues: dict[str, QueueEntity] = {}
+        self.topics: dict[str, Topic] = {}
+        #: Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
+        self.mortal: dict[int, QueueEntity] = {}
+        self._namespace = namespace
+        self._store = store
+        self._journal = store.journal
+        # names that are being created
+        self._claimed: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Registry of {self._namespace}: {len(self.queues)} queues, {len(self.topics)} topics>"
+
+    def restore(self, entities: Iterable[QueueEntity], now: float) -> None:
+        """As they are after replay."""
+        for entity in entities:
+            self._store.by_id[entity.id] = entity
+            entity.accessed_at = now
+            if entity.duplicates is not None:
+                entity.duplicates.resume(now)
+            if isinstance(entity, Topic):
+                self.topics[entity.name.lower()] = entity
+            elif not isinstance(entity, Subscription):
+                self.queues[entity.name.lower()] = entity
+            self.watch(entity)
+
+    def watch(self, entity: QueueEntity) -> None:
+        """What of it time brings, after it was described or came back."""
+        if entity.active.is_timed:
+            self._store.watched[entity.active] = None
+        if entity.detects_duplicates:
+            entity.watch_duplicates(self._journal.release)
+        if entity.duplicates is not None or entity.description.auto_delete_on_idle != inf:
+            self.mortal[entity.id] = entity
+        else:
+            self.mortal.pop(entity.id, None)
+
+    # ---- queues
+
+    def create_queue(self, description: QueueDescription, now: float, done: Done) -> None:
+        refusal = self.refuses_name(description.name)
+        if refusal is not None:
+            done(refusal)
+            return
+        described = replace(description, created_at=now, updated_at=now)
+        entity = QueueEntity(self._store.live_records.next_id, described)
+        self.create(entity, description.name.lower(), partial(self._list_queue, entity), now, done)
+
+    def _list_queue(self, entity: QueueEntity) -> None:
+        self.queues[entity.name.lower()] = entity
+
+    def update_queue(self, description: QueueDescription, now: float, done: Done) -> None:
+        entity = self.queues.get(description.name.lower())
+        if entity is None or entity.deleting:
+            done(not_found(description.name))
+            return
+        stands = entity.description
+        new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
+        self.describe(entity, new.to_json(), partial(entity.describe, new), now, done)
+
+    def delete_queue(self, name: str, now: float, done: Done) -> None:
+        entity = self.queues.get(name.lower())
+        if entity is None or entity.deleting:
+            done(not_found(name))
+            return
+        self.delete([entity], done)
+
+    # ---- any entity
+
+    def refuses_name(self, name: str) -> Refusal | None:
+        """Of a queue or topic to be."""
+        key = name.lower()
+        if key in self.queues or key in self.topics or key in self._claimed:
+            return self.exists(name)
+        if len(self.queues) + len(self.topics) + len(self._claimed) >= ENTITIES_MAX:
+            text = f"Namespace '{self._namespace}' has {ENTITIES_MAX} entities, the most that it can have."
+            return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+        return None
+
+    def exists(self, name: str) -> Refusal:
+        text = f"The messaging entity '{name}' already exists in namespace '{self._namespace}'."
+        return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
+
+    def create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
+        """`enter` puts it where others find it, once it is written; until then `claim` keeps the name."""
+        entity.accessed_at = now
+        payload = records.pack_queue(entity.id, 0, 0, entity.document())
+        entity.record_bytes = len(payload)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            self._claimed.discard(claim)
+            if error is not None:
+                entity.deleted = True
+                del self._store.by_id[entity.id]
+                done(refusal_of(error))
+                return
+            entity.segment, entity.offset = segment, offset
+            enter()
+            self.watch(entity)
+            done(None)
+
+        try:
+            self._write_meta()
+            self._journal.append(entity.KIND, payload, written)
+        except JournalError as error:
+            done(refusal_of(error))
+            return
+        self._store.live_records.next_id += 1
+        self._claimed.add(claim)
+        self._store.by_id[entity.id] = entity
+
+    def describe(
+        self, entity: QueueEntity, document: dict[str, Any], apply: Callable[[int], None], now: float, done: Done
+    ) -> None:
+        """`apply` gets the revision, once the record with that document is written."""
+        entity.next_revision += 1
+        revision = entity.next_revision
+        payload = records.pack_queue(entity.id, revision, entity.last_sequence, document)
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is not None:
+                done(refusal_of(error))
+                return
+            self._journal.release(entity.segment, entity.record_bytes)
+            entity.segment, entity.offset, entity.record_bytes = segment, offset, len(payload)
+            apply(revision)
+            entity.accessed_at = now
+            self.watch(entity)
+            done(None)
+
+        self._store.append(entity.KIND, payload, written)
+
+    def delete(self, entities: Sequence[QueueEntity], done: Done) -> None:
+        """All of them with one record."""
+        for entity in entities:
+            entity.deleting = True
+        self._delete(entities, done, False)
+
+    def delete_idle(self, entity: QueueEntity, now: float) -> None:
+        # Should the disk refuse it, it is as idle after another while.
+        entity.accessed_at = now
+        self.delete(entity.with_parts(), nobody)
+
+    def _delete(self, entities: Sequence[QueueEntity], done: Done, again: bool) -> None:
+        payload = records.pack_deleted(*(entity.id for entity in entities))
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self._journal.release(segment, len(payload))
+                if any(entity.recopied for entity in entities):
+                    for entity in entities:
+                        entity.recopied = False
+                    self._delete(entities, done, True)
+                    return
+            elif again:
+                self._store.maintenance.retry(partial(self._delete, entities, nobody, True))
+            else:
+                for entity in entities:
+                    entity.deleting = entity.recopied = False
+                done(refusal_of(error))
+                return
+            for entity in entities:
+                if not entity.deleted:
+                    self._forget(entity)
+            done(None)
+
+        self._store.append(records.DELETED, payload, written)
+
+    def _forget(self, entity: QueueEntity) -> None:
+        entity.deleted = True
+        self._unlist(entity)
+        store = self._store
+        del store.by_id[entity.id]
+        self.mortal.pop(entity.id, None)
+        self._journal.release(entity.segment, entity.record_bytes)
+        if entity.duplicates is not None:
+            entity.duplicates.forget(inf)
+        for session in entity.active.sessions or ():
+            if session.state is not None:
+                self._journal.release(session.state.segment, session.record_bytes)
+        for queue in (entity.active, entity.dead_letter):
+            store.watched.pop(queue, None)
+            queue.close()
+            store.maintenance.take_apart(queue, partial(store.drop, queue))
+            if queue.on_deleted is not None:
+                queue.on_deleted()
+
+    def _unlist(self, entity: QueueEntity) -> None:
+        key = entity.name.lower()
+        if isinstance(entity, Subscription):
+            if entity.topic is not None:
+                entity.topic.drop(entity)
+        elif isinstance(entity, Topic):
+            del self.topics[key]
+            if entity.on_deleted is not None:
+                entity.on_deleted()
+        else:
+            del self.queues[key]
+
+    def _write_meta(self) -> None:
+        live_records = self._store.live_records
+        if live_records.meta is not None:
+            return
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            # When it failed, so did the creation behind it, and the next one writes it again.
+            live_records.meta = (segment, offset) if error is None else None
+
+        self._journal.append(records.META, records.pack_meta(live_records.next_id), written)
+        live_records.meta = UNPLACED

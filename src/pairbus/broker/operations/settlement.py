@@ -1,0 +1,340 @@
+"""What becomes of messages that were delivered, cancelled, deleted or have outlived their time.
+
+A shell: who may settle what is decided in queue.py. Complete, abandon, defer and dead-letter are lazy records;
+receive-and-delete, cancelling and deleting are synced before the answer. Locks are not journalled: a restart frees
+them.
+
+Compaction copies what lives of the oldest segment to the end of the journal, so a copy can come to stand after a
+record about the same message that is still on its way. Hence: what is being settled and is copied meanwhile gets that
+record written once more behind the copy (`again`), and is answered after that. Should the disk refuse the second one,
+nobody can say whether the message is on disk: it is as good as settled, and the record is tried until it is written. A
+crash before that can deliver it again, never lose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.amqp.errors import AmqpError
+from pairbus.broker.format import records
+from pairbus.broker.format.content import pack_changes
+from pairbus.broker.model.message import DEFERRED, SCHEDULED, Message, Stored, home_of, place_of
+from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX
+from pairbus.broker.storage.store import Done, Store, nobody, not_found, recopied, refusal_of
+from pairbus.journal import JournalError
+
+# A message's delivery count and place, and its changes or None where they stay, once the record is written
+Change = tuple[Message, int, int, bytes | None]
+
+# Taken out with one record; those behind them are due at once.
+_OVERDUE_MAX: Final = 1000
+_DELETED_MAX: Final = 4000
+
+
+class SettlementOperations:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._journal = store.journal
+
+    def __repr__(self) -> str:
+        return f"<Settlement of {self._store!r}>"
+
+    def settle(
+        self,
+        queue: MessageQueue,
+        tokens: Sequence[bytes],
+        outcome: Outcome,
+        now: float,
+        done: Done,
+        session: SessionLock | None = None,
+    ) -> None:
+        """By lock token, whoever holds it. Those that still hold are settled; a `LocksLost` names the others."""
+        if queue.entity.deleting:
+            done(not_found(queue.path))
+            return
+        queue.entity.accessed_at = now
+        messages, lost = queue.claim_all(tokens, now, session)
+        if not messages:
+            done(lost)
+            return
+        finish = done if lost is None else partial(_finish_partly, done, lost)
+        if isinstance(outcome, Complete):
+            self.remove(queue, messages, True, finish)
+        elif isinstance(outcome, Release):
+            for message in messages:
+                queue.offer(message)
+            finish(None)
+            self.wake(queue)
+        else:
+            try:
+                changes = [self._failed(queue, message, outcome) for message in messages]
+            except (AmqpError, JournalError) as error:
+                for message in messages:
+                    queue.restore(message)
+                self._store.watched[queue] = None
+                if isinstance(error, JournalError):
+                    finish(refusal_of(error))
+                else:
+                    finish(Refusal(error.condition, error.description))
+                return
+            if not isinstance(outcome, DeadLetter):
+                finish = self._buried(queue, changes, finish)
+            self._update(queue, changes, finish)
+
+    def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
+        """What a message will be once it is abandoned, deferred or dead-lettered."""
+        count = message.delivery_count + 1
+        is_dead = queue.is_dead_letter
+        place = place_of(message, is_dead)
+        if isinstance(outcome, DeadLetter):
+            properties: Mapping[str, Any] = outcome.changes()
+            if not is_dead:
+                count = message.delivery_count
+                place = records.DEAD
+        else:
+            properties = outcome.properties
+            if isinstance(outcome, Defer):
+                place = records.DEAD_DEFERRED if is_dead else records.ACTIVE_DEFERRED
+            elif queue.exhausts(count):
+                properties = {**properties, **exhausted(count).changes()}
+                place = records.DEAD
+        if not properties:
+            return message, count, place, None
+        return message, count, place, pack_changes(self._store.changes(message), properties)
+
+    def cancel_scheduled(self, queue: MessageQueue, numbers: Sequence[int], now: float, done: Done) -> None:
+        """All or none."""
+        if queue.entity.deleting:
+            done(not_found(queue.path))
+            return
+        queue.entity.accessed_at = now
+        messages = queue.call_off(numbers)
+        if messages is None:
+            done(messages_not_found(queue, numbers, SCHEDULED))
+        elif not messages:
+            done(None)
+        else:
+            self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, done))
+
+    def delete_messages(
+        self,
+        queue: MessageQueue,
+        count: int,
+        enqueued_before: float,
+        now: float,
+        done: Callable[[int, Refusal | None], None],
+        session_id: str | None = None,
+    ) -> None:
+        """Of those on offer, the oldest; up to 4,000 at once, as the service does."""
+        if queue.entity.deleting:
+            done(0, not_found(queue.path))
+            return
+        queue.entity.accessed_at = now
+        messages = queue.draw_older(min(count, _DELETED_MAX), enqueued_before, session_id)
+        if not messages:
+            done(0, None)
+            return
+
+        def finish(refusal: Refusal | None) -> None:
+            done(len(messages) if refusal is None else 0, refusal)
+
+        self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, finish))
+
+    # ---- records
+
+    def remove(
+        self, queue: MessageQueue, messages: list[Message], lazy: bool, finish: Done, again: bool = False
+    ) -> None:
+        """Those that are being settled, for good."""
+        payload = records.pack_remove(queue.entity.id, [message.sequence_number for message in messages])
+        written = partial(self._removed, queue, messages, len(payload), lazy, finish, again)
+        try:
+            self._journal.append(records.REMOVE, payload, written, lazy=lazy)
+        except JournalError as error:
+            written(error, -1, -1)
+
+    def _removed(
+        self,
+        queue: MessageQueue,
+        messages: list[Message],
+        nbytes: int,
+        lazy: bool,
+        finish: Done,
+        again: bool,
+        error: JournalError | None,
+        segment: int,
+        offset: int,
+    ) -> None:
+        if queue.entity.deleted:
+            finish(None)
+            return
+        if error is not None:
+            if again:
+                self._store.maintenance.retry(partial(self.remove, queue, messages, lazy, nobody, True))
+                finish(None)
+            else:
+                self._undo(queue, messages)
+                finish(refusal_of(error))
+            return
+        self._journal.release(segment, nbytes)
+        if recopied(messages):
+            self.remove(queue, messages, lazy, finish, True)
+            return
+        for message in messages:
+            queue.remove(message)
+            self._store.forget(queue, message)
+        finish(None)
+
+    def _undo(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
+        for message in messages:
+            queue.restore(message)
+        self._store.watched[queue] = None
+        queue.wake()
+
+    def _update(self, queue: MessageQueue, changes: list[Change], finish: Done, again: bool = False) -> None:
+        payload, places = records.pack_updates(
+            queue.entity.id,
+            [(message.sequence_number, count, place, change) for message, count, place, change in changes],
+        )
+        # The place of a lazy record is not for certain before it is synced; what shall be read back from it waits.
+        lazy = not any(change is not None and len(change) > CHANGES_RESIDENT_BYTES_MAX for _, _, _, change in changes)
+        written = partial(self._updated, queue, changes, places, len(payload), finish, again)
+        self._store.append(records.UPDATE, payload, written, lazy)
+
+    def _updated(
+        self,
+        queue: MessageQueue,
+        changes: list[Change],
+        places: list[int],
+        nbytes: int,
+        finish: Done,
+        again: bool,
+        error: JournalError | None,
+        segment: int,
+        offset: int,
+    ) -> None:
+        if queue.entity.deleted:
+            finish(None)
+            return
+        messages = [message for message, _, _, _ in changes]
+        if error is not None:
+            if again:
+                self._store.maintenance.retry(partial(self._update, queue, changes, nobody, True))
+                finish(None)
+            else:
+                self._undo(queue, messages)
+                finish(refusal_of(error))
+            return
+        self._journal.release(segment, nbytes)
+        if recopied(messages):
+            self._update(queue, changes, finish, True)
+            return
+        for (message, count, place, change), at in zip(changes, places, strict=True):
+            message.delivery_count = count
+            if change is not None:
+                if len(change) > CHANGES_RESIDENT_BYTES_MAX:
+                    message.changes = Stored(segment, offset + at, len(change))
+                else:
+                    message.changes = self._store.same(change)
+            if place == records.DEAD and queue.dead_letter is not None:
+                self._bury(queue, queue.dead_letter, message)
+            else:
+                message.home = home_of(place)
+                queue.offer(message)
+        finish(None)
+        self.wake(queue)
+        if queue.dead_letter is not None:
+            queue.dead_letter.wake()
+
+    def _bury(self, queue: MessageQueue, dead_letter: MessageQueue, message: Message) -> None:
+        """Its body stays where it is on disk. Dead letters are seldom read, so memory is for others."""
+        queue.remove(message)
+        self._store.evict(queue, message)
+        message.content = None
+        message.home = home_of(records.DEAD)
+        message.expires_at = inf
+        dead_letter.insert(message)
+        dead_letter.offer(message)
+
+    def wake(self, queue: MessageQueue) -> None:
+        if queue.is_timed:
+            self._store.watched[queue] = None
+        queue.wake()
+
+    # ---- time
+
+    def expire_locks(self, queue: MessageQueue, now: float) -> None:
+        """One more failed delivery: back to the queue or, past the maximum, dead-lettered."""
+        returned, doomed = queue.expire(now)
+        if returned:
+            self._count(queue, returned)
+        if doomed:
+            self._move_out(queue, doomed, exhausted)
+        if returned or queue.sessions is not None:
+            self.wake(queue)
+
+    def expire_messages(self, queue: MessageQueue, now: float) -> None:
+        """Those that have outlived their time: dead-lettered, or dropped."""
+        while overdue := queue.take_overdue(now, _OVERDUE_MAX):
+            if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
+                self._move_out(queue, overdue, lambda count: EXPIRED)
+            else:
+                self.remove(queue, overdue, True, self._store.witnessed("expire", queue, overdue, nobody))
+
+    def _count(self, queue: MessageQueue, messages: list[Message]) -> None:
+        """Nobody waits for it, and a count that was not written costs no more than another delivery."""
+        is_dead = queue.is_dead_letter
+        payload, _ = records.pack_updates(
+            queue.entity.id,
+            [
+                (message.sequence_number, message.delivery_count, place_of(message, is_dead), None)
+                for message in messages
+            ],
+        )
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self._journal.release(segment, len(payload))
+
+        self._store.append(records.UPDATE, payload, written, True)
+
+    def _move_out(self, queue: MessageQueue, messages: list[Message], reason: Callable[[int], DeadLetter]) -> None:
+        """To the dead letters, for a reason that may name the delivery count."""
+        changes: list[Change] = []
+        for message in messages:
+            count = message.delivery_count
+            added = reason(count).changes()
+            try:
+                change = pack_changes(self._store.changes(message), added)
+            except (AmqpError, JournalError):
+                # Its earlier changes can't be read, or leave no room: it goes without them rather than round again.
+                change = pack_changes(None, added)
+            changes.append((message, count, records.DEAD, change))
+        self._update(queue, changes, self._buried(queue, changes, nobody))
+
+    def _buried(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
+        """Of those that go to the dead letters although nobody asked for it."""
+        if self._store.witness is None or queue.dead_letter is None:
+            return finish
+        dead = [message for message, _, place, _ in changes if place == records.DEAD]
+        return self._store.witnessed("dead-letter", queue, dead, finish) if dead else finish
+
+
+def messages_not_found(queue: MessageQueue, numbers: Sequence[int], state: int) -> Refusal:
+    missing = [n for n in numbers if (message := queue.get(n)) is None or message.state != state]
+    which = ", ".join(map(str, missing[:10] or numbers[:10]))
+    what = "deferred" if state == DEFERRED else "scheduled"
+    text = f"'{queue.path}' has no {what} message of the sequence number {which}; nothing was done to any other."
+    return Refusal(conditions.MESSAGE_NOT_FOUND, text)
+
+
+def _finish_partly(done: Done, lost: Refusal, refusal: Refusal | None) -> None:
+    done(lost if refusal is None else refusal)

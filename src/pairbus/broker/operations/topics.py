@@ -1,0 +1,210 @@
+"""Topics, subscriptions and rules: created, changed and deleted.
+
+A shell: what an entity is stands in topic.py, how its record is written in registry.py. A subscription is described by
+one record, rules and all, so its changes are written one after the other: each begins with what the last one left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.broker.model.description import DEFAULT_RULE, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rules import RULES_MAX
+from pairbus.broker.model.topic import (
+    RULES,
+    SUBSCRIPTIONS,
+    SUBSCRIPTIONS_MAX,
+    Subscription,
+    Topic,
+    subscription_document,
+)
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import Done, Store, not_found
+
+from .registry import Registry
+
+#: Of a subscription that wait for their turn.
+_CHANGES_MAX: Final = 1000
+
+Rules = dict[str, RuleDescription]
+
+
+class Topics:
+    def __init__(self, registry: Registry, store: Store) -> None:
+        self._registry = registry
+        self._store = store
+        #: By name in lower case.
+        self.by_name: Mapping[str, Topic] = MappingProxyType(registry.topics)
+
+    def __repr__(self) -> str:
+        return f"<Topics: {len(self.by_name)}>"
+
+    def find_subscription(self, topic: str, name: str) -> Subscription | None:
+        found = self.by_name.get(topic.lower())
+        return None if found is None else found.subscriptions.get(name.lower())
+
+    # ---- topics
+
+    def create_topic(self, description: TopicDescription, now: float, done: Done) -> None:
+        refusal = self._registry.refuses_name(description.name)
+        if refusal is not None:
+            done(refusal)
+            return
+        topic = Topic(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
+        self._registry.create(topic, description.name.lower(), partial(self._list_topic, topic), now, done)
+
+    def _list_topic(self, topic: Topic) -> None:
+        self._registry.topics[topic.name.lower()] = topic
+
+    def update_topic(self, description: TopicDescription, now: float, done: Done) -> None:
+        topic = self.by_name.get(description.name.lower())
+        if topic is None or topic.deleting:
+            done(not_found(description.name))
+            return
+        stands = topic.description
+        new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
+        self._registry.describe(topic, new.to_json(), partial(topic.describe, new), now, done)
+
+    def delete_topic(self, name: str, now: float, done: Done) -> None:
+        """With its subscriptions."""
+        topic = self.by_name.get(name.lower())
+        if topic is None or topic.deleting:
+            done(not_found(name))
+            return
+        self._registry.delete(topic.with_parts(), done)
+
+    # ---- subscriptions
+
+    def create_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
+        """With the rule that its description names or else one that lets everything through."""
+        topic = self.by_name.get(description.topic.lower())
+        if topic is None or topic.deleting:
+            done(not_found(description.topic))
+            return
+        path = f"{topic.name}{SUBSCRIPTIONS}{description.name}"
+        key = description.name.lower()
+        if key in topic.subscriptions or key in topic.arriving:
+            done(self._registry.exists(path))
+            return
+        if len(topic.subscriptions) + len(topic.arriving) >= SUBSCRIPTIONS_MAX:
+            text = f"Topic '{topic.name}' has {SUBSCRIPTIONS_MAX} subscriptions, the most that it can have."
+            done(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
+            return
+        rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
+        described = replace(description, topic=topic.name, created_at=now, updated_at=now)
+        subscription = Subscription(self._store.live_records.next_id, topic.id, described, [rule])
+        subscription.topic = topic
+
+        def finish(refusal: Refusal | None) -> None:
+            topic.arriving.pop(key, None)
+            done(refusal)
+
+        topic.arriving[key] = subscription
+        topic.accessed_at = now
+        self._registry.create(subscription, path.lower(), partial(topic.add, subscription), now, finish)
+
+    def update_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
+        subscription = self.find_subscription(description.topic, description.name)
+
+        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription:
+            return replace(
+                description, topic=stands.topic, name=stands.name, created_at=stands.created_at, updated_at=now
+            )
+
+        self._change(subscription, f"{description.topic}{SUBSCRIPTIONS}{description.name}", change, now, done)
+
+    def delete_subscription(self, topic: str, name: str, now: float, done: Done) -> None:
+        subscription = self.find_subscription(topic, name)
+        if subscription is None or subscription.deleting:
+            done(not_found(f"{topic}{SUBSCRIPTIONS}{name}"))
+            return
+        self._registry.delete([subscription], done)
+
+    # ---- rules
+
+    def create_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
+        path = f"{topic}{SUBSCRIPTIONS}{subscription}"
+
+        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
+            if rule.name.lower() in rules:
+                text = f"The messaging entity '{path}{RULES}{rule.name}' already exists."
+                return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
+            if len(rules) >= RULES_MAX:
+                text = f"Subscription '{path}' has {RULES_MAX} rules, the most that it can have."
+                return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+            rules[rule.name.lower()] = replace(rule, created_at=now)
+            return stands
+
+        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+
+    def update_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
+        path = f"{topic}{SUBSCRIPTIONS}{subscription}"
+
+        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
+            old = rules.get(rule.name.lower())
+            if old is None:
+                return _no_rule(path, rule.name)
+            rules[rule.name.lower()] = replace(rule, name=old.name, created_at=old.created_at)
+            return stands
+
+        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+
+    def delete_rule(self, topic: str, subscription: str, name: str, now: float, done: Done) -> None:
+        path = f"{topic}{SUBSCRIPTIONS}{subscription}"
+
+        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
+            if rules.pop(name.lower(), None) is None:
+                return _no_rule(path, name)
+            return stands
+
+        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+
+    def _change(
+        self,
+        subscription: Subscription | None,
+        path: str,
+        change: Callable[[SubscriptionDescription, Rules], SubscriptionDescription | Refusal],
+        now: float,
+        done: Done,
+    ) -> None:
+        """`change` gets what stands, alters the rules and gives the description, or says why not."""
+        if subscription is None or subscription.deleting:
+            done(not_found(path))
+            return
+        if subscription.is_changing:
+            if len(subscription.waiting) >= _CHANGES_MAX:
+                text = f"{_CHANGES_MAX} changes of '{path}' wait for their turn. Please wait 2 seconds and try again."
+                done(Refusal(conditions.SERVER_BUSY, text))
+                return
+            subscription.waiting.append(partial(self._change, subscription, path, change, now, done))
+            return
+        rules = dict(subscription.rules)
+        new = change(subscription.description, rules)
+        if isinstance(new, Refusal):
+            done(new)
+            return
+        described = new
+
+        def apply(revision: int) -> None:
+            subscription.set_rules(rules.values())
+            subscription.describe(described, revision)
+
+        def finish(refusal: Refusal | None) -> None:
+            subscription.is_changing = False
+            done(refusal)
+            while subscription.waiting and not subscription.is_changing:
+                subscription.waiting.pop(0)()
+
+        subscription.is_changing = True
+        document = subscription_document(subscription.topic_id, described, rules.values())
+        self._registry.describe(subscription, document, apply, now, finish)
+
+
+def _no_rule(path: str, name: str) -> Refusal:
+    text = f"The messaging entity '{path}/Rules/{name}' could not be found."
+    return Refusal(conditions.NOT_FOUND, text)

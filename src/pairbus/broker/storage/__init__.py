@@ -1,0 +1,1 @@
+"""The journal as the broker uses it: what is written, replayed at the start, and kept small."""

@@ -1,0 +1,283 @@
+"""What of an old journal record still counts, and what its copy must say: the owner that compaction asks. Pure.
+
+Pure but for `read`, through which it fetches what a copy must carry along. Called for the records of the oldest
+segment, each at the moment when its copy is appended; messages are locked, settled, moved and sent all the while.
+
+Alive are: the description of an entity (with the highest sequence number given out so far), the next entity id,
+messages, in the state and under the number that they have now, the states of sessions, and message ids until the time
+of duplicate detection is over. Dead in the oldest segment are REMOVE, UPDATE, ACTIVATED and DELETED: what they are
+about lies before them, and so in the same segment, where it is gone or is copied as it now stands.
+
+What has been written but not yet answered is alive too: its owner will learn its place from the answer, and then from
+`moved`, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from pairbus.broker.format import records
+from pairbus.broker.format.records import Entry, Seen
+from pairbus.broker.model.duplicates import Sighting
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message, Stored, message_bytes, place_of
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import Session
+from pairbus.journal import Record
+
+from .live_publications import LivePublications
+
+UNPLACED: Final = (-1, -1)
+_DESCRIPTIONS: Final = (records.QUEUE, records.TOPIC, records.SUBSCRIPTION)
+
+
+class Copied(NamedTuple):
+    """A message within the copy of a record; offsets count from the copy's start."""
+
+    sequence_number: int
+    content_offset: int
+    changes: bytes | Stored | None
+    changes_offset: int
+    nbytes: int
+
+
+class Batch(NamedTuple):
+    """The copy of an ENQUEUE record: messages and ids, and the size of its head."""
+
+    messages: list[Copied]
+    sighting: Sighting | None
+    head_bytes: int
+
+
+class LiveRecords:
+    def __init__(
+        self,
+        entities: Mapping[int, QueueEntity],
+        read: Callable[[int, int, int], bytes],
+        release: Callable[[int, int], None],
+    ) -> None:
+        self.next_id = 1
+        #: Where META is; UNPLACED while it is being written.
+        self.meta: tuple[int, int] | None = None
+        self._entities = entities
+        self._read = read
+        self._release = release
+        self._batches: dict[int, Batch] = {}
+        self._rewritten = LivePublications(entities, self._changes, release)
+
+    def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
+        kind = record.kind
+        if kind == records.ENQUEUE:
+            return self._live_messages(record)
+        if kind == records.PUBLISH:
+            return self._live_publications(record)
+        if kind in _DESCRIPTIONS:
+            return self._live_description(record)
+        if kind == records.SESSION:
+            return self._live_state(record)
+        if kind == records.SEEN:
+            return self._live_ids(record)
+        if kind == records.META and self.meta in (UNPLACED, (record.segment, record.offset)):
+            return kind, records.pack_meta(self.next_id)
+        return None
+
+    def moved(self, record: Record, segment: int, offset: int) -> None:
+        if record.kind == records.META:
+            self.meta = (segment, offset)
+            return
+        entity = self._entities.get(records.read_id(record.payload))
+        if record.kind in _DESCRIPTIONS:
+            if entity is not None and (entity.segment, entity.offset) == (record.segment, record.offset):
+                entity.segment, entity.offset = segment, offset
+            else:
+                self._release(segment, len(record.payload))
+            return
+        if record.kind == records.SESSION:
+            self._place_state(entity, record, segment, offset)
+            return
+        messages, sighting, head_bytes = self._batches.pop(record.lsn)
+        self._release(segment, head_bytes)
+        for copied in messages:
+            self._place(entity, copied, segment, offset)
+        if record.kind == records.PUBLISH:
+            self._rewritten.moved(record, segment, offset)
+        if sighting is not None:
+            history = None if entity is None else entity.duplicates
+            if history is not None and history.known(sighting.time, sighting.keys) is sighting:
+                sighting.segment = segment
+            else:
+                self._release(segment, sighting.nbytes)
+
+    def _place(self, entity: QueueEntity | None, copied: Copied, segment: int, offset: int) -> None:
+        """The copy is written: the message is there now, if it still is anywhere."""
+        known = None if entity is None else entity.find(copied.sequence_number)
+        if known is None:
+            self._release(segment, copied.nbytes)
+            return
+        _, message = known
+        if entity is not None and message.sequence_number == copied.sequence_number:
+            entity.stored_anew(message)
+        message.segment = segment
+        message.offset = offset + copied.content_offset
+        # Unless it got other changes meanwhile, which lie behind the copy.
+        if isinstance(message.changes, Stored) and message.changes is copied.changes:
+            message.changes = Stored(segment, offset + copied.changes_offset, message.changes.length)
+
+    def _copy(self, entity: QueueEntity, queue: MessageQueue, message: Message, at: int) -> tuple[bytes, Copied]:
+        """The entry that says what a message is now, up to its content, to stand `at` in its record. A settlement that
+        is on its way must follow it again."""
+        if message.state == SETTLING:
+            message.state = RECOPIED
+        if entity.deleting:
+            entity.recopied = True
+        head = records.pack_entry(
+            message.sequence_number,
+            message.enqueued_at,
+            message.expires_at,
+            message.delivery_count,
+            place_of(message, queue.is_dead_letter),
+            message.header,
+            message.session_id,
+            message.pairs_count,
+            message.pairs_bytes,
+            changes := self._changes(message),
+            message.length,
+        )
+        content_at = at + len(head)
+        nbytes = message_bytes(message)
+        return head, Copied(message.sequence_number, content_at, message.changes, content_at - len(changes), nbytes)
+
+    def _changes(self, message: Message) -> bytes:
+        changes = message.changes
+        if isinstance(changes, Stored):
+            return self._read(changes.segment, changes.offset, changes.length)
+        return changes or b""
+
+    def _live_description(self, record: Record) -> tuple[int, bytes] | None:
+        id, revision, _, description = records.read_queue(record.payload)
+        entity = self._entities.get(id)
+        if entity is None:
+            return None
+        here = (entity.segment, entity.offset) in (UNPLACED, (record.segment, record.offset))
+        if revision <= entity.revision and not here:
+            return None
+        if entity.deleting:
+            entity.recopied = True
+        return record.kind, records.pack_queue(id, revision, entity.last_sequence, description)
+
+    def _live_state(self, record: Record) -> tuple[int, bytes] | None:
+        known = self._session(record)
+        if known is None:
+            return None
+        entity, session = known
+        if session.writing != record.payload and not _is_state_of(session, record):
+            return None
+        if session.writing is not None:
+            # What is on its way must follow the copy again.
+            session.recopied = True
+        if entity.deleting:
+            entity.recopied = True
+        return records.SESSION, record.payload
+
+    def _place_state(self, entity: QueueEntity | None, record: Record, segment: int, offset: int) -> None:
+        known = None if entity is None else self._session(record)
+        if known is None or not _is_state_of(known[1], record):
+            self._release(segment, len(record.payload))
+            return
+        state = records.read_session(record.payload)
+        known[1].state = Stored(segment, offset + state.state_offset, state.state_length or 0)
+
+    def _session(self, record: Record) -> tuple[QueueEntity, Session] | None:
+        state = records.read_session(record.payload)
+        entity = self._entities.get(state.id)
+        sessions = None if entity is None else entity.active.sessions
+        session = None if sessions is None else sessions.get(state.session_id)
+        return None if entity is None or session is None else (entity, session)
+
+    def _live_ids(self, record: Record) -> tuple[int, bytes] | None:
+        entity = self._entities.get(records.read_id(record.payload))
+        sighting = None if entity is None else _sighting(entity, records.read_seen(record.payload))
+        if sighting is None:
+            return None
+        self._batches[record.lsn] = Batch([], sighting, records.ID_BYTES)
+        return records.SEEN, record.payload
+
+    def _live_messages(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
+        payload = record.payload
+        entity = self._entities.get(records.read_id(payload))
+        if entity is None:
+            return None
+        _, entries, seen = records.read_enqueue(payload)
+        parts: list[bytes] = []
+        copies: list[Copied] = []
+        at = records.BATCH_HEAD_BYTES
+        for entry in entries:
+            content_at = entry.content_offset
+            content = payload[content_at : content_at + entry.content_length]
+            known = entity.find(entry.sequence_number)
+            if known is not None:
+                queue, message = known
+                if (message.segment, message.offset) != (record.segment, record.offset + content_at):
+                    continue
+                head, copied = self._copy(entity, queue, message, at)
+            elif entry.sequence_number > entity.confirmed_sequence:
+                head, copied = _as_it_was(payload, entry, at)
+                if entity.deleting:
+                    entity.recopied = True
+            else:
+                continue
+            copies.append(copied)
+            parts += (head, content)
+            at += len(head) + len(content)
+        sighting = None if seen is None else _sighting(entity, seen)
+        if seen is not None and sighting is not None:
+            parts.append(payload[-seen.nbytes :])
+            if entity.deleting:
+                entity.recopied = True
+        if not parts:
+            return None
+        if copies:
+            kind, head = records.ENQUEUE, records.pack_batch_head(entity.id, len(copies))
+        else:
+            kind, head = records.SEEN, records.pack_seen_head(entity.id)
+        self._batches[record.lsn] = Batch(copies, sighting, len(head))
+        return kind, (head, *parts)
+
+    def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
+        topic_id = records.read_id(record.payload)
+        topic = self._entities.get(topic_id)
+        count, parts, seen = self._rewritten.live(record)
+        sighting = None if seen is None or topic is None else _sighting(topic, seen)
+        if seen is not None and sighting is not None and topic is not None:
+            parts.append(record.payload[-seen.nbytes :])
+            if topic.deleting:
+                topic.recopied = True
+        if not parts:
+            return None
+        if count:
+            kind, head = records.PUBLISH, records.pack_batch_head(topic_id, count)
+        else:
+            kind, head = records.SEEN, records.pack_seen_head(topic_id)
+        self._batches[record.lsn] = Batch([], sighting, len(head))
+        return kind, (head, *parts)
+
+
+def _as_it_was(payload: bytes, entry: Entry, at: int) -> tuple[bytes, Copied]:
+    session_bytes = 0 if entry.session_id is None else len(entry.session_id.encode())
+    start = entry.changes_offset - session_bytes - len(entry.header) - records.ENTRY_HEAD_BYTES
+    head = payload[start : entry.content_offset]
+    nbytes = len(head) - entry.changes_length + entry.content_length
+    return head, Copied(entry.sequence_number, at + len(head), None, 0, nbytes)
+
+
+def _sighting(entity: QueueEntity, seen: Seen) -> Sighting | None:
+    return None if entity.duplicates is None else entity.duplicates.known(seen.time, seen.keys)
+
+
+def _is_state_of(session: Session, record: Record) -> bool:
+    state = session.state
+    if state is None:
+        return False
+    offset = record.offset + records.read_session(record.payload).state_offset
+    return (state.segment, state.offset) == (record.segment, offset)

@@ -1,0 +1,83 @@
+"""What keeps the journal small while the broker runs: compaction, remains of deleted queues, second tries.
+
+A shell: when is decided by the journal (`compaction_is_due`), what is kept by survivors.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.journal import Journal, JournalError
+
+from .live_records import LiveRecords
+
+_NOTES_MAX: Final = 1000
+
+
+class Maintenance:
+    def __init__(self, journal: Journal, live_records: LiveRecords, notes: list[str]) -> None:
+        self.journal = journal
+        self.live_records = live_records
+        self.notes = notes
+        self._doomed: list[tuple[MessageQueue, Callable[[Message], None]]] = []
+        self._unwritten: list[Callable[[], None]] = []
+        self._wake = asyncio.Event()
+        journal.on_garbage = self._wake.set
+
+    def __repr__(self) -> str:
+        return f"<Upkeep: {len(self._doomed)} queues to take apart, {len(self._unwritten)} records to write again>"
+
+    async def run(self, interval_s: float) -> None:
+        """Look every `interval_s` seconds, and whenever the journal says that much has died: time alone would let a
+        busy broker run ahead."""
+        while True:
+            self._wake.clear()
+            self.write_again()
+            is_busy = self.take_some_apart()
+            try:
+                while self.journal.compaction_is_due() and await self.journal.compact(self.live_records) is not None:
+                    pass
+            except JournalError as error:
+                self._note(f"compaction will be tried again: {error}")
+            if is_busy:
+                await asyncio.sleep(0)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
+
+    def take_apart(self, queue: MessageQueue, forget: Callable[[Message], None]) -> None:
+        """A deleted queue: in small steps, or a large one would stop the loop."""
+        self._doomed.append((queue, forget))
+        self._wake.set()
+
+    def take_some_apart(self) -> bool:
+        """False when nothing is left to do."""
+        if not self._doomed:
+            return False
+        queue, forget = self._doomed[-1]
+        messages = queue.pop_chunk()
+        if messages is None:
+            self._doomed.pop()
+            return True
+        for message in messages:
+            forget(message)
+        return True
+
+    def retry(self, write: Callable[[], None]) -> None:
+        """A record that must stand behind a copy could not be written there: it is tried until it can."""
+        self._unwritten.append(write)
+
+    def write_again(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for write in unwritten:
+            write()
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        del self.notes[:-_NOTES_MAX]

@@ -1,0 +1,396 @@
+"""What the journal's records amount to: the entities and messages that they leave behind. Pure.
+
+Pure: records in, entities out. Nothing is read back and no content is kept in memory: a message knows its place.
+
+A compacted journal tells a story out of order: a record that was copied forward stands behind later ones about the
+same entity or message. So what belongs to an entity whose description is yet to come is kept until the end; a REMOVE or
+UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
+a message that is told of again is what it was last said to be. But what has become active does not become scheduled
+again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
+scheduled on a topic and has been published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any, Final
+
+from pairbus.broker.format import records
+from pairbus.broker.format.publication import COPY_BYTES, CopyEntry, Publication, read_publish
+from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, Update
+from pairbus.broker.model.description import QueueDescription, TopicDescription
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.message import Message, Stored, home_of
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import Sessions
+from pairbus.broker.model.shared_bodies import Account, Copy, Shared, header_of, let_go
+from pairbus.broker.model.topic import Subscription, Topic, redescribe, take_over
+from pairbus.journal import Record
+
+#: Longer changes to a message's properties (a dead letter with a stack trace) stay on disk.
+CHANGES_RESIDENT_BYTES_MAX: Final = 512
+
+Release = Callable[[int, int], None]
+_UNKNOWN: Final = QueueDescription(name="-")
+_SHARED_MAX: Final = 1024
+
+
+class ReplayedState:
+    __slots__ = ("entities", "meta", "next_id", "notes")
+
+    def __init__(self) -> None:
+        self.entities: dict[int, QueueEntity] = {}
+        self.next_id = 1
+        self.meta: tuple[int, int] | None = None
+        self.notes: list[str] = []
+
+
+def rebuild(history: Iterable[Record], release: Release) -> ReplayedState:
+    """`release(segment, nbytes)` hears of every byte that turns out to be of no use."""
+    replay = _Replay(release)
+    for record in history:
+        replay.apply(record)
+    return replay.finish()
+
+
+class _Replay:
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self.rebuilt = ReplayedState()
+        # Few headers and few changes differ, so equal ones are one object. So do session ids.
+        self._shared: dict[bytes, bytes] = {}
+        self._session_ids: dict[str, str] = {}
+        # What became active, by entity and old number: where a copy still calls it scheduled, it was being written.
+        self._activated: dict[tuple[int, int], Activation] = {}
+        # By topic: what its bodies take; and by topic and number, the copies that a scheduled message has become.
+        self._accounts: dict[int, Account] = {}
+        self._published: dict[tuple[int, int], set[tuple[int, int]]] = {}
+
+    def apply(self, record: Record) -> None:
+        kind = record.kind
+        if kind == records.ENQUEUE:
+            self._enqueue(record)
+        elif kind == records.REMOVE:
+            self._remove(record)
+        elif kind == records.UPDATE:
+            self._update(record)
+        elif kind == records.PUBLISH:
+            self._publish(record)
+        elif kind in (records.QUEUE, records.TOPIC, records.SUBSCRIPTION):
+            self._describe(record)
+        elif kind == records.DELETED:
+            self._delete(record)
+        elif kind == records.META:
+            self.rebuilt.next_id = max(self.rebuilt.next_id, records.read_id(record.payload))
+            self.rebuilt.meta = (record.segment, record.offset)
+        elif kind == records.PING:
+            self.release(record.segment, len(record.payload))
+        elif kind == records.ACTIVATED:
+            self._activate(record)
+        elif kind == records.SESSION:
+            self._set_state(record)
+        elif kind == records.SEEN:
+            self.release(record.segment, records.ID_BYTES)
+            entity = self._entity(records.read_id(record.payload))
+            self._see(entity, record, records.read_seen(record.payload))
+        else:
+            raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
+
+    def finish(self) -> ReplayedState:
+        rebuilt = self.rebuilt
+        names: dict[tuple[int, str], QueueEntity] = {}
+        for entity in list(rebuilt.entities.values()):
+            rebuilt.next_id = max(rebuilt.next_id, entity.id + 1)
+            if entity.revision < 0:
+                count = len(entity.active) + len(entity.dead_letter)
+                if count:
+                    rebuilt.notes.append(
+                        f"{count} messages of entity {entity.id}, which nothing describes, are dropped"
+                    )
+                self._drop(entity)
+                continue
+            # A creation that the disk answered with an error may have been written all the same, and made again.
+            key = (entity.topic_id if isinstance(entity, Subscription) else 0, entity.name.lower())
+            twin = names.get(key)
+            if twin is not None:
+                self._drop(min(twin, entity, key=lambda e: e.id))
+            names[key] = max(twin or entity, entity, key=lambda e: e.id)
+        for entity in list(rebuilt.entities.values()):
+            entity.confirmed_sequence = entity.last_sequence
+            entity.active.reoffer()
+            entity.dead_letter.reoffer()
+            if isinstance(entity, Subscription):
+                self._subscribe(entity)
+            elif entity.detects_duplicates:
+                entity.watch_duplicates(self.release)
+        return rebuilt
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        topic = self.rebuilt.entities.get(subscription.topic_id)
+        if isinstance(topic, Topic):
+            topic.add(subscription)
+        else:
+            # Its topic was deleted while it was being created, or copied forward.
+            self._drop(subscription)
+
+    def _entity(self, id: int) -> QueueEntity:
+        entity = self.rebuilt.entities.get(id)
+        if entity is None:
+            entity = self.rebuilt.entities[id] = QueueEntity(id, _UNKNOWN, -1)
+        return entity
+
+    def _describe(self, record: Record) -> None:
+        id, revision, last_sequence, description = records.read_queue(record.payload)
+        entity = self._entity(id)
+        entity.last_sequence = max(entity.last_sequence, last_sequence)
+        if revision < entity.revision:
+            self.release(record.segment, len(record.payload))
+            return
+        self.release(entity.segment, entity.record_bytes)
+        if record.kind == records.QUEUE:
+            entity.describe(QueueDescription.from_json(description), revision)
+        elif record.kind == records.TOPIC:
+            entity = self._describe_topic(entity, TopicDescription.from_json(description), revision)
+        else:
+            entity = self._describe_subscription(entity, description, revision)
+        entity.segment, entity.offset, entity.record_bytes = record.segment, record.offset, len(record.payload)
+
+    def _describe_topic(self, known: QueueEntity, description: TopicDescription, revision: int) -> Topic:
+        if isinstance(known, Topic):
+            known.describe(description, revision)
+            return known
+        topic = self.rebuilt.entities[known.id] = Topic(known.id, description, revision)
+        topic.account = self._account(known.id)
+        take_over(topic, known)
+        return topic
+
+    def _describe_subscription(self, known: QueueEntity, document: dict[str, Any], revision: int) -> Subscription:
+        if isinstance(known, Subscription):
+            redescribe(known, document, revision)
+            return known
+        subscription = Subscription.from_document(known.id, document, revision)
+        self.rebuilt.entities[known.id] = subscription
+        take_over(subscription, known)
+        return subscription
+
+    def _account(self, topic_id: int) -> Account:
+        return self._accounts.setdefault(topic_id, Account())
+
+    def _delete(self, record: Record) -> None:
+        self.release(record.segment, len(record.payload))
+        for id in records.read_deleted(record.payload):
+            self.rebuilt.next_id = max(self.rebuilt.next_id, id + 1)
+            entity = self.rebuilt.entities.get(id)
+            if entity is not None:
+                self._drop(entity)
+
+    def _drop(self, entity: QueueEntity) -> None:
+        del self.rebuilt.entities[entity.id]
+        self.release(entity.segment, entity.record_bytes)
+        for queue in (entity.active, entity.dead_letter):
+            for message in queue.scan(0):
+                self.release(message.segment, let_go(message))
+        for session in entity.active.sessions or ():
+            if session.state is not None:
+                self.release(session.state.segment, session.record_bytes)
+        if entity.duplicates is not None:
+            entity.duplicates.forget(inf)
+
+    def _enqueue(self, record: Record) -> None:
+        id, entries, seen = records.read_enqueue(record.payload)
+        entity = self._entity(id)
+        self.release(record.segment, records.BATCH_HEAD_BYTES)
+        for entry in entries:
+            self._insert(entity, record, entry)
+        if seen is not None:
+            self._see(entity, record, seen)
+
+    def _insert(self, entity: QueueEntity, record: Record, entry: Entry) -> None:
+        number = entry.sequence_number
+        if number <= entity.last_sequence:
+            known = entity.find(number)
+            if known is not None:
+                self._take_out(*known)
+        else:
+            entity.last_sequence = number
+        queue = _queue(entity, entry)
+        session_id = entry.session_id
+        message = Message(
+            number,
+            entry.enqueued_at,
+            self._same(entry.header),
+            entry.pairs_count,
+            entry.pairs_bytes,
+            None,
+            entry.content_length,
+            entry.expires_at,
+            None if session_id is None else self._session_ids.setdefault(session_id, session_id),
+        )
+        message.delivery_count = entry.delivery_count
+        message.home = home_of(entry.place)
+        message.segment = record.segment
+        message.offset = record.offset + entry.content_offset
+        if entry.changes_length:
+            message.changes = self._changes(record, entry.changes_offset, entry.changes_length)
+        queue.insert(message)
+        if entry.place == records.SCHEDULED and (entity.id, number) in self._activated:
+            self._renumber(entity, queue, message, self._activated[entity.id, number])
+
+    def _publish(self, record: Record) -> None:
+        topic_id, publications, seen = read_publish(record.payload)
+        topic = self._entity(topic_id)
+        self.release(record.segment, records.BATCH_HEAD_BYTES)
+        for publication in publications:
+            if publication.scheduled:
+                self._end_schedule(topic, publication)
+            shared = Shared(self._account(topic_id), len(publication.head) + publication.content_length)
+            for entry in publication.copies:
+                self._insert_copy(record, publication, entry, shared)
+            if not shared.copies:
+                self.release(record.segment, shared.nbytes)
+        if seen is not None:
+            self._see(topic, record, seen)
+
+    def _end_schedule(self, topic: QueueEntity, publication: Publication) -> None:
+        """A scheduled message has been published. Had it been before, by a record that the disk answered with an error,
+        then this one stands."""
+        number = publication.scheduled
+        topic.last_sequence = max(topic.last_sequence, number)
+        copies = {(entry.subscription_id, entry.sequence_number) for entry in publication.copies}
+        gone = self._published.get((topic.id, number), set()) - copies
+        self._published[topic.id, number] = copies
+        for id, each in (*gone, (topic.id, number)):
+            known = self._entity(id).find(each)
+            if known is not None:
+                self._take_out(*known)
+
+    def _insert_copy(self, record: Record, publication: Publication, entry: CopyEntry, shared: Shared) -> None:
+        entity = self._entity(entry.subscription_id)
+        number = entry.sequence_number
+        if entry.place == records.SCHEDULED and (entity.id, number) in self._published:
+            self.release(record.segment, COPY_BYTES)
+            return
+        if number <= entity.last_sequence:
+            known = entity.find(number)
+            if known is not None:
+                self._take_out(*known)
+        else:
+            entity.last_sequence = number
+        queue = _queue(entity, entry)
+        session_id = publication.session_id
+        if session_id is not None:
+            is_needed = entity.revision < 0 or entity.active.sessions is not None
+            session_id = self._session_ids.setdefault(session_id, session_id) if is_needed else None
+        copy = Copy(
+            number,
+            publication.enqueued_at,
+            self._same(header_of(publication.header, entry.expires_at - publication.enqueued_at)),
+            publication.pairs_count,
+            publication.pairs_bytes,
+            None,
+            publication.content_length,
+            entry.expires_at,
+            session_id,
+        )
+        copy.join(shared)
+        copy.delivery_count = entry.delivery_count
+        copy.home = home_of(entry.place)
+        copy.segment = record.segment
+        copy.offset = record.offset + publication.content_offset
+        if entry.changes_length:
+            copy.changes = self._changes(record, entry.changes_offset, entry.changes_length)
+        queue.insert(copy)
+
+    def _activate(self, record: Record) -> None:
+        self.release(record.segment, len(record.payload))
+        id, activations = records.read_activated(record.payload)
+        entity = self._entity(id)
+        for activation in activations:
+            entity.last_sequence = max(entity.last_sequence, activation.new)
+            known = entity.find(activation.old)
+            self._activated[id, activation.old] = activation
+            if known is not None and known[1].sequence_number == activation.old:
+                self._renumber(entity, *known, activation)
+
+    def _renumber(self, entity: QueueEntity, queue: MessageQueue, message: Message, activation: Activation) -> None:
+        known = queue.get(activation.new)
+        if known is not None:
+            self._take_out(queue, known)
+        entity.activate(message, activation.new, activation.enqueued_at, activation.expires_at)
+
+    def _set_state(self, record: Record) -> None:
+        id, session_id, updated_at, offset, length = records.read_session(record.payload)
+        queue = self._entity(id).active
+        if queue.sessions is None:
+            queue.sessions = Sessions(queue)
+        session = queue.sessions.open(session_id)
+        if session.state is not None:
+            self.release(session.state.segment, session.record_bytes)
+        session.updated_at = updated_at
+        session.record_bytes = len(record.payload)
+        if length is None:
+            session.state = None
+            self.release(record.segment, len(record.payload))
+            queue.sessions.forget_if_empty(session)
+        else:
+            session.state = Stored(record.segment, record.offset + offset, length)
+
+    def _see(self, entity: QueueEntity, record: Record, seen: Seen) -> None:
+        history = entity.watch_duplicates(self.release)
+        history.restore(seen.time, seen.keys, record.segment, seen.nbytes)
+        if entity.revision >= 0:
+            history.forget(seen.time)
+
+    def _remove(self, record: Record) -> None:
+        self.release(record.segment, len(record.payload))
+        id, numbers = records.read_remove(record.payload)
+        entity = self._entity(id)
+        for number in numbers:
+            entity.last_sequence = max(entity.last_sequence, number)
+            known = entity.find(number)
+            if known is not None:
+                self._take_out(*known)
+
+    def _update(self, record: Record) -> None:
+        self.release(record.segment, len(record.payload))
+        id, updates = records.read_updates(record.payload)
+        entity = self._entity(id)
+        for update in updates:
+            entity.last_sequence = max(entity.last_sequence, update.sequence_number)
+            known = entity.find(update.sequence_number)
+            if known is None:
+                continue
+            queue, message = known
+            message.delivery_count = update.delivery_count
+            if update.changes_length is not None:
+                message.changes = self._changes(record, update.changes_offset, update.changes_length)
+            target = _queue(entity, update)
+            if target is not queue:
+                queue.remove(message)
+                message.home = home_of(update.place)
+                message.expires_at = inf
+                target.insert(message)
+            else:
+                message.home = home_of(update.place)
+
+    def _take_out(self, queue: MessageQueue, message: Message) -> None:
+        queue.remove(message)
+        queue.entity.stored_anew(message)
+        self.release(message.segment, let_go(message))
+
+    def _changes(self, record: Record, offset: int, length: int) -> bytes | Stored:
+        if length > CHANGES_RESIDENT_BYTES_MAX:
+            return Stored(record.segment, record.offset + offset, length)
+        return self._same(record.payload[offset : offset + length])
+
+    def _same(self, value: bytes) -> bytes:
+        if len(self._shared) >= _SHARED_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(value, value)
+
+
+def _queue(entity: QueueEntity, said: Entry | Update | CopyEntry) -> MessageQueue:
+    if said.place not in records.PLACES:
+        raise RecordError(f"message {said.sequence_number} is in place {said.place}, which this version does not know")
+    return entity.place(said.place)

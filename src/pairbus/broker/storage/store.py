@@ -1,0 +1,180 @@
+"""What every part of a namespace works with: the journal, the memory that contents may take, tokens, what time watches.
+
+A shell: it holds no rule of its own but how memory is shared out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.broker.format.content import message_id_in
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message, Stored
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.shared_bodies import let_go, load, unload
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, RecordTooLarge
+
+from .live_records import LiveRecords
+from .maintenance import Maintenance
+
+Done = Callable[[Refusal | None], None]
+Written = Callable[[JournalError | None, int, int], None]
+#: The ledger's kind, the path of the queue or topic, sequence number, message id, outcome
+Witness = Callable[[str, str, int | None, str | None, str], None]
+
+_SHARED_MAX: Final = 1024
+
+
+def refusal_of(error: JournalError) -> Refusal:
+    kept = "it may yet turn up after a restart" if error.unknown else "nothing was stored"
+    if isinstance(error, JournalFull):
+        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, f"The broker's disk is full; {kept}. ({error})")
+    if isinstance(error, JournalBusy):
+        text = f"The broker's disk can't keep up; {kept}. Please wait 2 seconds and try again. ({error})"
+        return Refusal(conditions.SERVER_BUSY, text)
+    if isinstance(error, RecordTooLarge):
+        return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, f"The batch is larger than the broker can store. ({error})")
+    return Refusal(conditions.INTERNAL_ERROR, f"The broker's disk refused; {kept}. ({error})")
+
+
+def not_found(name: str) -> Refusal:
+    return Refusal(conditions.NOT_FOUND, f"The messaging entity '{name}' could not be found.")
+
+
+def nobody(refusal: Refusal | None) -> None:
+    """Who waits for the answer to what the broker does by itself."""
+
+
+class Store:
+    __slots__ = (
+        "_shared",
+        "by_id",
+        "journal",
+        "live_records",
+        "maintenance",
+        "memory_budget",
+        "new_token",
+        "notes",
+        "resident",
+        "watched",
+        "witness",
+    )
+
+    def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
+        self.journal = journal
+        self.memory_budget = memory_budget
+        self.new_token = new_token
+        #: Bytes of contents held in memory.
+        self.resident = 0
+        self.notes: list[str] = []
+        self.by_id: dict[int, QueueEntity] = {}
+        #: Queues for which something may become due.
+        self.watched: dict[MessageQueue, None] = {}
+        #: Hears of messages that go without their receivers' doing, where somebody keeps a ledger.
+        self.witness: Witness | None = None
+        self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
+        self.maintenance = Maintenance(journal, self.live_records, self.notes)
+        # changes that many messages have alike, such as the reason of a dead letter
+        self._shared: dict[bytes, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"
+
+    def append(self, kind: int, payload: tuple[bytes, ...] | bytes, written: Written, lazy: bool = False) -> None:
+        """As the journal's, with what it raises at once told to the callback too."""
+        try:
+            self.journal.append(kind, payload, written, lazy=lazy)
+        except JournalError as error:
+            written(error, -1, -1)
+
+    # contents
+
+    def keep(self, queue: MessageQueue, message: Message) -> None:
+        """In memory, if there is room: a share of what is left, so one deep queue can't push all others to the disk."""
+        length = message.length
+        if queue.resident_bytes + length <= self.memory_budget - self.resident:
+            queue.resident_bytes += length
+            self.resident += load(message)
+        else:
+            message.content = None
+
+    def evict(self, queue: MessageQueue, message: Message) -> None:
+        """Out of the accounts; whoever holds the message still has its content."""
+        if message.content is not None:
+            queue.resident_bytes -= message.length
+            self.resident -= unload(message)
+
+    def forget(self, queue: MessageQueue, message: Message) -> None:
+        """It is gone, from memory and from the disk."""
+        if message.content is not None:
+            length = message.length
+            queue.resident_bytes -= length
+            self.resident -= length if message.shared is None else unload(message)
+        entity = queue.entity
+        if entity.renumbered.old:
+            entity.stored_anew(message)
+        self.journal.release(message.segment, let_go(message))
+
+    def drop(self, queue: MessageQueue, message: Message) -> None:
+        """It goes with its entity, which was deleted."""
+        if self.witness is not None:
+            self.witness("expire", queue.path, message.sequence_number, self.message_id(message), "entity-deleted")
+        self.forget(queue, message)
+
+    def content(self, message: Message) -> bytes:
+        return self.journal.read(message.segment, message.offset, message.length)
+
+    def fetch(self, queue: MessageQueue, message: Message) -> None:
+        """Into memory, room or not: once removed its place on disk may go at any time."""
+        if message.content is None:
+            message.content = self.content(message)
+            queue.resident_bytes += message.length
+            self.resident += load(message)
+
+    def message_id(self, message: Message) -> str | None:
+        """Costs a read of the disk where its content is only there."""
+        try:
+            content = self.content(message) if message.content is None else message.content
+        except JournalError:
+            return None
+        return message_id_in(content, message.pairs_bytes)
+
+    def witnessed(self, kind: str, queue: MessageQueue, messages: Sequence[Message], done: Done) -> Done:
+        """`done`, after the witness has heard that it came to that. Their ids are read now: later the disk may have
+        no trace of them."""
+        witness = self.witness
+        if witness is None:
+            return done
+        known = [(message.sequence_number, self.message_id(message)) for message in messages]
+
+        def told(refusal: Refusal | None) -> None:
+            if refusal is None:
+                for number, mid in known:
+                    witness(kind, queue.path, number, mid, "ok")
+            done(refusal)
+
+        return told
+
+    def changes(self, message: Message) -> bytes | None:
+        changes = message.changes
+        if isinstance(changes, Stored):
+            return self.journal.read(changes.segment, changes.offset, changes.length)
+        return changes
+
+    def same(self, change: bytes) -> bytes:
+        if len(self._shared) >= _SHARED_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(change, change)
+
+
+def recopied(messages: list[Message]) -> bool:
+    """Whether compaction has copied one of them while its record was on its way: the record must follow the copy."""
+    found = False
+    for message in messages:
+        if message.state == RECOPIED:
+            message.state = SETTLING
+            found = True
+    return found

@@ -1,0 +1,1 @@
+"""What the broker counts and records: metrics, metering, the ledger, the inventory."""

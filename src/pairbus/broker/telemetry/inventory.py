@@ -1,0 +1,59 @@
+"""What a namespace still holds, written into its ledger as `left` lines: at a clean end, and when somebody asks (P51).
+
+A shell: a slice of messages in each turn of the loop, so that whoever is served meanwhile hardly notices; the ledger's
+own buffer bounds the memory. At the end of a broker time is bounded too: what could not be written in it is a gap,
+since what a ledger doesn't know it must say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, NamedTuple
+
+from pairbus.broker.operations.namespace import Namespace
+from pairbus.ledger import LedgerWriter
+
+#: What a clean end may take for this, in seconds.
+CLOSING_S: Final = 5.0
+#: Written between two looks at the clock.
+_SLICE: Final = 100
+_TURN_S: Final = 0.005
+
+
+class Inventory(NamedTuple):
+    written: int
+    #: Messages that there was no time for.
+    unwritten: int
+
+
+async def write_left(
+    namespace: Namespace, ledger: LedgerWriter, clock: Callable[[], float], seconds: float = float("inf")
+) -> Inventory:
+    """`seconds`: how long it may take."""
+    began = monotonic()
+    ends = began + seconds
+    while namespace.maintenance.take_some_apart():  # of queues that were deleted: gone, not left
+        if monotonic() >= ends:
+            break
+        await asyncio.sleep(0)
+    event, name = ledger.event, namespace.name
+    count = 0
+    unwritten = 0
+    turn_ends = monotonic() + _TURN_S
+    for path, number, mid in namespace.contents():
+        if count % _SLICE == 0 and (now := monotonic()) >= min(turn_ends, ends):
+            if now >= ends:
+                unwritten = max(1, namespace.message_count - count)
+                ledger.skip(unwritten)
+                break
+            await asyncio.sleep(0)
+            turn_ends = monotonic() + _TURN_S
+        event("left", clock(), name, path, mid=mid, seq=number)
+        count += 1
+    if not unwritten:
+        # Or nobody could tell "nothing is left" from "nobody asked".
+        event("stock", clock(), name, ms=(monotonic() - began) * 1000)
+    ledger.flush()
+    return Inventory(count, unwritten)

@@ -1,0 +1,211 @@
+"""What the broker counts, and the Prometheus text of `GET /metrics`. Pure.
+
+Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
+object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the
+page is asked for, through `gauge` and `counter`. Does not serve HTTP and does not look at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from .metering import DIRECTIONS, OTHER, Key, Meter
+
+ENTITIES_MAX = 100_000
+CONDITIONS_MAX = 64
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+Kind = Literal["counter", "gauge"]
+Read = Callable[[str], Iterable[Sample]]
+"""Give the samples of the namespace that is named."""
+
+
+class EntityCounters:
+    """One entity's counts. `settles` is by outcome, `refusals` by condition."""
+
+    __slots__ = (
+        "manages",
+        "peeks",
+        "polls",
+        "receive_bytes",
+        "receives",
+        "refusals",
+        "renews",
+        "send_bytes",
+        "sends",
+        "settles",
+    )
+
+    def __init__(self) -> None:
+        self.sends = self.send_bytes = 0
+        self.receives = self.receive_bytes = 0
+        self.polls = self.peeks = self.renews = self.manages = 0
+        self.settles: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
+
+    def settled(self, outcome: str, count: int = 1) -> None:
+        _add(self.settles, outcome, count)
+
+    def refused(self, condition: str, count: int = 1) -> None:
+        _add(self.refusals, condition, count)
+
+
+class NamespaceCounters:
+    """A namespace's own counts, and its entities'."""
+
+    __slots__ = (
+        "_overflow",
+        "connections_total",
+        "entities",
+        "http_requests",
+        "meter",
+        "refusals",
+    )
+
+    def __init__(self) -> None:
+        self.connections_total = 0
+        self.meter = Meter()
+        self.http_requests: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
+        self.entities: dict[str, EntityCounters] = {}
+        self._overflow: EntityCounters | None = None
+
+    def entity(self, name: str) -> EntityCounters:
+        """The counters of an entity that exists. Names that strangers send are counted by `refused` here instead:
+        nobody may grow this table by asking for queues that are not there."""
+        found = self.entities.get(name)
+        if found is None:
+            if len(self.entities) >= ENTITIES_MAX:
+                if self._overflow is None:
+                    self._overflow = self.entities[OTHER] = EntityCounters()
+                return self._overflow
+            found = self.entities[name] = EntityCounters()
+        return found
+
+    def forget(self, name: str) -> None:
+        self.entities.pop(name, None)
+
+    def refused(self, condition: str, count: int = 1) -> None:
+        _add(self.refusals, condition, count)
+
+    def requested(self, status: int) -> None:
+        _add(self.http_requests, str(status), 1)
+
+
+def _add(table: dict[str, int], key: str, count: int) -> None:
+    if key not in table and len(table) >= CONDITIONS_MAX:
+        key = OTHER
+    table[key] = table.get(key, 0) + count
+
+
+_ENTITY_COUNTERS = (
+    ("sends", "messages_sent_total", "Messages that senders got confirmed, pings included."),
+    ("send_bytes", "message_bytes_sent_total", "Encoded bytes of those messages."),
+    ("receives", "messages_delivered_total", "Messages handed to receivers, redeliveries included."),
+    ("receive_bytes", "message_bytes_delivered_total", "Encoded bytes of those deliveries."),
+    ("polls", "empty_receives_total", "Receives that got no message before the next one, or before their link ended."),
+    ("peeks", "messages_peeked_total", "Messages shown by peek."),
+    ("renews", "locks_renewed_total", "Locks renewed."),
+    ("manages", "management_requests_total", "Management requests on the entity."),
+)
+
+
+class Metrics:
+    """All namespaces of one process. `gauge` and `counter` add a family that is read at exposition time."""
+
+    __slots__ = ("_families", "namespaces")
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, NamespaceCounters] = {}
+        self._families: dict[str, tuple[Kind, str, Read]] = {}
+
+    def namespace(self, name: str) -> NamespaceCounters:
+        found = self.namespaces.get(name)
+        if found is None:
+            found = self.namespaces[name] = NamespaceCounters()
+        return found
+
+    def gauge(self, name: str, help_text: str, read: Read) -> None:
+        self._families[name] = ("gauge", help_text, read)
+
+    def counter(self, name: str, help_text: str, read: Read) -> None:
+        """For what only grows, and begins again at 0 when the broker does."""
+        self._families[name] = ("counter", help_text, read)
+
+    def exposition(self, namespace: str) -> str:
+        """The page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
+        return _Page(namespace, self.namespace(namespace)).text(self._families)
+
+
+class _Page:
+    def __init__(self, name: str, counters: NamespaceCounters) -> None:
+        self._name = name
+        self._counters = counters
+
+    def text(self, families: Mapping[str, tuple[Kind, str, Read]]) -> str:
+        lines: list[str] = []
+        for attribute, name, help_text in _ENTITY_COUNTERS:
+            _family(lines, name, "counter", help_text, self._per_entity(attribute))
+        for name, help_text, samples in self._metered():
+            _family(lines, name, "counter", help_text, samples)
+        _family(lines, "settlements_total", "counter", "Settled messages by outcome.", self._settles())
+        _family(lines, "refusals_total", "counter", "Refused operations by condition.", self._refusals())
+        _family(lines, "http_requests_total", "counter", "Answers of the HTTP port by status.", self._http())
+        connections = [({"namespace": self._name}, self._counters.connections_total)]
+        _family(lines, "connections_total", "counter", "Connections accepted.", connections)
+        for name, (kind, help_text, read) in sorted(families.items()):
+            _family(lines, name, kind, help_text, read(self._name))
+        return "\n".join(lines) + "\n"
+
+    def _entities(self) -> Iterable[tuple[dict[str, str], EntityCounters]]:
+        for entity, counters in sorted(self._counters.entities.items()):
+            yield {"namespace": self._name, "entity": entity}, counters
+
+    def _per_entity(self, attribute: str) -> Iterable[Sample]:
+        for labels, counters in self._entities():
+            yield labels, getattr(counters, attribute)
+
+    def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
+        """What is billed (P51): docs/reference/metering.md says what counts as an operation."""
+        rows = [(_billed(self._name, key), tally) for key, tally in self._counters.meter.rows()]
+        help_text = "Billable operations by entity, operation and cause."
+        yield "operations_total", help_text, ((labels, tally.operations) for labels, tally in rows)
+        help_text = "The same in units of 64 KB, at least one an operation."
+        yield "operation_units_total", help_text, ((labels, tally.units) for labels, tally in rows)
+        help_text = "Encoded bytes of the same, in to the broker or out of it."
+        directed = [({**labels, "direction": DIRECTIONS[labels["operation"]]}, tally) for labels, tally in rows]
+        yield "operation_bytes_total", help_text, ((labels, tally.nbytes) for labels, tally in directed)
+
+    def _settles(self) -> Iterable[Sample]:
+        for labels, counters in self._entities():
+            for outcome, count in sorted(counters.settles.items()):
+                yield {**labels, "outcome": outcome}, count
+
+    def _refusals(self) -> Iterable[Sample]:
+        for condition, count in sorted(self._counters.refusals.items()):
+            yield {"namespace": self._name, "entity": "", "condition": condition}, count
+        for labels, counters in self._entities():
+            for condition, count in sorted(counters.refusals.items()):
+                yield {**labels, "condition": condition}, count
+
+    def _http(self) -> Iterable[Sample]:
+        for status, count in sorted(self._counters.http_requests.items()):
+            yield {"namespace": self._name, "status": status}, count
+
+
+def _billed(ns: str, key: Key) -> dict[str, str]:
+    return {"namespace": ns, "entity": key.entity, "operation": key.operation, "cause": key.cause}
+
+
+def _family(lines: list[str], name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
+    lines.append(f"# HELP pairbus_{name} {help_text}")
+    lines.append(f"# TYPE pairbus_{name} {kind}")
+    for labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"pairbus_{name}{{{pairs}}} {value}" if pairs else f"pairbus_{name} {value}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

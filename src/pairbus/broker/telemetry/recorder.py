@@ -1,0 +1,262 @@
+"""What is seen of a namespace from outside: its counters always, its ledger where one is kept (P51).
+
+The links report here what they did; nothing is decided. With the ledger off an observation is a few additions; with
+it on, each message costs one read of its properties for the id, and one line. What is counted as an operation is
+written as a line of the same kind, with the same bytes: the sums of both are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from pairbus.amqp.errors import UNAUTHORIZED_ACCESS, AmqpError
+from pairbus.amqp.message import read_properties, split
+from pairbus.billing import MANAGE, PING
+from pairbus.broker.format.content import PING_CONTENT_TYPE, message_id_in
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from pairbus.broker.model.queue import Message
+from pairbus.broker.model.send_results import DUPLICATE, PINGED
+from pairbus.broker.refusal import Refusal
+from pairbus.ledger import LedgerWriter
+
+from .metrics import NamespaceCounters
+
+log = logging.getLogger("pairbus.broker.observation")
+
+#: A delivery that waits for its settlement: lock token, sequence number, message id where it is known.
+Booked = tuple[bytes, int, str | None]
+
+_LOG_EVERY_S = 10.0
+_OUTCOMES: dict[type, str] = {
+    Complete: "complete",
+    Abandon: "abandon",
+    Defer: "defer",
+    DeadLetter: "dead-letter",
+    Release: "release",
+}
+
+
+class Recorder:
+    __slots__ = ("_clock", "_count", "_counters", "_name", "_unauthorized_logged_at", "ledger", "meter")
+
+    def __init__(
+        self,
+        name: str,
+        counters: NamespaceCounters,
+        ledger: LedgerWriter | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self._unauthorized_logged_at = float("-inf")
+        self._name = name
+        self._counters = counters
+        self.meter = counters.meter
+        self._count = self.meter.count
+        self.ledger = ledger
+
+    def __repr__(self) -> str:
+        return f"<Observation of {self._name}: {'no ledger' if self.ledger is None else self.ledger.path}>"
+
+    def connected(self) -> None:
+        self._counters.connections_total += 1
+
+    def sent(
+        self,
+        path: str,
+        payloads: Sequence[bytes],
+        fates: Sequence[int],
+        cause: str,
+        since: float,
+        refusal: Refusal | None,
+    ) -> None:
+        """All of them or none. `fates`: what became of each that was taken (fates.py)."""
+        counters = self._counters.entity(path)
+        if refusal is not None:
+            counters.refused(refusal.condition, len(payloads))
+            if self.ledger is not None:
+                self._write_refused(path, payloads, cause, since, self._clock(), refusal)
+            return
+        counters.sends += len(payloads)
+        count = self._count
+        if len(payloads) == 1 and fates[0] != PINGED:
+            size = len(payloads[0])
+            counters.send_bytes += size
+            count(path, "send", cause, size)
+        else:
+            for payload, fate in zip(payloads, fates, strict=True):
+                size = len(payload)
+                counters.send_bytes += size
+                if fate == PINGED:
+                    count(path, "ping", PING, size)
+                else:
+                    count(path, "send", cause, size)
+        if self.ledger is not None:
+            self._write_sends(path, payloads, fates, cause, since, self._clock())
+
+    def _write_sends(
+        self, path: str, payloads: Sequence[bytes], fates: Sequence[int], cause: str, since: float, now: float
+    ) -> None:
+        assert self.ledger is not None
+        event, name, ms = self.ledger.event, self._name, (now - since) * 1000
+        for payload, fate in zip(payloads, fates, strict=True):
+            mid = message_id_in(payload)
+            if fate == PINGED:
+                event("ping", now, name, path, mid=mid, size=len(payload), ms=ms, cause=PING)
+            elif fate == DUPLICATE:
+                event("send", now, name, path, mid=mid, size=len(payload), outcome="duplicate", ms=ms, cause=cause)
+            else:
+                event("send", now, name, path, mid=mid, seq=fate or None, size=len(payload), ms=ms, cause=cause)
+
+    def _write_refused(
+        self, path: str, payloads: Sequence[bytes], cause: str, since: float, now: float, refusal: Refusal
+    ) -> None:
+        assert self.ledger is not None
+        for payload in payloads:
+            mid, is_ping = _identity(payload)
+            self.ledger.event(
+                "ping" if is_ping else "send",
+                now,
+                self._name,
+                path,
+                mid=mid,
+                size=len(payload),
+                outcome=refusal.condition,
+                ms=(now - since) * 1000,
+                cause=PING if is_ping else cause,
+            )
+
+    def not_sent(self, path: str, size: int, cause: str, since: float, now: float, refusal: Refusal) -> None:
+        """Something that was refused before it could be taken apart."""
+        self._counters.entity(path).refused(refusal.condition)
+        if self.ledger is not None:
+            ms = (now - since) * 1000
+            self.ledger.event(
+                "send", now, self._name, path, size=size, outcome=refusal.condition, ms=ms, cause=cause
+            )  # fmt: skip
+
+    def received(
+        self, path: str, message: Message, payload: bytes, cause: str, now: float, removed: bool = False
+    ) -> str | None:
+        """A delivery, and with `removed` its settlement too. Gives the message id where a ledger is kept."""
+        counters = self._counters.entity(path)
+        size = len(payload)
+        counters.receives += 1
+        counters.receive_bytes += size
+        self._count(path, "receive", cause, size)
+        if self.ledger is None:
+            return None
+        # what is kept begins with the properties; a delivery has other sections before them
+        content = message.content
+        mid = message_id_in(payload) if content is None else message_id_in(content, message.pairs_bytes)
+        number = message.sequence_number
+        self.ledger.event("receive", now, self._name, path, mid=mid, seq=number, size=size, cause=cause)
+        if removed:
+            self.ledger.event("settle", now, self._name, path, mid=mid, seq=number, cause=cause)
+        return mid
+
+    def not_received(self, path: str, cause: str, now: float, refusal: Refusal) -> None:
+        """Messages that were asked for by number, and not given."""
+        self._counters.entity(path).refused(refusal.condition)
+        if self.ledger is not None:
+            self.ledger.event("receive", now, self._name, path, outcome=refusal.condition, cause=cause)
+
+    def polled(self, path: str, cause: str, now: float) -> None:
+        """A receive that got nothing: it costs as much as one that did."""
+        self._counters.entity(path).polls += 1
+        self._count(path, "poll", cause, 0)
+        if self.ledger is not None:
+            self.ledger.event("poll", now, self._name, path, size=0, cause=cause)
+
+    def id_at_hand(self, message: Message) -> str | None:
+        """Its message id, where a ledger is kept and memory has it."""
+        if self.ledger is None or message.content is None:
+            return None
+        return message_id_in(message.content, message.pairs_bytes)
+
+    def settled(
+        self,
+        path: str,
+        outcome: Outcome,
+        entries: Sequence[Booked],
+        cause: str,
+        since: float,
+        now: float,
+        refusal: Refusal | None,
+    ) -> None:
+        counters = self._counters.entity(path)
+        lost = set(refusal.tokens) if isinstance(refusal, LocksLost) else None
+        refused = 0 if refusal is None else len(entries) if lost is None else sum(e[0] in lost for e in entries)
+        if refusal is not None and refused:
+            counters.refused(refusal.condition, refused)
+        if len(entries) > refused:
+            counters.settled(_OUTCOMES[type(outcome)], len(entries) - refused)
+        if self.ledger is None:
+            return
+        kind = "dead-letter" if isinstance(outcome, DeadLetter) else "settle"
+        ms = (now - since) * 1000
+        for token, number, mid in entries:
+            is_refused = refusal is not None and (lost is None or token in lost)
+            word = refusal.condition if is_refused and refusal is not None else "ok"
+            self.ledger.event(kind, now, self._name, path, mid=mid, seq=number, outcome=word, ms=ms, cause=cause)
+
+    def witnessed(self, kind: str, path: str, number: int | None, mid: str | None, outcome: str) -> None:
+        """A message went without its receiver's doing (`Store.witness`)."""
+        if self.ledger is not None:
+            self.ledger.event(kind, self._clock(), self._name, path, mid=mid, seq=number, outcome=outcome)
+
+    def unauthorized(self, reason: str) -> None:
+        """A token was refused. All are counted; one in a while is logged, or anybody could fill the log."""
+        self._counters.refused(UNAUTHORIZED_ACCESS)
+        now = self._clock()
+        if abs(now - self._unauthorized_logged_at) >= _LOG_EVERY_S:
+            self._unauthorized_logged_at = now
+            log.warning("%s: a token was refused: %s", self._name, reason)
+
+    def peeked(self, path: str, count: int) -> None:
+        self._counters.entity(path).peeks += count
+
+    def renewed(self, path: str, count: int) -> None:
+        self._counters.entity(path).renews += count
+
+    def refused(self, path: str | None, refusal: Refusal) -> None:
+        if path is None:
+            self._counters.refused(refusal.condition)
+        else:
+            self._counters.entity(path).refused(refusal.condition)
+
+    def asked(self, path: str) -> None:
+        """A request on the entity's `$management`, of whatever kind."""
+        self._counters.entity(path).manages += 1
+
+    def managed(self, path: str, outcome: str, size: int, cause: str, since: float, now: float) -> None:
+        """One that is no send, receive or settlement was answered with so many bytes."""
+        if outcome == "ok":
+            self._count(path, "manage", cause, size)
+        if self.ledger is not None:
+            ms = (now - since) * 1000
+            self.ledger.event("manage", now, self._name, path, size=size, outcome=outcome, ms=ms, cause=cause)
+
+    def answered(self, method: str, path: str, status: int, size: int, seconds: float) -> None:
+        """A call of the HTTP API was answered with so many bytes."""
+        self._counters.requested(status)
+        if path.lower() in ("health", "metrics"):
+            return
+        outcome = "ok" if status < 400 else str(status)
+        if outcome == "ok":
+            self._count(path, "manage", MANAGE, size)
+        if self.ledger is not None:
+            self.ledger.event(
+                "manage", self._clock(), self._name, path,
+                size=size, outcome=outcome, ms=seconds * 1000, cause=MANAGE,
+            )  # fmt: skip
+
+
+def _identity(payload: bytes) -> tuple[str | None, bool]:
+    """The message's id as text, and whether it is a ping (P31)."""
+    try:
+        properties = read_properties(payload, split(payload))
+    except AmqpError:
+        return None, False
+    mid = properties.message_id
+    return None if mid is None else str(mid), properties.content_type == PING_CONTENT_TYPE

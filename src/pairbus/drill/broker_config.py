@@ -1,0 +1,42 @@
+"""The stage: the brokers' configurations for a plan, as the text of their files. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from pairbus.pairing.backlog import backlog_queues
+
+from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
+
+#: What the outage caught in a receiver's hands comes again when its lock ends: within the drill.
+LOCK_S: Final = 10
+_BACKLOG: Final = {
+    name: value for name, value in backlog_queues.QUEUE_PROPERTIES.items() if value != backlog_queues.UNLIMITED
+}
+
+
+def primary_config(plan: DrillPlan) -> str:
+    """Duplicate detection, since only it removes the second copy of a message whose fate was unknown (P20)."""
+    lines = [f"[namespaces.{PRIMARY}]"]
+    for each in plan.entities:
+        kind = "topics" if each.is_topic else "queues"
+        lines += [
+            f"[[namespaces.{PRIMARY}.{kind}]]",
+            f"name = {json.dumps(each.name)}",
+            "requires_duplicate_detection = true",
+            "duplicate_detection_history_time_window = 3600",
+        ]
+        if each.is_topic:
+            lines += [f"[[namespaces.{PRIMARY}.topics.subscriptions]]", f"name = {json.dumps(SUBSCRIPTION)}"]
+        lines.append(f"lock_duration = {LOCK_S}")
+    return "\n".join(lines) + "\n"
+
+
+def secondary_config(plan: DrillPlan) -> str:
+    """The backlog queues ready-made (P9), so that the clients need no right to manage (P4)."""
+    lines = [f"[namespaces.{SECONDARY}]"]
+    for path in backlog_queues.paths(PRIMARY, plan.backlog_queues):
+        lines += [f"[[namespaces.{SECONDARY}.queues]]", f"name = {json.dumps(path)}"]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in _BACKLOG.items()]
+    return "\n".join(lines) + "\n"

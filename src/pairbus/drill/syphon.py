@@ -1,0 +1,177 @@
+"""The drill's syphon, and the Spark session that it shares with the reports: begun at once, on a thread of its own.
+
+A session takes seconds to start, and healthy traffic takes seconds too, so both happen at the same time. Whoever needs
+the session waits for `ready`. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.syphon.daemon_thread import on_a_thread
+from pairbus.syphon.endpoint import Endpoint
+
+from .plan import PRIMARY, SECONDARY, DrillPlan
+from .processes import DrillFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pairbus.spark.syphon.query import SparkSyphon
+    from pairbus.syphon.core.progress import Report
+
+LOOK_S: Final = 0.25
+#: A drain of a backlog that does not get empty is given up after so long: the audit says what remains.
+DRAIN_S: Final = 120.0
+
+
+def check_spark() -> Callable[..., SparkSession]:
+    """What starts a session. Raises DrillFailed where Spark is not installed."""
+    try:
+        from pairbus.spark.runtime.session import session
+    except ModuleNotFoundError:
+        raise DrillFailed(
+            "the drill's reports are computed on Spark, and it is not installed: install pairbus[spark]"
+        ) from None
+    return session
+
+
+class Spark:
+    """The session, once it stands."""
+
+    def __init__(self) -> None:
+        self._starting: asyncio.Future[SparkSession] | None = None
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._starting is None else "ready" if self._starting.done() else "starting"
+        return f"<Spark {state}>"
+
+    def begin(self) -> None:
+        session = check_spark()
+        self._starting = asyncio.ensure_future(on_a_thread(lambda: session(app_name="pairbus-drill")))
+        # Whoever waits for it hears of a failure; nobody may, when the drill is interrupted.
+        self._starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def ready(self) -> SparkSession:
+        assert self._starting is not None
+        return await asyncio.shield(self._starting)
+
+    async def spare(self, work: Callable[[SparkSession], object]) -> None:
+        """Work that may be dropped: cancelled, its jobs are, and what it raises is nobody's concern."""
+        session = await self.ready()
+        try:
+            with suppress(Exception):
+                await on_a_thread(lambda: work(session))
+        except asyncio.CancelledError:
+            session.sparkContext.cancelAllJobs()
+            raise
+
+    async def stop(self) -> None:
+        """Only what has started: one that is starting ends with the process."""
+        starting = self._starting
+        if starting is None:
+            return
+        if starting.done() and not starting.cancelled() and starting.exception() is None:
+            await on_a_thread(starting.result().stop)
+
+
+class DrillSyphon:
+    """`drain` as often as needed; `moved` counts over all of them."""
+
+    def __init__(self, plan: DrillPlan, spark: Spark, primary: str, secondary: str, ledger: Path) -> None:
+        self._plan = plan
+        self._spark = spark
+        self._primary = primary
+        self._secondary = secondary
+        self._ledger = ledger
+        self._before = 0
+
+    def __repr__(self) -> str:
+        return f"<Syphoning {self._plan.engine}: {self._before} moved>"
+
+    async def drain(self, tell: Callable[[int], None]) -> None:
+        """Until the backlog is empty. `tell` hears how many messages were moved, all drains together."""
+        run = self._on_spark if self._plan.engine == "spark" else self._in_process
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                report = await run(lambda report: tell(self._before + report.moved))
+        except TimeoutError:
+            raise DrillFailed(f"the syphon has not emptied the backlog in {DRAIN_S:g} s") from None
+        self._before += report.moved
+        tell(self._before)
+
+    async def warm_up(self) -> None:
+        """The first query of a session takes seconds that later ones don't."""
+        if self._plan.engine != "spark":
+            return
+        made = self._spark_syphon(await self._spark.ready())
+        warming = asyncio.ensure_future(on_a_thread(made.warm_up))
+        try:
+            await asyncio.shield(warming)
+        finally:
+            made.stop()
+            await asyncio.wait({warming})
+
+    async def _on_spark(self, tell: Callable[[Report], None]) -> Report:
+        from pairbus.spark.syphon.api import RunningSyphon
+
+        spark = await self._spark.ready()
+        writer = LedgerWriter(self._ledger, "syphon")
+        running = RunningSyphon(self._spark_syphon(spark, writer), writer)
+        try:
+            while running.is_running:
+                await asyncio.sleep(LOOK_S)
+                tell(running.report())
+            running.wait()
+        finally:
+            if running.is_running:
+                await on_a_thread(running.stop)
+        return running.report()
+
+    def _spark_syphon(self, spark: SparkSession, writer: LedgerWriter | None = None) -> SparkSyphon:
+        from pairbus.spark.connector.options import Address
+        from pairbus.spark.syphon.query import SparkSyphon
+
+        return SparkSyphon(
+            Address(self._primary),
+            Address(self._secondary),
+            self._queues,
+            primary_label=PRIMARY,
+            secondary_label=SECONDARY,
+            spark=spark,
+            drain=True,
+            ledger=writer,
+        )
+
+    async def _in_process(self, tell: Callable[[Report], None]) -> Report:
+        from pairbus.syphon.engine import SyphonEngine
+
+        writer = LedgerWriter(self._ledger, "syphon")
+        engine = SyphonEngine(
+            Endpoint.from_connection_string(self._primary, name=PRIMARY),
+            Endpoint.from_connection_string(self._secondary, name=SECONDARY),
+            self._queues,
+            drain=True,
+            ledger=writer,
+        )
+        running = asyncio.ensure_future(engine.run())
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=LOOK_S)
+                tell(engine.report())
+            return running.result().report
+        finally:
+            if not running.done():
+                engine.stop()
+                await asyncio.wait({running})
+            writer.close()
+
+    @property
+    def _queues(self) -> list[tuple[str, int | None]]:
+        return [(backlog_queues.path(PRIMARY, index), index) for index in range(self._plan.backlog_queues)]

@@ -1,0 +1,1 @@
+"""The backlog: its queues, and what a message carries while it waits there. Pure."""

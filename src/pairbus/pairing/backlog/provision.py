@@ -1,0 +1,140 @@
+"""What came of looking for the backlog queues: which are there, which were left out, and whether it is enough (P5).
+
+Both shells fill a `Provision` while they talk to the secondary. Decided here: what is worth another try, what a failure
+is called, and which failures "degrade" may live with (P3). Not decided here: names and properties (backlog.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.pairing.errors import PairingFailed
+from pairbus.pairing.events import BacklogQueueLeftOut
+from pairbus.pairing.routing.verdicts import is_reach
+
+_NO_ACCESS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError)
+
+
+class Provision:
+    """`give_up_after_s` bounds the time that tries which fail may take together; those that succeed take theirs."""
+
+    def __init__(
+        self,
+        primary_name: str,
+        secondary: str,
+        count: int,
+        *,
+        now: float,
+        give_up_after_s: float,
+        is_managed: bool = True,
+    ) -> None:
+        self.primary_name = primary_name
+        self.secondary = secondary
+        self.count = count
+        self.is_managed = is_managed
+        self.left_out: list[BacklogQueueLeftOut] = []
+        self.warnings: list[str] = []
+        self._found: set[int] = set()
+        self._extra: set[int] = set()
+        self._give_up_at = now + give_up_after_s
+
+    def __repr__(self) -> str:
+        return (
+            f"<Provision {self.primary_name}: {len(self._found)} of {self.count} queues, {len(self.left_out)} left out>"
+        )
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        return tuple(sorted(self._found))
+
+    @property
+    def to_read(self) -> tuple[int, ...]:
+        """The queues for a syphon: all that there are, whoever made them; without a listing as many as were asked for
+        (P5)."""
+        return tuple(sorted(self._found | self._extra)) if self.is_managed else tuple(range(self.count))
+
+    def path(self, index: int) -> str:
+        return backlog_queues.path(self.primary_name, index)
+
+    def listed(self, queues: Iterable[Any]) -> tuple[int, ...]:
+        """Takes the secondary's queues as the SDK lists them, and returns the indexes that are to be made (P4, P10)."""
+        present = {queue.name: queue.max_delivery_count for queue in queues}
+        plan = backlog_queues.plan(self.primary_name, self.count, present)
+        self._found.update(plan.found)
+        self._extra.update(plan.extra)
+        wanted = set(plan.found)
+        for name, deliveries in present.items():
+            if backlog_queues.index_of(name, self.primary_name) in wanted:
+                warning = backlog_queues.warning_about(name, deliveries)
+                if warning is not None:
+                    self.warnings.append(warning)
+        return plan.missing
+
+    def there(self, index: int) -> None:
+        self._found.add(index)
+
+    def try_again(self, error: BaseException, tries: int, now: float) -> bool:
+        """After a queue could not be made: three times (P5), but a right that is lacking does not come by asking."""
+        return tries < backlog_queues.TRIES and not is_no_access(error) and now < self._give_up_at
+
+    def leave_out(self, index: int, error: BaseException) -> None:
+        self.left_out.append(BacklogQueueLeftOut(index, error))
+
+    def is_hopeless(self, error: BaseException, now: float) -> bool:
+        """After a queue was left out: would the next ones only fail the same way, and take their time for it?"""
+        return is_no_access(error) or now >= self._give_up_at
+
+    def check(self) -> None:
+        """Raises if there is nothing to pair with."""
+        if self._found:
+            return
+        errors = [event.error for event in self.left_out]
+        # One that time may mend says more of the secondary than one queue that nobody has made.
+        last = next((error for error in errors if is_reach(error)), errors[-1] if errors else None)
+        lacking = "is there or could be made" if self.is_managed else "can be sent to"
+        raise self.failed(
+            f"none of the {self.count} backlog queues {self.path(0)} … of {self.secondary} {lacking}", last
+        )
+
+    def failed(self, what: str, error: BaseException | None) -> PairingFailed:
+        """The error to raise, from the one that stands behind it."""
+        hint = ""
+        if error is not None and is_no_access(error):
+            hint = (
+                "; to list and make queues the administration client needs the Manage right:"
+                " give it, or make the queues with `pairbus provision` and pass None instead of the client"
+                if self.is_managed
+                else "; the client of the secondary needs the Send right there"
+            )
+        elif not self.is_managed:
+            hint = "; `pairbus provision` makes them"
+        said = f": {_brief(error)}" if error is not None else ""
+        made = PairingFailed(f"{what}{said}{hint}")
+        made.__cause__ = error
+        return made
+
+
+def is_unavailable(error: PairingFailed) -> bool:
+    """Of reach, so that trying again may help: what `on_secondary_unavailable="degrade"` is for (P3)."""
+    return error.__cause__ is not None and is_reach(error.__cause__)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """The queue is there already, made by another client a moment ago, or is being made just now."""
+    return isinstance(error, HttpResponseError) and error.status_code == 409
+
+
+def is_no_access(error: BaseException) -> bool:
+    if isinstance(error, HttpResponseError) and error.status_code in (401, 403):
+        return True
+    return isinstance(error, _NO_ACCESS) and not is_reach(error)
+
+
+def _brief(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,145 @@
+"""Which two namespaces may be paired (P6), and what the arguments of `paired()` name. Pure.
+
+Not decided here: what the options may hold (options.py), and whether the secondary is there (provision.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
+from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+
+PORT_TLS: Final = 5671
+PORT_PLAIN: Final = 5672
+#: What `paired()` takes besides the options.
+PAIRED_KEYWORDS: Final = (
+    "credential", "ca_file", "primary_ca_file", "secondary_ca_file", "manage", "client_options", "observers",
+)  # fmt: skip
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class NamespaceIdentity(NamedTuple):
+    """A namespace by its address: two clients with the same one have the same namespace."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return self.host if self.port in (PORT_TLS, PORT_PLAIN) else f"{self.host}:{self.port}"
+
+
+def namespace_at(address: str, *, tls: bool) -> NamespaceIdentity:
+    """`address`: the SDK client's `fully_qualified_namespace`, with a port only where there is no TLS."""
+    bare = address.split("://", 1)[-1].split("/", 1)[0].strip().lower()
+    host, port = bare, ""
+    if bare.startswith("["):
+        host, _, port = bare[1:].partition("]")
+        port = port.removeprefix(":")
+    elif bare.count(":") == 1:
+        host, _, port = bare.partition(":")
+    default = PORT_TLS if tls else PORT_PLAIN
+    return NamespaceIdentity(
+        "localhost" if host in _HERE else host.rstrip("."), int(port) if port.isdigit() else default
+    )
+
+
+class PairMember(NamedTuple):
+    """One client of a pair, as far as the terms look at it."""
+
+    namespace: NamespaceIdentity
+    entity: str | None
+    is_paired: bool
+    #: None: it is no client of the SDK's at all.
+    is_async: bool | None
+    #: Where it is really reached, if not at its name: behind a gateway or a private link.
+    endpoint: str | None = None
+    is_closed: bool = False
+    #: The primary whose secondary it is, or was until that pair was closed.
+    serves: str | None = None
+
+
+def check(
+    primary: PairMember,
+    secondary: PairMember,
+    options: object,
+    managed: NamespaceIdentity | None = None,
+    manager_is_async: bool | None = None,
+) -> SendAvailabilityPairedNamespaceOptions:
+    """Raises what P6 refuses, each with what to do instead. `managed`: what the administration client manages."""
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
+        kind = "None" if options is None else kind
+        raise InvalidOptions(f"options may not be {kind}; allowed: SendAvailabilityPairedNamespaceOptions")
+    if primary.is_paired:
+        raise AlreadyPaired(
+            f"this client of {primary.namespace} is paired already; make another client for another pair"
+        )
+    options.check_free()
+    if primary.serves is not None:
+        raise AlreadyPaired(
+            f"this client of {primary.namespace} serves the pair of {primary.serves} as its secondary; make another"
+            " client for another pair"
+        )
+    package = "azure.servicebus.aio" if primary.is_async else "azure.servicebus"
+    if secondary.is_async is None:
+        raise InvalidOptions(f"messaging_factory is no ServiceBusClient of {package}")
+    if primary.is_async is not secondary.is_async:
+        one, other = ("is not", "is") if primary.is_async else ("is", "is not")
+        ours = "pairbus.ServiceBusClient" if primary.is_async else "pairbus.aio.ServiceBusClient"
+        raise InvalidOptions(
+            f"the client of the secondary {secondary.namespace} {one} asynchronous, and this client {other}; give a"
+            f" ServiceBusClient of {package}, or pair a {ours}"
+        )
+    if manager_is_async is not None and primary.is_async is not manager_is_async:
+        one, other = ("is not", "is") if primary.is_async else ("is", "is not")
+        raise InvalidOptions(
+            f"secondary_namespace_manager {one} asynchronous, and this client {other}; give a"
+            f" ServiceBusAdministrationClient of {package}.management"
+        )
+    check_secondary(secondary)
+    if secondary.is_closed:
+        raise InvalidOptions(f"the client of the secondary {secondary.namespace} has been closed; make a new one")
+    if secondary.is_paired:
+        raise AlreadyPaired(f"the client of the secondary {secondary.namespace} is itself paired; give one that is not")
+    if (primary.namespace, primary.endpoint) == (secondary.namespace, secondary.endpoint):
+        raise InvalidOptions(
+            f"primary and secondary are the same namespace, {primary.namespace}: an outage would take both;"
+            " give the client of another namespace as messaging_factory"
+        )
+    if managed == primary.namespace:
+        raise InvalidOptions(
+            f"secondary_namespace_manager manages the primary, {primary.namespace}, and the backlog queues belong into"
+            f" the secondary; give the administration client of {secondary.namespace}"
+        )
+    if secondary.entity:
+        raise InvalidOptions(
+            f"the client of the secondary {secondary.namespace} may use {secondary.entity!r} only (EntityPath in its"
+            " connection string), and the backlog queues are others; give a connection string of the namespace"
+        )
+    return options
+
+
+def check_secondary(secondary: PairMember) -> None:
+    if secondary.serves is not None:
+        raise AlreadyPaired(
+            f"the client of the secondary {secondary.namespace} serves the pair of {secondary.serves}, or did until"
+            " that was closed; make a secondary client of its own for each pair"
+        )
+
+
+def is_connection_string(text: str) -> bool:
+    """Or else it is a host name, which has no `=`."""
+    return "=" in text
+
+
+def check_access(primary: str, secondary: str, credential: Any) -> None:
+    """Of `paired()`: a host name needs a credential beside it."""
+    for word, text in (("primary", primary), ("secondary", secondary)):
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidOptions(f"the {word} may not be {text!r}; allowed: a connection string or a host name")
+        if not is_connection_string(text) and credential is None:
+            raise InvalidOptions(
+                f"the {word} {text!r} is a host name, which needs credential=: one of azure-identity's, or give a"
+                " connection string"
+            )

@@ -1,0 +1,1 @@
+"""Where a message goes: failover of an entity, pings, pauses, verdicts on errors, the backlog queues in turn. Pure."""

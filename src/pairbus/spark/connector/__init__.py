@@ -1,0 +1,1 @@
+"""The `servicebus` data source: batch and stream readers, the writer, options and schema."""

@@ -1,0 +1,298 @@
+"""Mode `lock` of the stream: rows are peek-locked messages, and carry their lock tokens to a sink that settles them.
+
+The queue is the state; the offset only counts batches, so a lost checkpoint loses nothing. A batch that Spark runs
+again finds other messages: those of the first try come back when their locks end. No lock is renewed; a batch is kept
+small enough to be settled within a third of the lock. Not for entities with sessions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.syphon.core.arrival import path_of
+from pairbus.syphon.core.queue_discovery import GONE
+from pairbus.syphon.core.rate_limit import RateLimit
+from pairbus.wire.errors import NotFound, Refused, WireError
+from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.sync import Receiver
+
+from .batch_limits import Portions
+from .listing import EntityDiscovery
+from .lock_batch_size import LockBatchSize
+from .long_poll import LongPoll
+from .options import Address, ConnectorOptions, InvalidOption
+from .schema import CarriedRows, Rows
+from .selection import Selection
+
+RECEIVE_COUNT: Final = 500
+#: For the first message of a queue that was said to have some, and for each chosen one that may follow.
+WAIT_FIRST_S: Final = 2.0
+WAIT_NEXT_S: Final = 0.2
+
+#: Messages that a chosen one may be behind: they are held while the reader passes them, for a third of their lock.
+PASSED_MAX: Final = 100_000
+STRIDE: Final = 200
+HOLD_S: Final = (1.0, 20.0)
+
+#: The first batch waits so long for the first messages to be found: Spark runs it in any case, and an empty one takes
+#: about as long as one that carries.
+BEGIN_S: Final = 1.0
+#: An empty first batch has so many tasks, of nothing: they start Python workers that the next batch finds running.
+WARMED: Final = 2
+
+#: What the source tells the application, and what the sink tells both.
+POLLS: Final = "polls"
+MOVES: Final = "moves"
+#: And what the application tells the source: queues that were made while it runs.
+QUEUES: Final = "queues"
+#: And until when, in unix seconds, nothing is to be sent to which destinations (P24).
+HALTS: Final = "halts"
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task receives: at most so many messages of one entity; with `chosen` only these."""
+
+    entity: str
+    count: int
+    chosen: Selection | None = None
+    #: Destinations in lower case, and unix seconds: messages for these are left to their locks until then.
+    halts: tuple[tuple[str, float], ...] = ()
+
+
+class LockStream(DataSourceStreamReader):
+    def __init__(self, options: ConnectorOptions, entities: Callable[[], list[str]]) -> None:
+        self._options = options
+        self._discovery = EntityDiscovery(entities)
+        self._watcher: LongPoll | None = None
+        self._rate = RateLimit(options.rate_max)
+        self._pace = LockBatchSize()
+        self._last: dict[str, Any] = {"epoch": 0}
+        self._in_batch: list[str] = []
+        self._halts: dict[str, float] = {}
+        self._is_stopped = False
+        self._mailbox = None if options.mailbox is None else ProcessMailbox(options.mailbox)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"epoch": 0}
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        last = start or self._last
+        if self._mailbox is not None and self._mailbox.is_raised(STOP):
+            self._let_go()
+            return last
+        watcher = self._watching()
+        watcher.taken(self._in_batch)  # Spark asks only when the batch before is done
+        self._in_batch = []
+        ready = watcher.ready()
+        now = time.monotonic()
+        self._pace.ended(now)
+        self._hear(now)
+        if not ready or self._rate.wait_s(now) > 0:
+            return last
+        at_most = min(self._options.messages_per_trigger_max, self._pace.batch(self._rate.measured(now)))
+        allowed = self._rate.batch(at_most, 1, now)
+        self._pace.began(allowed, now)
+        self._rate.received(allowed, now)
+        # The clock, so that it grows from one run to the next where Spark hands over no start (before 4.2).
+        epoch = max(last["epoch"] + 1, time.time_ns() // 1_000_000)
+        self._in_batch = ready
+        self._tell({"epoch": epoch, "entities": ready})
+        self._last = {"epoch": epoch, "entities": ready, "count": allowed}
+        if halts := {path: until for path, until in self._halts.items() if until > time.time()}:
+            self._last["halts"] = halts
+        return self._last
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        entities = end.get("entities") or [""] * WARMED
+        count = -(-int(end.get("count", 0)) // len(entities))
+        halts = tuple((path.lower(), until) for path, until in end.get("halts", {}).items())
+        return [Share(entity, count, halts=halts) for entity in entities]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        return receive(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The sink has settled; there is nothing to remember."""
+
+    def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+        connections.close_all()
+
+    def _let_go(self) -> None:
+        """Before the application gives back what is locked: a watcher would take some of it, and Spark, which kills
+        this process rather than end it, would leave that locked."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            if self._watcher is not None:
+                self._watcher.stop()
+                self._watcher = None
+            self._tell({"stopped": True})
+
+    def _watching(self) -> LongPoll:
+        if self._watcher is None:
+            if self._mailbox is None:  # the syphon has its own way with queues that are not there
+                self._check()
+            self._watcher = LongPoll(
+                lambda: connections.endpoint(self._options.address).client(),
+                self._discovery.names(),
+                polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
+                failed=lambda entity, error: self._tell(_trouble(entity, error)),
+                found=self._found,
+            )
+            self._watcher.wait(BEGIN_S)
+        else:
+            self._watcher.watch(self._discovery.names())
+        if self._mailbox is not None:
+            for notice in self._mailbox.news(QUEUES):
+                self._watcher.watch(notice["entities"])
+        return self._watcher
+
+    def _check(self) -> None:
+        """At the start of the query, since the watcher would try again without end: raises what a receiver meets."""
+        client = connections.client(self._options.address)
+        for entity in self._discovery.names():
+            try:
+                client.receiver(entity).close()
+            except Refused as error:
+                if isinstance(error, NotFound) and self._discovery.may_change:
+                    continue  # a glob found it, and it is gone: others go on
+                raise InvalidOption(f"a stream with mode=lock can't receive from {entity}: {error}") from None
+
+    def _found(self, message: ReceivedMessage) -> None:
+        if message.locked_until is not None:
+            self._pace.found(message.locked_until - time.time(), message.delivery_count)
+
+    def _hear(self, now: float) -> None:
+        """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
+        if self._mailbox is None:
+            return
+        for notice in self._mailbox.news(HALTS):
+            self._halts = notice["halts"]
+        for notice in self._mailbox.news(MOVES):
+            moved = sum(notice["moved"].values())
+            if moved:
+                self._rate.moved(moved, now)
+            if notice["busy"]:
+                self._rate.busy(now)
+
+    def _tell(self, notice: dict[str, Any]) -> None:
+        if self._mailbox is not None:
+            self._mailbox.append(POLLS, notice)
+
+
+def _trouble(entity: str, error: WireError) -> dict[str, Any]:
+    return {
+        "entity": entity,
+        "t": time.time(),
+        "condition": error.condition,
+        "error": str(error),
+        "kind": type(error).__name__,
+    }
+
+
+def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from fill(Rows() if options.mailbox is None else CarriedRows(), options.address, share)
+    except WireError as error:
+        # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
+        # would begin the next with the same batch, again and again.
+        if error.condition not in GONE:
+            raise
+
+
+def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+    for messages in take(address, share):
+        while messages:  # those that are handed on need not be kept
+            message = messages.pop(0)
+            if share.halts and is_halted(message.payload, share.halts, time.time()):
+                continue
+            rows.add(share.entity, message.payload, lock_token=message.lock_token)
+            if rows.is_full:
+                yield rows.batch()
+    if len(rows):
+        yield rows.batch()
+
+
+def is_halted(payload: bytes, halts: tuple[tuple[str, float], ...], now: float) -> bool:
+    """Whether the application halts all that goes to this message's destination (P24); its lock's end is the
+    back-off."""
+    path = path_of(payload).lower()
+    return any(path == halted and now < until for halted, until in halts)
+
+
+def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
+    """Locked messages, as they come. What is not among the chosen is held until the end, since it would come again at
+    once, and then released on its link: that does not count as a delivery (an abandoned or expired lock does)."""
+    if share.count < 1:
+        return
+    receiver = connections.client(address).receiver(share.entity)
+    try:
+        if share.chosen is None:
+            yield from _all(receiver, share.count)
+        else:
+            yield from _chosen(receiver, share.count, share.chosen)
+    finally:
+        receiver.close()
+
+
+def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
+    got = 0
+    portions = Portions(RECEIVE_COUNT)
+    while got < count:
+        # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
+        messages = receiver.receive(min(portions.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
+        if not messages:
+            return
+        got += len(messages)
+        portions.came([len(message.payload) for message in messages])
+        yield messages
+
+
+def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
+    passed: list[ReceivedMessage] = []
+    portions = Portions(RECEIVE_COUNT)
+    got = 0
+    end: float | None = None
+    try:
+        while got < count and len(passed) < PASSED_MAX:
+            # no more than is wanted, since what is not needed need not be locked; but strides where many are in front
+            asked = min(portions.count, max(count - got, STRIDE if passed else 1))
+            messages = receiver.receive(asked, max_wait=WAIT_FIRST_S if end is None else WAIT_NEXT_S)
+            if not messages:
+                return
+            portions.came([len(message.payload) for message in messages])
+            if end is None:
+                lock_s = (messages[0].locked_until or 0.0) - time.time()
+                end = time.monotonic() + min(HOLD_S[1], max(HOLD_S[0], lock_s / 3))
+            wanted: list[ReceivedMessage] = []
+            beyond = 0
+            for message in messages:
+                number = message.sequence_number
+                if number in chosen and got + len(wanted) < count:
+                    wanted.append(message)
+                else:
+                    beyond += number is not None and number > chosen.last
+                    message.payload = b""
+                    passed.append(message)
+            got += len(wanted)
+            if wanted:
+                yield wanted
+            if beyond == len(messages) or time.monotonic() >= end:
+                return
+    finally:
+        if passed:
+            with contextlib.suppress(WireError):
+                receiver.release(passed)

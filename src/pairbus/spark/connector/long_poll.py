@@ -1,0 +1,135 @@
+"""Who waits for messages while there is nothing to do: one long poll of 15 minutes per queue (P37).
+
+Lives in the driver-side process of a `lock` stream, on a thread with a loop of its own. Spark asks for the latest
+offset dozens of times a second; the watcher answers from memory. What a poll yields is released at once: it only says
+that a batch is worth starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from pairbus.wire import WireClient
+from pairbus.wire.errors import WireError
+from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.sync import LoopThread
+
+POLL_S: Final = 15 * 60.0
+RETRY_S_FIRST: Final = 0.5
+RETRY_S_MAX: Final = 30.0
+#: Queues whose messages are found together answer within so long of each other.
+APART_S: Final = 0.1
+
+
+class LongPoll:
+    """`polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once for each attempt. `found(message)`:
+    what a poll yielded, on the watcher's thread."""
+
+    def __init__(
+        self,
+        make_client: Callable[[], WireClient],
+        entities: Sequence[str],
+        *,
+        polled: Callable[[str], None],
+        failed: Callable[[str, WireError], None],
+        found: Callable[[ReceivedMessage], None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._entities = list(entities)
+        self._polled = polled
+        self._failed = failed
+        self._found = found
+        self._poll_s = poll_s
+        self._lock = threading.Condition()
+        self._ready: set[str] = set()
+        self._thread = LoopThread()
+        self._thread.run(self._start(make_client))
+
+    def __repr__(self) -> str:
+        return f"<Watcher {len(self._ready)} of {len(self._entities)} queues have messages>"
+
+    def ready(self) -> list[str]:
+        """Queues that are known to hold messages, in order."""
+        with self._lock:
+            return [entity for entity in self._entities if entity in self._ready]
+
+    def wait(self, limit_s: float) -> None:
+        """Until it is known which queues hold messages, as far as can be told: all do, or some do and no other follows
+        soon, or the time is over."""
+        end = time.monotonic() + limit_s
+        with self._lock:
+            while len(self._ready) < len(self._entities) and (left := end - time.monotonic()) > 0:
+                if not self._lock.wait(min(left, APART_S) if self._ready else left) and self._ready:
+                    return
+
+    def taken(self, entities: Iterable[str]) -> None:
+        """A batch has been read from these: look again."""
+        with self._lock:
+            found = self._ready & set(entities)
+            self._ready -= found
+        for entity in found:
+            self._thread.start(self._arm(entity))
+
+    def watch(self, entities: Iterable[str]) -> None:
+        """These too; those that it watches already are passed over."""
+        for entity in entities:
+            if entity not in self._entities:
+                self._entities.append(entity)
+                self._thread.run(self._add(entity))
+
+    def stop(self) -> None:
+        self._thread.run(self._stop())
+        self._thread.stop()
+
+    async def _start(self, make_client: Callable[[], WireClient]) -> None:
+        self._client = make_client()
+        self._armed: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        for entity in self._entities:
+            await self._add(entity)
+
+    async def _add(self, entity: str) -> None:
+        self._armed[entity] = asyncio.Event()
+        self._armed[entity].set()
+        self._tasks.append(asyncio.create_task(self._watch(entity)))
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+
+    async def _arm(self, entity: str) -> None:
+        self._armed[entity].set()
+
+    async def _watch(self, entity: str) -> None:
+        failures = 0
+        armed = self._armed[entity]
+        while True:
+            await armed.wait()
+            try:
+                receiver = await self._client.receiver(entity)
+                try:
+                    while armed.is_set():
+                        messages = await receiver.receive(1, self._poll_s)
+                        failures = 0
+                        if not messages:
+                            self._polled(entity)
+                            continue
+                        self._found(messages[0])
+                        await receiver.release(messages)
+                        armed.clear()
+                finally:
+                    await receiver.close()
+            except WireError as error:
+                self._failed(entity, error)
+                await asyncio.sleep(min(RETRY_S_MAX, RETRY_S_FIRST * 2.0 ** min(failures, 10)))
+                failures += 1
+                continue
+            with self._lock:
+                self._ready.add(entity)
+                self._lock.notify_all()

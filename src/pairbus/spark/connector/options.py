@@ -1,0 +1,281 @@
+"""The options of the `servicebus` data source: which there are, what they may be, what they mean together. Pure.
+
+Decides and reports; it opens nothing and reads no environment but the mapping that it is given. Spark hands options
+over as text, with names of any case. No text or repr made here holds a key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from pairbus import billing
+from pairbus.errors import PairbusError
+
+MODES: Final = ("peek", "lock", "delete")
+MESSAGES_PER_TRIGGER: Final = 10_000
+SEQUENCE_MAX: Final = 2**63 - 1
+#: What the sink does with a row that is refused for good.
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+DEAD_LETTER: Final = "deadLetter"
+ON_REFUSED: Final = (FAIL, SKIP, DEAD_LETTER)
+#: How long a destination that takes nothing is waited for.
+PATIENCE_S: Final = 300.0
+NAMES: Final = (
+    "connectionString",
+    "connectionStringEnv",
+    "fullyQualifiedNamespace",
+    "credential",
+    "entity",
+    "mode",
+    "maxMessagesPerTrigger",
+    "maxRate",
+    "fromSequenceNumber",
+    "toSequenceNumber",
+    "pushFilters",
+    "onRefused",
+    "refusedPath",
+    "maxWaitSeconds",
+    "caFile",
+    "settleConnectionString",
+    "settleConnectionStringEnv",
+    "settleFullyQualifiedNamespace",
+    "settleCredential",
+    "settleCaFile",
+    "board",
+    "cause",
+)
+#: How the options begin that name the namespace where the rows of a lock stream are settled.
+SETTLE: Final = "settle"
+#: What Spark adds by itself to the options of a read or a write.
+_SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "mergeschema", "recursivefilelookup")
+CREDENTIALS: Final = {
+    "default": "DefaultAzureCredential",
+    "managed-identity": "ManagedIdentityCredential",
+    "environment": "EnvironmentCredential",
+    "workload-identity": "WorkloadIdentityCredential",
+    "azure-cli": "AzureCliCredential",
+}
+
+
+Default = TypeVar("Default", float, None)
+
+
+class InvalidOption(PairbusError, ValueError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How to reach a namespace: a connection string, or a host name and a credential's name. Never printed whole."""
+
+    connection_string: str | None = field(default=None, repr=False)
+    host: str | None = None
+    credential: str = "default"
+    ca_file: str | None = None
+    #: For whose sake its clients work, as the broker's books have it (P51).
+    cause: str = billing.SPARK
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOptions:
+    address: Address
+    entity: str | None
+    mode: str
+    messages_per_trigger_max: int
+    rate_max: float | None
+    first_sequence: int
+    last_sequence: int
+    push_filters: bool
+    settle: Address | None
+    on_refused: str
+    refused_path: str | None
+    patience_s: float
+    #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
+    mailbox: str | None
+
+
+def as_options(address: Address) -> dict[str, str]:
+    """What `parse` reads it from."""
+    return {"cause": address.cause, **_way_to(address, "")}
+
+
+def as_settle_options(address: Address) -> dict[str, str]:
+    """The same for `settle`, whose cause is that of the sink."""
+    return _way_to(address, SETTLE)
+
+
+def _way_to(address: Address, prefix: str) -> dict[str, str]:
+    found = {} if address.ca_file is None else {"caFile": address.ca_file}
+    if address.connection_string is not None:
+        found["connectionString"] = address.connection_string
+    else:
+        assert address.host is not None
+        found |= {"fullyQualifiedNamespace": address.host, "credential": address.credential}
+    return {_prefixed(prefix, name): value for name, value in found.items()}
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    return prefix + name[0].upper() + name[1:] if prefix else name
+
+
+def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
+    known = {name.lower(): name for name in NAMES}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() in known:
+            given[known[name.lower()]] = value
+        elif name.lower() not in _SPARKS_OWN and not name.lower().startswith("spark."):
+            raise InvalidOption(
+                f"the servicebus source has no option {name!r}{_near(name)}; right are {_listed(NAMES)}"
+            )
+    settle, on_refused, refused_path = _settle(given, environ), _on_refused(given), _text(given, "refusedPath")
+    if refused_path is not None and on_refused == FAIL:
+        raise InvalidOption("refusedPath collects rows that are refused; it goes with onRefused skip or deadLetter")
+    if on_refused == DEAD_LETTER and settle is None and refused_path is None:
+        raise InvalidOption(
+            "onRefused deadLetter is for rows of a lock stream, and needs settleConnectionString or one of its kind; "
+            "rows of other kinds are collected by refusedPath"
+        )
+    return ConnectorOptions(
+        address=_address(given, environ),
+        entity=_text(given, "entity"),
+        mode=_mode(given),
+        messages_per_trigger_max=_count(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER),
+        rate_max=_positive(given, "maxRate", "a number of messages a second", None),
+        first_sequence=_count(given, "fromSequenceNumber", 1),
+        last_sequence=_count(given, "toSequenceNumber", SEQUENCE_MAX),
+        push_filters=_flag(given, "pushFilters"),
+        settle=settle,
+        on_refused=on_refused,
+        refused_path=refused_path,
+        patience_s=_positive(given, "maxWaitSeconds", "a number of seconds", PATIENCE_S),
+        mailbox=_text(given, "board"),
+    )
+
+
+def wanted_entity(options: ConnectorOptions, what: str) -> str:
+    if options.entity is None:
+        raise InvalidOption(
+            f'the servicebus {what} needs the option entity, a list such as "orders" or "news/Subscriptions/all"'
+        )
+    return options.entity
+
+
+def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str = "") -> Address:
+    text, variable, host, credential_name, trusted = (
+        _prefixed(prefix, name)
+        for name in ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")
+    )
+    ways = [name for name in (text, variable, host) if name in given]
+    if len(ways) != 1:
+        found = f"{_listed(ways)} exclude each other" if ways else "none of them was given"
+        raise InvalidOption(
+            f"{found}: name the namespace by {text}, by {variable} (a variable of the environment) "
+            f"or by {host} with {credential_name}"
+        )
+    if credential_name in given and ways != [host]:
+        raise InvalidOption(f"{credential_name} goes with {host}; a connection string has a key of its own")
+    credential = given.get(credential_name, "default")
+    if credential not in CREDENTIALS:
+        raise InvalidOption(f"{credential_name} {credential!r} is not known; right are {_listed(tuple(CREDENTIALS))}")
+    return Address(
+        _connection_string(given, environ, text),
+        _text(given, host),
+        credential,
+        _text(given, trusted),
+        _cause(given),
+    )
+
+
+def _settle(given: Mapping[str, str], environ: Mapping[str, str]) -> Address | None:
+    if not any(name.startswith(SETTLE) for name in given):
+        return None
+    found = _address(given, environ, SETTLE)
+    return found if found.ca_file is not None else replace(found, ca_file=_text(given, "caFile"))
+
+
+def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], name: str) -> str | None:
+    variable = _text(given, f"{name}Env")
+    if variable is None:
+        return _text(given, name)
+    if not environ.get(variable):
+        raise InvalidOption(f"{name}Env names the environment variable {variable!r}, which is not set")
+    return environ[variable]
+
+
+def _cause(given: Mapping[str, str]) -> str:
+    cause = given.get("cause", billing.SPARK).lower()
+    if cause not in billing.CAUSES:
+        raise InvalidOption(f"cause {given['cause']!r} is not known; right are {_listed(billing.CAUSES)}")
+    return cause
+
+
+def _mode(given: Mapping[str, str]) -> str:
+    mode = given.get("mode", "peek").lower()
+    if mode not in MODES:
+        raise InvalidOption(f"mode {given['mode']!r} is not known; right are {_listed(MODES)}")
+    return mode
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise InvalidOption(f"{name} is a whole number of at least 1, not {text!r}")
+    return count
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidOption(f"{name} is true or false, not {given[name]!r}")
+    return text == "true"
+
+
+def _on_refused(given: Mapping[str, str]) -> str:
+    text = given.get("onRefused", FAIL)
+    found = {each.lower(): each for each in ON_REFUSED}.get(text.lower())
+    if found is None:
+        raise InvalidOption(f"onRefused {text!r} is not known; right are {_listed(ON_REFUSED)}")
+    return found
+
+
+def _positive(given: Mapping[str, str], name: str, what: str, default: Default) -> float | Default:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidOption(f"{name} is {what} above 0, not {text!r}")
+    return number
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.strip():
+        raise InvalidOption(f"{name} is empty")
+    return text.strip()
+
+
+def _near(name: str) -> str:
+    lower = {known.lower(): known for known in NAMES}
+    found = difflib.get_close_matches(name.lower(), lower, 1)
+    return f" (did you mean {lower[found[0]]}?)" if found else ""
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)

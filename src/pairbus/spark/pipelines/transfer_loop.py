@@ -1,0 +1,173 @@
+"""How a bounded run over an entity goes on: take some, look what is still there, wait, or end. Pure.
+
+A round is one Spark job: so many messages are locked, carried, and settled. Decided here: how many the next one takes,
+when to look by peek instead, how long to wait for messages that somebody else holds locked or for a destination that
+is away, and when the run is over. Pure: `now` comes from outside, and nothing is locked or peeked here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pairbus.syphon.core.destinations import HALT_S
+from pairbus.syphon.core.draining import STRIKES
+from pairbus.syphon.core.rate_limit import RateLimit
+
+ROUND_MAX: Final = 20_000
+#: Of one task: a link may have 5,000 deliveries open, and those settled by token, elsewhere, count until it is swept.
+TASK_MAX: Final = 5_000
+#: Until something has arrived: a destination that takes none of them should be tried with few.
+ROUND_FIRST: Final = 500
+#: Between two tries of a destination that is away, or two looks at messages that others hold: doubled each time.
+PAUSE_S_FIRST: Final = 1.0
+PAUSE_S_MAX: Final = 8.0
+#: A message whose holder died comes back when its lock ends, after five minutes at most.
+PATIENCE_S: Final = 330.0
+LOOK_MAX: Final = 100
+#: Rounds that failed as a whole, in a row.
+FAILURES_MAX: Final = 4
+
+
+class Take(NamedTuple):
+    messages: int
+
+
+class Look(NamedTuple):
+    """By peek: what of the chosen is still there?"""
+
+
+class Wait(NamedTuple):
+    seconds: float
+    why: str | None
+
+
+class Over(NamedTuple):
+    """`reason`: why some could not be moved."""
+
+    reason: str | None = None
+
+
+Step = Take | Look | Wait | Over
+
+
+def spread(count: int, left: int | None) -> tuple[int, ...]:
+    """A round's messages over tasks that receive at the same time. `left`: how many there are by all accounts; a task
+    that finds none waits for them, so that there should be no more tasks than have something to do."""
+    likely = min(count, left or 0)
+    tasks = -(-likely // TASK_MAX)
+    if tasks < 2:
+        return (count,)
+    each, more = divmod(likely, tasks)
+    return tuple(each + (number < more) for number in range(tasks))
+
+
+class Told(NamedTuple):
+    """What a round came to. `left` were locked and not moved; `refused` of them are refused for good."""
+
+    moved: int
+    left: int
+    refused: int
+    #: Of the destination, where it is in trouble: the text, and whether it said busy.
+    trouble: str | None = None
+    is_busy: bool = False
+
+
+class TransferLoop:
+    """`chosen`: how many there are to be moved, None where nobody counted them. An end without a reason comes only
+    after a look that found nothing but what was refused."""
+
+    def __init__(self, chosen: int | None, rate: RateLimit, now: float, *, patience_s: float = PATIENCE_S) -> None:
+        self._chosen = chosen
+        self._rate = rate
+        self._patience_s = patience_s
+        self._moved = self._refused = 0
+        self._strikes = self._failures = self._idle = 0
+        self._trouble: str | None = None
+        self._progress_at = now
+        self._held_until = now
+        self._why: str | None = None
+        self._asked = 0
+        self._fruitful = False
+        self._must_look = False
+        self._over: Over | None = None
+
+    def __repr__(self) -> str:
+        of = "" if self._chosen is None else f" of {self._chosen}"
+        return f"<Rounds {self._moved}{of} moved, {self._refused} refused, {self._strikes} strikes>"
+
+    def next(self, now: float) -> Step:
+        if self._over is not None:
+            return self._over
+        # a message whose completion was lost came twice and was counted twice: only a look can tell
+        if self._must_look or self._is_enough():
+            return Look()
+        if now < self._held_until:
+            return Wait(self._held_until - now, self._why)
+        wait_s = self._rate.wait_s(now)
+        if wait_s > 0:
+            return Wait(wait_s, None)
+        at_once = ROUND_MAX if self._moved else ROUND_FIRST
+        count = 1 if self._strikes or self._idle else self._rate.batch(at_once, 1, now)
+        if self._chosen is not None:
+            count = min(count, self._chosen - self._moved - self._refused)
+        self._asked = count
+        return Take(count)
+
+    def ended(self, told: Told, now: float) -> None:
+        self._failures = 0
+        self._rate.received(told.moved + told.left, now)
+        if told.moved:
+            self._rate.moved(told.moved, now)
+        if told.is_busy:
+            self._rate.busy(now)
+        self._moved += told.moved
+        self._refused += told.refused
+        self._fruitful = bool(told.moved or told.refused)
+        if self._fruitful:
+            self._progress_at = now
+            self._strikes = self._idle = 0
+        if told.left > told.refused:
+            # a destination that is away; one that took the others of this round is given its time all the same
+            self._trouble = told.trouble
+            self._strikes += 0 if told.moved else 1
+            self._pause(now, self._strikes, f"the destination: {told.trouble or 'no answer in time'}")
+            if told.is_busy:
+                self._held_until = max(self._held_until, now + HALT_S)
+            if self._strikes >= STRIKES:
+                self._over = Over(told.trouble or "the destination gave no answer in time")
+        elif told.moved + told.left < max(1, self._asked):
+            self._must_look = True
+        if not self._moved and self._refused >= ROUND_FIRST:
+            self._over = Over("the destination refuses them for good; the others were not tried")
+
+    def looked(self, remaining: int, now: float) -> None:
+        """`remaining`: up to LOOK_MAX of them, which is as many as it takes to know."""
+        self._must_look = False
+        if not remaining:
+            self._over = Over()
+        elif now - self._progress_at >= self._patience_s:
+            self._over = Over("locked by another receiver, or behind more messages than can be passed over at once")
+        elif self._is_enough():
+            self._chosen = None
+        elif not self._fruitful:
+            self._idle += 1
+            self._pause(now, self._idle, f"{_some(remaining)} locked elsewhere")
+
+    def failed(self, text: str, now: float) -> bool:
+        """The round ended with an error. Whether to go on."""
+        self._failures += 1
+        self._pause(now, self._failures, text)
+        return self._failures < FAILURES_MAX
+
+    def _is_enough(self) -> bool:
+        return self._chosen is not None and self._moved + self._refused >= self._chosen
+
+    def _pause(self, now: float, times: int, why: str) -> None:
+        self._why = why
+        self._held_until = now + min(PAUSE_S_MAX, PAUSE_S_FIRST * 2.0 ** max(0, times - 1))
+
+
+def _some(count: int) -> str:
+    if count == 1:
+        return "1 message that is"
+    return f"{count} {'or more ' if count >= LOOK_MAX else ''}messages that are"

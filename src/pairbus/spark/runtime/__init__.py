@@ -1,0 +1,1 @@
+"""What everything on Spark needs: a session, Java, files, connections, messages between processes."""

@@ -1,0 +1,1 @@
+"""The syphon on Spark: one query that brings messages home from all backlog queues."""

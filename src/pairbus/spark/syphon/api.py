@@ -1,0 +1,163 @@
+"""`pairbus.spark.syphon()`: the syphon in a notebook or a job of one's own, in one call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.ledger import LedgerWriter
+from pairbus.pairing.backlog import backlog_queues
+from pairbus.spark.connector.listing import administration
+from pairbus.spark.connector.options import Address, InvalidOption
+from pairbus.syphon.core.draining import Unavailable
+from pairbus.syphon.core.progress import Report
+from pairbus.syphon.core.queue_discovery import QueueDiscovery
+from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
+from pairbus.wire import ConnectionString
+
+from .query import SparkSyphon
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RunningSyphon:
+    """`report()` at any time; `stop()` gives back what is locked; `wait()` for a drain."""
+
+    def __init__(self, inner: SparkSyphon, ledger: LedgerWriter | None) -> None:
+        self._inner = inner
+        self._ledger = ledger
+        self._unavailable: list[Unavailable] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pairbus-spark-syphon", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<RunningSyphon {self._inner!r}: {self.report().line()}>"
+
+    def __enter__(self) -> RunningSyphon:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def report(self) -> Report:
+        return self._inner.report()
+
+    def wait(self, timeout: float | None = None) -> list[Unavailable]:
+        """What a drain had to leave behind, by destination. Raises what ended it, or TimeoutError."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the syphon is still at work after {timeout} s: {self.report().line()}")
+        if self._error is not None:
+            raise self._error
+        return self._unavailable
+
+    def stop(self) -> None:
+        self._inner.stop()
+        self.wait()
+
+    def _run(self) -> None:
+        try:
+            self._unavailable = self._inner.run()
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+
+
+def syphon(
+    primary: str,
+    secondary: str,
+    *,
+    spark: SparkSession | None = None,
+    primary_name: str | None = None,
+    count: int | None = None,
+    ca_file: str | Path | None = None,
+    ledger: str | Path | None = None,
+    **options: Any,
+) -> RunningSyphon:
+    """Starts it and returns at once. The namespaces: connection strings, or host names (then DefaultAzureCredential).
+
+    `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right,
+    and but for a drain those that are made while it runs.
+    `options`: drain, max_rate, dead_letters, count_backlog_time, master, conf, checkpoint, messages_per_trigger.
+    """
+    home, away = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
+    name = backlog_queues.primary_name(host_of(primary), primary_name)
+    queues: list[tuple[str, int | None]] = [(backlog_queues.path(name, index), index) for index in range(count or 0)]
+    lister = None
+    if not queues:
+        queues, lister = _found(away, name, host_of(secondary), is_drain=bool(options.get("drain")))
+    writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
+    return RunningSyphon(
+        SparkSyphon(
+            home,
+            away,
+            queues,
+            primary_label=name,
+            secondary_label=host_of(secondary),
+            spark=spark,
+            ledger=writer,
+            lister=lister,
+            **options,
+        ),
+        writer,
+    )
+
+
+def _found(
+    secondary: Address, name: str, label: str, *, is_drain: bool
+) -> tuple[list[tuple[str, int | None]], Lister | None]:
+    """The queues that there are, and what finds those that are made later (P36)."""
+    make_admin = partial(administration, secondary, **OPTIONS)
+    try:
+        known = list_now(make_admin, name)
+    except ListingFailed as error:
+        raise InvalidOption(
+            f"without count the backlog queues are found by listing those of {label}, and that failed: {error}; so "
+            "give count, the backlog_queue_count that the applications pair with"
+        ) from error
+    if is_drain and not known:
+        raise InvalidOption(f"{label} has no backlog queue of {name}: nothing to drain")
+    discovery = QueueDiscovery(name, label, [each.path for each in known], orphans=True)
+    return [(each.path, each.number) for each in known], Lister(discovery, partial(list_backlog, make_admin, name))
+
+
+def started(
+    spark: SparkSession | None,
+    master: str | None,
+    on_start: Callable[[float], None] | None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session that knows our source, and is the active one of this thread: without that a writer does not find
+    Python sinks (4.0 to 4.3)."""
+    from pairbus.spark.connector.source import register
+    from pairbus.spark.runtime.session import session
+
+    made = session(master, conf=conf, on_progress=on_start) if spark is None else spark
+    made.createDataFrame([], "none int")
+    register(made)
+    return made
+
+
+def address_of_text(text: str, ca_file: str | Path | None = None) -> Address:
+    trusted = None if ca_file is None else str(ca_file)
+    return Address(text, ca_file=trusted) if "=" in text else Address(host=text, ca_file=trusted)
+
+
+def host_of(text: str) -> str:
+    if "=" not in text:
+        return text
+    try:
+        return ConnectionString.parse(text).host
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None

@@ -1,0 +1,623 @@
+"""The syphon on Spark: one query over all backlog queues, kept running, watched, and ended without leaving locks.
+
+    lock stream (executors receive) ──rows with lock tokens──▶ sink (executors restore, send, settle by token)
+
+The plan stays narrow: a shuffle between source and sink would let locks run out. A query that fails is started again.
+The queue is the state, so a checkpoint that is lost loses nothing. The decisions are those of the in-process engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.message import read_message_annotations, split
+from pairbus.billing import SYPHON
+from pairbus.errors import PairbusError
+from pairbus.ledger import LedgerWriter
+from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
+from pairbus.spark.connector.options import Address, as_options
+from pairbus.spark.runtime import connections
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, session
+from pairbus.syphon import inspection
+from pairbus.syphon.core import draining
+from pairbus.syphon.core.destinations import RefusalVerdict, Trouble, pause
+from pairbus.syphon.core.pair_lifecycle import Which
+from pairbus.syphon.core.progress import Progress, Report
+from pairbus.syphon.core.queue_discovery import GONE, Listed
+from pairbus.syphon.core.transfer import Key
+from pairbus.wire import WireClient
+from pairbus.wire.errors import LockLost, NotFound, WireError
+from pairbus.wire.sync import LoopThread
+
+from .sink import EVENTS, NAME, SinkOptions, SyphonSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pairbus.syphon.listing import Lister
+
+MESSAGES_PER_TRIGGER: Final = 20_000
+LOOK_S: Final = 0.1
+#: And where somebody waits for the end.
+LOOK_S_SOON: Final = 0.03
+#: How long a clean stop waits for the batch under way.
+STOP_S: Final = 60.0
+RESTART_S_FIRST: Final = 1.0
+RESTART_S_MAX: Final = 60.0
+#: A drain gives up after so many failures in a row.
+DRAIN_STRIKES: Final = 3
+#: A drain looks at the backlog when nothing has been moved for so long.
+QUIET_S: Final = 1.0
+#: The first look comes sooner, and is a glance: the drain is over if it finds nothing at all, and goes on if it does.
+GLANCE_S: Final = 0.15
+GLANCE_S_MAX: Final = 5.0
+#: Beyond it, sequence numbers are not counted up one by one (those of a partitioned queue), and say nothing.
+COUNT_MAX: Final = 1_000_000_000
+
+_BOTH: Final[tuple[Which, ...]] = ("primary", "secondary")
+
+_log = logging.getLogger("pairbus.syphon")
+
+
+class _Left(NamedTuple):
+    """For which destination, and the unix time of its lock's end. `is_refused`: for good, by a replay's destination."""
+
+    path: str
+    end: float
+    is_refused: bool
+
+
+class SparkSyphon:
+    """`run` until `stop`, or until a drain is over. `queues`: paths of backlog queues, with their indexes. `lister`
+    finds those that are made while it runs (not in a drain); with one there may be none at first."""
+
+    def __init__(
+        self,
+        primary: Address,
+        secondary: Address,
+        queues: Sequence[tuple[str, int | None]],
+        *,
+        primary_label: str = "primary",
+        secondary_label: str = "secondary",
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        checkpoint: str | None = None,
+        drain: bool = False,
+        max_rate: float | None = None,
+        dead_letters: bool = False,
+        count_backlog_time: bool = False,
+        ledger: LedgerWriter | None = None,
+        messages_per_trigger: int = MESSAGES_PER_TRIGGER,
+        on_access: Callable[[Which, str | None], None] | None = None,
+        on_busy: Callable[[str], None] | None = None,
+        halted_until: Callable[[str], float] | None = None,
+        stop_s: float = STOP_S,
+        on_running: Callable[[], None] | None = None,
+        on_start: Callable[[float], None] | None = None,
+        lister: Lister | None = None,
+    ) -> None:
+        if not queues and (lister is None or drain):
+            raise ValueError("no backlog queue to read from was named")
+        primary, secondary = replace(primary, cause=SYPHON), replace(secondary, cause=SYPHON)
+        self._primary, self._secondary = primary, secondary
+        self._labels = {"primary": primary_label, "secondary": secondary_label}
+        self._indexes = dict(queues)
+        self._dead_letters = dead_letters
+        self._paths = [self._read_path(path) for path, _ in queues]
+        self._missing: set[str] = set()
+        self._lister = None if drain else lister
+        self._spark, self._master, self._conf = None if spark is None else beside(spark), master, conf
+        self._is_own = spark is None
+        self._checkpoint = checkpoint
+        self._drain = drain
+        self._max_rate = max_rate
+        self._ledger = ledger
+        self._messages_per_trigger = messages_per_trigger
+        self._on_access = on_access
+        self._on_busy = on_busy
+        self._on_start = on_start
+        self._on_running = on_running
+        self._stop_s = stop_s
+        #: Of the application (P24): until when, by the monotonic clock, nothing is sent to a destination.
+        self._halted_until = halted_until
+        self._halts: dict[str, float] = {}
+        #: Destinations that messages were for.
+        self._known: set[str] = set()
+        self._stop = threading.Event()
+        self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
+        self._mailbox = ProcessMailbox(self._folder)
+        self._sink = SinkOptions(
+            primary, secondary, self._mailbox.folder, count_backlog_time, dead_letters, ledger is not None
+        )
+        self.progress = Progress(time.monotonic())
+        #: Unix times at which the primary confirmed the first message and the last one so far.
+        self.moved_from: float | None = None
+        self.moved_until: float | None = None
+        #: How many the first batch moved, and when the last of them was confirmed: it is small, and slow to start.
+        self.moved_at_first: tuple[int, float] | None = None
+        if self._lister is not None:
+            self.progress.waiting_for = self._lister.discovery.waiting_for
+        self._troubles: dict[str, Trouble] = {}
+        self._refused: dict[Key, str] = {}
+        #: What was left to its lock's end, by queue and lock token.
+        self._left: dict[tuple[str, str], _Left] = {}
+        #: The last batch that the source began, by its epoch.
+        self._begun = 0
+        self._source_stopped = False
+        self._moved_at = time.monotonic()
+        self._has_glanced = False
+        self._is_counted = False
+        self._failures = 0
+        #: Ends of the query with nothing moved between them.
+        self._breaks = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<SparkSyphon {self._labels['secondary']} to {self._labels['primary']}: {len(self._paths)} queues>"
+
+    def stop(self) -> None:
+        """From any thread; `run` then ends when the batch under way has, and gives back what is locked."""
+        self._stop.set()
+
+    def report(self) -> Report:
+        with self._lock:
+            return self.progress.report(time.monotonic(), self._troubles.items())
+
+    def run(self) -> list[draining.Unavailable]:
+        """What a drain had to leave behind, by destination; nothing otherwise."""
+        looking = LoopThread()
+        delay, broke_at = RESTART_S_FIRST, 0.0
+        try:
+            if self._lister is not None:
+                looking.start(self._lister.keep_listing(self._take_in))
+            while not self._paths:  # no JVM before there is something to read
+                if self._stop.wait(LOOK_S):
+                    return []
+            if self._drain and self._is_empty(looking):  # then no JVM either
+                return []
+            while not self._stop.is_set():
+                try:
+                    return self._keep_running(self._session(), looking)
+                except Exception as error:
+                    # The driver's JVM died: a session that is ours to start is started again.
+                    time.sleep(LOOK_S)  # its sockets close before it is known to have ended
+                    if not (self._is_own and is_gone()):
+                        raise
+                    if time.monotonic() - broke_at > RESTART_S_MAX:
+                        delay = RESTART_S_FIRST
+                    self._spark = None
+                    # It may have been raised for the one that died, before that was known.
+                    self._mailbox.lower_flag(STOP)
+                    self._source_stopped = False
+                    _log.warning("Spark's driver died (%s); started again in %.0f s", _first_line(error), delay)
+                    self._stop.wait(delay)
+                    delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
+            return []
+        finally:
+            looking.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def warm_up(self) -> None:
+        """One batch of the query, of what there is or of nothing, and its end: whatever is slow for the first time in a
+        session is so here, and not in the drain that follows. An object for itself, as for `run`."""
+        looking = LoopThread()
+        try:
+            query = self._query(self._session())
+            try:
+                while query.isActive and query.lastProgress is None and not self._stop.wait(LOOK_S):
+                    self._hear()
+            finally:
+                self._finish(query, looking)
+        finally:
+            looking.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _take_in(self, queues: Sequence[Listed]) -> None:
+        """On the lister's thread: the source is told, and goes on with these as well; a query that is started later
+        knows them by its options (P36)."""
+        paths = [self._read_path(each.path) for each in queues]
+        self._mailbox.append(QUEUES, {"entities": paths})
+        with self._lock:
+            self._indexes |= {each.path: each.number for each in queues}
+            if not self._paths:
+                self.progress.waiting_for = None
+            self.progress.found(sum(each.dead_letters if self._dead_letters else each.messages for each in queues))
+        self._paths += paths
+
+    def _read_path(self, path: str) -> str:
+        return f"{path}/$DeadLetterQueue" if self._dead_letters else path
+
+    # -- the query
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            found = existing()
+            is_theirs = found is not None and not is_started_here(found)
+            if found is not None and is_theirs and self._master in (None, found.sparkContext.master):
+                self._spark = beside(found)
+            else:
+                self._spark = session(self._master, conf=self._conf, on_progress=self._on_start)
+        # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
+        self._spark.createDataFrame([], "none int")
+        self._spark.dataSource.register(SyphonSink)
+        return self._spark
+
+    def source_options(self) -> dict[str, str]:
+        """Of the lock stream."""
+        options = {
+            **as_options(self._secondary),
+            "entity": ",".join(self._paths),
+            "mode": "lock",
+            "maxMessagesPerTrigger": str(self._messages_per_trigger),
+            "board": self._mailbox.folder,
+        }
+        if self._max_rate is not None:
+            options["maxRate"] = str(self._max_rate)
+        return options
+
+    def _query(self, spark: SparkSession) -> StreamingQuery:
+        self._begun = 0
+        rows = spark.readStream.format("servicebus").options(**self.source_options()).load()
+        context = spark.sparkContext
+        if (context.master or "").startswith("local["):
+            # A task for each core, not for each queue: to start one costs more than to carry a hundred messages. Where
+            # executors come and go, their number is Spark's to know.
+            rows = rows.coalesce(context.defaultParallelism)
+        return (
+            rows.writeStream.format(NAME)
+            .option("syphon", self._sink.as_text())
+            .option("checkpointLocation", self._checkpoint or f"file:{self._folder}/checkpoint")
+            .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
+            .start()
+        )
+
+    def _keep_running(self, spark: SparkSession, looking: LoopThread) -> list[draining.Unavailable]:
+        if self._stop.is_set():
+            return []
+        query = self._query(spark)
+        delay, broke_at = RESTART_S_FIRST, 0.0
+        if self._on_running is not None:
+            self._on_running()
+        try:
+            while not self._stop.wait(LOOK_S_SOON if self._drain else LOOK_S):
+                self._hear()
+                if not query.isActive:
+                    error = query.exception()
+                    self._breaks += 1
+                    if "stage failure" in str(error):  # one that failed elsewhere had no task to lose
+                        with self._lock:
+                            self._heard_of_lost_tasks(1)
+                    if self._drain and self._breaks >= DRAIN_STRIKES:
+                        raise PairbusError(f"the query failed {self._breaks} times in a row: {_first_line(error)}")
+                    if time.monotonic() - broke_at > RESTART_S_MAX:
+                        delay = RESTART_S_FIRST
+                    _log.warning("the query ended (%s); started again in %.0f s", _first_line(error), delay)
+                    if self._stop.wait(delay):
+                        break
+                    delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
+                    query = self._query(spark)
+                elif self._drain and self._is_settled(query) and self._is_empty(looking):
+                    return []
+                elif self._drain and self._is_quiet(query):
+                    verdict = self._judge(looking)
+                    if isinstance(verdict, draining.Finished):
+                        return verdict.remaining
+                    if verdict is not None:
+                        with self._lock:
+                            wanted = self._chosen(set(verdict.paths))
+                        self._give_back(looking, wanted)
+                elif not self._drain:
+                    self._revive(looking)
+                elif self.moved_from is not None and not self._is_counted:
+                    self._is_counted = True
+                    looking.start(self._count())
+            return []
+        finally:
+            self._finish(query, looking)
+
+    def _finish(self, query: StreamingQuery, looking: LoopThread) -> None:
+        """The batch under way ends by itself; then what was left to its lock goes back."""
+        if is_gone():
+            self._hear()
+            if self._stop.is_set():
+                self._give_back(looking, list(self._left))
+            return
+        self._mailbox.raise_flag(STOP)
+        deadline = time.monotonic() + self._stop_s
+        while query.isActive and time.monotonic() < deadline and not self._source_stopped:
+            self._hear()
+            time.sleep(LOOK_S_SOON)
+        query.stop()
+        self._hear()
+        self._give_back(looking, list(self._left))
+
+    # -- what the other processes tell
+
+    def _hear(self) -> None:
+        with self._lock:
+            for notice in self._mailbox.news(POLLS):
+                self._heard_of_source(notice)
+            for notice in self._mailbox.news(MOVES):
+                self._heard_of_sink(notice)
+            if self._ledger is not None:
+                self._write_events()
+            self._tell_halts()
+            now = time.time()
+            for token in [token for token, left in self._left.items() if left.end <= now]:
+                del self._left[token]
+
+    def _tell_halts(self) -> None:
+        """The application's halts of the destinations, to the source, which keeps their messages from being sent."""
+        if self._halted_until is None:
+            return
+        now, wall = time.monotonic(), time.time()
+        halts = {path: until for path in self._known if (until := self._halted_until(path)) > now}
+        if halts != self._halts:
+            self._halts = halts
+            self._mailbox.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
+
+    def _heard_of_source(self, notice: dict[str, Any]) -> None:
+        if "epoch" in notice:
+            self._begun = notice["epoch"]
+            self._missing.difference_update(notice["entities"])
+        elif "stopped" in notice:
+            self._source_stopped = True
+        elif "error" in notice and notice["condition"] in GONE:
+            self._heard_of_missing(notice["entity"], was_there=notice["kind"] == "LinkLost")
+        elif "error" in notice:
+            self._failures += 1
+            self.progress.waiting_for = f"the secondary: {notice['error']}"
+            if notice["kind"] == "Unauthorized" and self._on_access is not None:
+                self._on_access("secondary", notice["error"])
+        else:
+            self._missing.discard(notice["entity"])
+            self.progress.polled()
+            if self._ledger is not None:
+                path = notice["entity"]
+                queue = self._indexes.get(path.removesuffix("/$DeadLetterQueue"))
+                self._ledger.event(
+                    "poll", notice["t"], self._labels["secondary"], path, size=0, cause="syphon", queue=queue
+                )
+
+    def _heard_of_missing(self, path: str, *, was_there: bool) -> None:
+        """It is looked for again; the others flow meanwhile, and nothing is wrong with the secondary."""
+        self._missing.add(path)
+        if was_there:
+            _log.warning("%s does not exist any more; it is looked for again", path)
+        if self._missing.issuperset(self._paths):
+            self.progress.waiting_for = "none of the backlog queues exists"
+
+    def _heard_of_sink(self, notice: dict[str, Any]) -> None:
+        now, wall = time.monotonic(), time.time()
+        self._failures = self._breaks = 0
+        self.progress.waiting_for = None
+        moved = sum(notice["moved"].values())
+        if moved:
+            self.moved_from = notice["from"] if self.moved_from is None else min(self.moved_from, notice["from"])
+            self.moved_until = notice["until"] if self.moved_until is None else max(self.moved_until, notice["until"])
+            if self.moved_at_first is None:
+                self.moved_at_first = moved, notice["until"]
+        self._known.update(notice["moved"], notice["troubles"], (path for _, _, path, _, _ in notice["left"]))
+        if lost := notice.get("retried", 0):
+            self._heard_of_lost_tasks(lost)
+        for path, count in notice["moved"].items():
+            self.progress.moved(path, count, notice["bytes"] * count // max(1, moved), now)
+        for path, count in notice["dead_lettered"].items():
+            self.progress.dead_lettered(path, count)
+        for queue, token, path, end, is_refused in notice["left"]:
+            self.progress.left(path, 1)
+            if end > wall:
+                self._left[queue, token] = _Left(path, end, is_refused)
+        for path in notice["moved"]:
+            self._troubles.pop(path, None)
+        for path, (verdict, text, condition, strikes) in notice["troubles"].items():
+            known = self._troubles.get(path)
+            seen = strikes if known is None else max(strikes, known.strikes + (1 if path not in notice["moved"] else 0))
+            until = now + pause(RefusalVerdict(verdict), seen)
+            self._troubles[path] = Trouble(RefusalVerdict(verdict), text, condition, seen, now, until)
+        for queue, number, enqueued, reason in notice["refused"]:
+            self._refused[queue, number, enqueued] = reason
+        for which in _BOTH:
+            if self._on_access is not None and (which in notice["denied"] or moved):
+                self._on_access(which, notice["denied"].get(which))
+        if self._on_busy is not None:
+            for path in notice["busy"]:
+                self._on_busy(path)
+        if moved or notice["dead_lettered"] or notice["left"]:
+            self._moved_at = now
+            self._has_glanced = False
+
+    def _heard_of_lost_tasks(self, count: int) -> None:
+        """What they had moved before they died is done, and nobody knows how much it is."""
+        self.progress.lost_tasks += count
+        _log.warning("%d tasks died before they could tell what they had moved; it is not in the count", count)
+        if self._ledger is not None:
+            self._ledger.skip(count)  # a gap: what was sent before it is unknown to an audit, never lost
+
+    def _write_events(self) -> None:
+        assert self._ledger is not None
+        for notice in self._mailbox.news(EVENTS):
+            for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
+                label = self._labels["primary" if kind == "move" else "secondary"]
+                self._ledger.event(
+                    kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause="syphon",
+                    queue=self._indexes.get(queue),
+                )  # fmt: skip
+        self._ledger.flush()
+
+    # -- a drain
+
+    def _is_at_work(self, query: StreamingQuery) -> bool:
+        """The source has begun a batch that Spark has not reported as done; the first begins with the query."""
+        done = query.lastProgress
+        if done is None:
+            return True
+        end = done["sources"][0]["endOffset"]
+        return bool(self._begun > (json.loads(end) if end else {}).get("epoch", 0))
+
+    def _is_settled(self, query: StreamingQuery) -> bool:
+        """Time for a glance: once after each movement, and only where every message that was taken has gone home. With
+        destinations in trouble it takes the whole look, and its pauses (P40)."""
+        if self._has_glanced or self._troubles or self._left or self._refused:
+            return False
+        return time.monotonic() - self._moved_at > GLANCE_S and not self._is_at_work(query)
+
+    def _is_empty(self, looking: LoopThread) -> bool:
+        """A peek at each queue finds nothing (P41). Where it fails, the looks that follow deal with that."""
+        self._has_glanced = True
+        try:
+            if looking.run(self._glance()):
+                return False
+        except (WireError, TimeoutError):
+            return False
+        with self._lock:
+            self.progress.counted(0)
+        return True
+
+    def _is_quiet(self, query: StreamingQuery) -> bool:
+        return time.monotonic() - self._moved_at > QUIET_S and not self._is_at_work(query)
+
+    def _judge(self, looking: LoopThread) -> draining.Finished | draining.TryAgain | None:
+        self._moved_at = time.monotonic()
+        try:
+            seen = looking.run(self._scan())
+        except WireError as error:
+            self._failures += 1
+            if self._failures >= DRAIN_STRIKES:
+                raise
+            self.progress.waiting_for = f"the secondary: {error}"
+            return None
+        with self._lock:
+            self.progress.counted(len(seen))
+            return draining.judge(seen, _Known(self._troubles), time.monotonic(), self._refused)
+
+    def _revive(self, looking: LoopThread) -> None:
+        """Left messages wanted before their locks end, which is the back-off (P40) while a destination is away, and
+        not after: all those of one that is back, one of each that may be tried again."""
+        now = time.monotonic()
+        with self._lock:
+            due = {path for path, trouble in self._troubles.items() if trouble.until <= now}
+            wanted = self._chosen(due)
+            for path in due:
+                trouble = self._troubles[path]
+                self._troubles[path] = trouble._replace(until=now + pause(trouble.verdict, trouble.strikes))
+        self._give_back(looking, wanted)
+
+    def _chosen(self, due: set[str]) -> list[tuple[str, str]]:
+        wanted: list[tuple[str, str]] = []
+        tried: set[str] = set()
+        for token, (path, _, is_refused) in self._left.items():
+            if is_refused:  # it would only be received and refused once more
+                continue
+            if path not in self._troubles or (path in due and path not in tried):
+                wanted.append(token)
+                tried.add(path)
+        return wanted
+
+    def _give_back(self, looking: LoopThread, tokens: list[tuple[str, str]]) -> None:
+        if tokens:
+            with contextlib.suppress(WireError):
+                looking.run(self._release(tokens))
+
+    async def _scan(self) -> list[draining.Seen]:
+        seen: list[draining.Seen] = []
+        async with connections.endpoint(self._secondary).client() as client:
+            for path in self._paths:
+                queue = path.removesuffix("/$DeadLetterQueue")
+                with contextlib.suppress(NotFound):
+                    seen += [each async for each, _ in inspection.scan(client, queue, path)]
+        return seen
+
+    async def _glance(self) -> bool:
+        """Whether there is any message, for whomever and whoever may hold it."""
+        async with asyncio.timeout(GLANCE_S_MAX), connections.endpoint(self._secondary).client() as client:
+            for path in self._paths:
+                with contextlib.suppress(NotFound):
+                    async for _ in inspection.scan(client, path, path, 1):
+                        return True
+        return False
+
+    async def _count(self) -> None:
+        """About how many are left, for whoever watches; where the caller has not said so, or a look found out."""
+        if self.report().remaining is not None:
+            return
+        count = 0
+        with contextlib.suppress(WireError, AmqpError):
+            async with connections.endpoint(self._secondary).client() as client:
+                for path in self._paths:
+                    with contextlib.suppress(NotFound):
+                        count += await _span(client, path)
+            if count <= COUNT_MAX and self.report().remaining is None:
+                with self._lock:
+                    self.progress.counted(count)
+
+    async def _release(self, tokens: list[tuple[str, str]]) -> None:
+        from uuid import UUID
+
+        async with connections.endpoint(self._secondary).client() as client:
+            for queue, token in tokens:
+                self._left.pop((queue, token), None)
+                with contextlib.suppress(LockLost, NotFound):
+                    await client.settle_by_token(queue, [UUID(token)], "abandoned", timeout=5.0)
+
+
+class _Known:
+    """What `draining.judge` asks of destinations, from what workers said of them."""
+
+    def __init__(self, troubles: dict[str, Trouble]) -> None:
+        self._troubles = troubles
+
+    def trouble(self, path: str) -> Trouble | None:
+        return self._troubles.get(path)
+
+    def troubled(self) -> list[tuple[str, Trouble]]:
+        return list(self._troubles.items())
+
+    def due(self, now: float) -> list[str]:
+        return list(self._troubles)
+
+
+async def _span(client: WireClient, path: str) -> int:
+    """From the first message to the last, by their sequence numbers: some dozens of peeks at one message, where a look
+    at all of them would take about as long as to carry them."""
+    first = await _number_from(client, path, 1)
+    if first is None:
+        return 0
+    last, step = first, 1
+    while (found := await _number_from(client, path, last + step)) is not None:
+        last, step = found, step * 2
+    beyond = last + step
+    while beyond - last > 1:
+        middle = (last + beyond) // 2
+        found = await _number_from(client, path, middle)
+        if found is None:
+            beyond = middle
+        else:
+            last = found
+    return last - first + 1
+
+
+async def _number_from(client: WireClient, path: str, number: int) -> int | None:
+    for payload in await client.peek(path, number, 1):
+        found = read_message_annotations(payload, split(payload)).get("x-opt-sequence-number")
+        return found if isinstance(found, int) else None
+    return None
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or ["no error"])[0][:300]

@@ -1,0 +1,343 @@
+"""What a Spark task does with the messages of a backlog: restore, send home, and only then settle, by lock token.
+
+A shell like the in-process engine, on the same core: `syphon.underway` decides, `syphon.lanes` sends. It lives in a
+Python worker for as long as that does, so that connections, and what is known of destinations, outlast a micro-batch.
+Locks are not renewed here; a message with too little time left on its lock is left to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from pairbus.syphon.core.arrival import arrive, bound_for, message_id_of
+from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
+from pairbus.syphon.core.pair_lifecycle import Which
+from pairbus.syphon.core.transfer import (
+    Command,
+    Complete,
+    DeadLetter,
+    Leave,
+    PendingTransfer,
+    Rejection,
+    Release,
+    Renew,
+)
+from pairbus.syphon.core.transfer_state import TransferState
+from pairbus.syphon.destination_sender import DestinationSender
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.wire import WireClient
+from pairbus.wire.errors import LockLost, Unauthorized, WireError
+
+TOKENS_AT_ONCE: Final = 200
+SETTLE_S: Final = 15.0
+#: A batch ends when everything has its answer; the lanes' own time-outs come first.
+BATCH_S: Final = 55.0
+
+
+class Locked(NamedTuple):
+    """A row of the lock stream."""
+
+    queue: str
+    token: UUID
+    payload: bytes
+
+
+class Event(NamedTuple):
+    """A line for the ledger, written by the driver: an executor's disk may be far away."""
+
+    kind: str
+    t: float
+    entity: str
+    message_id: str | None
+    size: int
+    outcome: str
+    queue: str
+
+
+@dataclass
+class TaskCounts:
+    """What became of one task's messages."""
+
+    moved: dict[str, int] = field(default_factory=dict)
+    moved_bytes: int = 0
+    #: Unix times at which the first and the last of them were confirmed.
+    moved_from: float | None = None
+    moved_until: float | None = None
+    dead_lettered: dict[str, int] = field(default_factory=dict)
+    #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused for good)
+    left: list[tuple[str, str, str, float, bool]] = field(default_factory=list)
+    #: destination → (verdict, text, condition, strikes)
+    troubles: dict[str, tuple[str, str, str, int]] = field(default_factory=dict)
+    #: (queue, sequence number, enqueued ms) → why; messages of a replay that can't be dead-lettered again
+    refused: list[tuple[str, int | None, int | None, str]] = field(default_factory=list)
+    #: "primary" or "secondary" → the words of the refusal
+    denied: dict[str, str] = field(default_factory=dict)
+    #: Destinations that said so.
+    busy: set[str] = field(default_factory=set)
+    events: list[Event] = field(default_factory=list)
+
+
+class TransferTask:
+    """`carry` on one loop, batch after batch. `destination`: where all of them go, as they are; without it each goes
+    home, to where its alias says (P27). Only what goes home is dead-lettered where it is refused for good."""
+
+    def __init__(
+        self,
+        primary: Endpoint,
+        secondary: Endpoint,
+        *,
+        count_backlog_time: bool = False,
+        is_replay: bool = False,
+        wants_events: bool = False,
+        destination: str | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._destination = destination
+        self._buries = not is_replay and destination is None
+        self.transfer_state = TransferState(Destinations(), buries=self._buries)
+        self.primary_client = primary.client()
+        self._primary = primary
+        self._secondary_client = secondary.client()
+        self._count_backlog_time = count_backlog_time
+        self._is_replay = is_replay
+        self._wants_events = wants_events
+        self._lanes: dict[str, DestinationSender] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+        self._broken: BaseException | None = None
+        self._tally = TaskCounts()
+
+    def __repr__(self) -> str:
+        return f"<Carrier to {self._primary.label}: {self.transfer_state!r}>"
+
+    async def carry(self, rows: Sequence[Locked]) -> TaskCounts:
+        """Returns when every message is settled or left; the tally is complete then."""
+        tally = self._tally = TaskCounts()
+        now, now_unix = self.loop.time(), time.time()
+        self.transfer_state.tick(now)  # forgets what was left by earlier batches
+        if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
+            tally.events += [
+                Event(
+                    "receive", now_unix, row.queue, message_id_of(row.payload), len(row.payload), "ok",
+                    row.queue.removesuffix("/$DeadLetterQueue"),
+                )
+                for row in rows
+            ]  # fmt: skip
+        arrivals = [self._arrival(row, now, now_unix) for row in rows]
+        commands, wanted = self.transfer_state.received(arrivals, now)
+        self.carry_out(commands)
+        for path in wanted:
+            self._lane(path).wake()
+        deadline = now + BATCH_S
+        while self._is_at_work() and self.loop.time() < deadline:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), 0.05)
+            except TimeoutError:
+                pass
+        if self._is_at_work():
+            self._give_up()
+        if self._broken is not None:
+            raise self._broken
+        for path, trouble in self.transfer_state.destinations.troubled():
+            tally.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
+        return tally
+
+    def _arrival(self, row: Locked, now: float, now_unix: float) -> PendingTransfer | Rejection:
+        token = row.token.bytes_le
+        if self._destination is not None:
+            return bound_for(
+                self._destination,
+                row.queue,
+                row.payload,
+                token,
+                now=now,
+                now_unix=now_unix,
+                handle=row,
+                is_dead_letter=self._is_replay,
+            )
+        return arrive(
+            row.queue.removesuffix("/$DeadLetterQueue"),
+            row.payload,
+            token,
+            now=now,
+            now_unix=now_unix,
+            handle=row,
+            count_backlog_time=self._count_backlog_time,
+            is_replay=self._is_replay,
+        )
+
+    def _is_at_work(self) -> bool:
+        return bool(self.transfer_state.in_hand or self._tasks)
+
+    def _give_up(self) -> None:
+        """What has no answer by now is left to its lock: it may have arrived, so it is not given back early."""
+        for command in (*self.transfer_state.stop(), *self.transfer_state.give_up()):
+            if isinstance(command, Release):
+                self._note_left(command.transfers)
+        self.transfer_state = TransferState(self.transfer_state.destinations, buries=self._buries)
+
+    # -- what a lane asks of its engine
+
+    def carry_out(self, commands: Iterable[Command]) -> None:
+        self._changed.set()
+        for command in commands:
+            match command:
+                case Complete(queue, transfers):
+                    self.spawn(self._settle(queue, transfers, "completed", None, None))
+                case DeadLetter(queue, transfers, reason, description):
+                    self.spawn(self._settle(queue, transfers, "suspended", reason, description))
+                case Leave(_, transfers, trouble):
+                    is_refused = trouble.verdict is RefusalVerdict.REFUSED
+                    self._note_left(transfers, is_refused)
+                    if is_refused:
+                        self._tally.refused += [
+                            (*transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers
+                        ]
+                case Release(queue, transfers):
+                    self.spawn(self._settle(queue, transfers, "abandoned", None, None))
+                case Renew():
+                    pass  # no renewal on Spark: batches are small enough
+
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
+        path, tally = transfers[0].path, self._tally
+        tally.moved[path] = tally.moved.get(path, 0) + len(transfers)
+        tally.moved_bytes += sum(transfer.size for transfer in transfers)
+        tally.moved_until = time.time()
+        if tally.moved_from is None:
+            tally.moved_from = tally.moved_until
+        self._record("move", path, transfers, "ok")
+        self.carry_out(self.transfer_state.confirmed(transfers))
+
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
+        if verdict_of(error) is RefusalVerdict.BUSY:
+            self._tally.busy.add(transfers[0].path)
+        self._record("move", transfers[0].path, transfers, error.condition)
+        self.carry_out(self.transfer_state.failed(transfers, error, self.loop.time()))
+
+    def unsendable(self, path: str, error: WireError) -> None:
+        if verdict_of(error) is RefusalVerdict.BUSY:
+            self._tally.busy.add(path)
+        self.carry_out(self.transfer_state.unsendable(path, error, self.loop.time()))
+
+    def access_granted(self, which: Which) -> None:
+        pass
+
+    def access_refused(self, which: Which, error: WireError) -> None:
+        self._tally.denied[which] = str(error)
+
+    def isolated_client(self) -> WireClient | None:
+        return self._primary.client()
+
+    async def close_isolated(self, client: WireClient) -> None:
+        await client.close()
+
+    def later(self, seconds: float, closer: Callable[[], Awaitable[Any]]) -> None:
+        async def close() -> None:
+            await asyncio.sleep(seconds)
+            await closer()
+
+        task = self.loop.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def forget_lane(self, lane: DestinationSender) -> None:
+        if self._lanes.get(lane.path) is lane:
+            del self._lanes[lane.path]
+            self.spawn(lane.close())
+
+    # -- the backlog
+
+    async def _settle(
+        self,
+        queue: str,
+        transfers: list[PendingTransfer],
+        disposition: str,
+        reason: str | None,
+        description: str | None,
+    ) -> None:
+        for begin in range(0, len(transfers), TOKENS_AT_ONCE):
+            await self._settle_some(queue, transfers[begin : begin + TOKENS_AT_ONCE], disposition, reason, description)
+
+    async def _settle_some(
+        self,
+        queue: str,
+        transfers: list[PendingTransfer],
+        disposition: str,
+        reason: str | None,
+        description: str | None,
+    ) -> None:
+        try:
+            await self._secondary_client.settle_by_token(
+                transfers[0].handle.queue,
+                [transfer.token for transfer in transfers],
+                disposition,
+                reason=reason,
+                description=description,
+                timeout=SETTLE_S,
+            )
+        except WireError as error:
+            if len(transfers) > 1 and isinstance(error, LockLost):
+                # One lost lock fails the request of all: one by one it shows which.
+                for transfer in transfers:
+                    await self._settle_some(queue, [transfer], disposition, reason, description)
+                return
+            if isinstance(error, Unauthorized):
+                self.access_refused("secondary", error)
+            self.carry_out(
+                self.transfer_state.unsettled(transfers, self.loop.time(), lock_lost=isinstance(error, LockLost))
+            )
+            return
+        if disposition == "suspended":
+            for transfer in transfers:
+                name = transfer.path
+                self._tally.dead_lettered[name] = self._tally.dead_lettered.get(name, 0) + 1
+            self._record("dead-letter", None, transfers, "ok")
+        self.transfer_state.settled(transfers)
+
+    def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
+        ends = time.time() - self.loop.time()
+        for transfer in transfers:
+            token = str(transfer.handle.token)
+            self._tally.left.append(
+                (transfer.handle.queue, token, transfer.path, transfer.locked_until + ends, is_refused)
+            )
+
+    def _record(self, kind: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str) -> None:
+        if self._wants_events:
+            now = time.time()
+            self._tally.events += [
+                Event(kind, now, entity or p.queue, message_id_of(p.handle.payload), p.size, outcome, p.queue)
+                for p in transfers
+            ]
+
+    # -- plumbing
+
+    def spawn(self, coroutine: Any) -> None:
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+
+    def _lane(self, path: str) -> DestinationSender:
+        lane = self._lanes.get(path)
+        if lane is None:
+            lane = self._lanes[path] = DestinationSender(self, path)
+        return lane
+
+    async def close(self) -> None:
+        for lane in list(self._lanes.values()):
+            await lane.close()
+        await self.primary_client.close()
+        await self._secondary_client.close()

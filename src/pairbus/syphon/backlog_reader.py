@@ -1,0 +1,343 @@
+"""One backlog queue as the engine sees it: a link that receives, and the settling of what came through it.
+
+A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a message
+(P37). Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
+a message is decided in `transfer_state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.amqp.errors import DEAD_LETTER
+from pairbus.amqp.performatives import Error, Rejected
+from pairbus.amqp.types import Symbol
+from pairbus.syphon.core.arrival import arrive
+from pairbus.syphon.core.destinations import HALT_S
+from pairbus.syphon.core.queue_discovery import GONE
+from pairbus.syphon.core.transfer import PendingTransfer
+from pairbus.wire.errors import Busy, ClientClosed, LinkLost, LockLost, NotFound, TooLarge, Unauthorized, WireError
+from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.receiver import COMPLETE, Receiver
+
+from . import inspection
+
+if TYPE_CHECKING:
+    from .engine import SyphonEngine
+
+#: P37.
+POLL_S: Final = 15 * 60.0
+#: Asked for at once: few at first, since nobody knows how large they are, then more.
+COUNT_FIRST: Final = 16
+COUNT_MAX: Final = 500
+#: Of these bytes all that is asked for at once should be, by the size of what came before.
+BYTES_MAX: Final = 8 * 1024 * 1024
+#: A drain asks for what there is, and waits so long for more.
+DRAIN_S: Final = 0.5
+#: Between attempts to open a queue that is not there, or does not let itself be read.
+MISSING_S: Final = 60.0
+RETRY_S_FIRST: Final = 0.5
+RETRY_S_MAX: Final = 30.0
+#: A link is given up for a new one when so many messages on it were left: brokers bound what one link may hold.
+LEFT_ON_LINK_MAX: Final = 2000
+#: How long the old one stays open for what was under way on it.
+RETIRED_S: Final = 30.0
+TOKENS_AT_ONCE: Final = 200
+#: While only messages for destinations that are away come: how often to look, without locking, for others further on,
+#: and how far at once.
+SCOUT_S: Final = 5.0
+SCOUTED_AT_ONCE: Final = 10_000
+
+_log = logging.getLogger("pairbus.syphon")
+
+
+class BacklogReader:
+    """`path` is what is received from; `queue` the backlog queue that it belongs to (its dead letters, in a replay)."""
+
+    def __init__(self, engine: SyphonEngine, queue: str, index: int | None, *, is_replay: bool = False) -> None:
+        self.engine = engine
+        self.queue = queue
+        self.index = index
+        self.path = f"{queue}/$DeadLetterQueue" if is_replay else queue
+        self.is_replay = is_replay
+        #: In a drain: the last look found nothing.
+        self.is_empty = False
+        self.is_missing = False
+        #: It was open since it was last found missing.
+        self._was_there = False
+        self._receiver: Receiver | None = None
+        self._receiving: asyncio.Task[list[ReceivedMessage]] | None = None
+        self._interrupted = False
+        self._left = 0
+        self._count = COUNT_FIRST
+        self._size = 0.0
+        self._failures = 0
+        #: Sequence numbers: the highest that was received, that was looked at, and of one that can be delivered.
+        self._highest = self._scouted = self._sighted = 0
+
+    def __repr__(self) -> str:
+        state = "missing" if self.is_missing else "reading" if self._receiving else "resting"
+        return f"<Source {self.path}: {state}>"
+
+    # -- reading
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.engine.may_read()
+            try:
+                messages = await self._poll()
+            except WireError as error:
+                await self._failed(error)
+                continue
+            self._failures = 0
+            self.is_missing = False
+            if messages:
+                self.is_empty = False
+                await self._pass_on(messages)
+            elif self.engine.drain:
+                self.is_empty = True
+                await self.engine.look_again()
+
+    async def _poll(self) -> list[ReceivedMessage]:
+        engine = self.engine
+        receiver = await self._open()
+        await engine.may_read()  # opening may have taken its time
+        began = engine.loop.time()
+        self._receiving = engine.loop.create_task(receiver.receive(self._wanted(), DRAIN_S if engine.drain else POLL_S))
+        try:
+            messages = await self._receiving
+        except asyncio.CancelledError:
+            # by `interrupt`, which closes the link: for the service an empty receive, like any other (P51)
+            engine.polled(self, began)
+            if not self._interrupted:
+                raise
+            self._interrupted = False
+            return []
+        finally:
+            self._receiving = None
+        if not messages:
+            engine.polled(self, began)
+        return messages
+
+    def _wanted(self) -> int:
+        bound = self._count if not self._size else min(self._count, max(1, int(BYTES_MAX / self._size)))
+        return self.engine.may_ask(bound)
+
+    async def _pass_on(self, messages: list[ReceivedMessage]) -> None:
+        engine = self.engine
+        now, now_unix = engine.loop.time(), engine.wall()
+        size = sum(len(message.payload) for message in messages) / len(messages)
+        self._size = max(size, 0.8 * self._size + 0.2 * size)
+        if len(messages) >= self._count // 2:
+            self._count = min(COUNT_MAX, self._count * 2)
+        receiver = self._receiver
+        arrivals = [
+            arrive(
+                self.queue,
+                message.payload,
+                message.tag,
+                now=now,
+                now_unix=now_unix,
+                handle=(self, receiver, message),
+                count_backlog_time=engine.count_backlog_time,
+                is_replay=self.is_replay,
+            )
+            for message in messages
+        ]
+        flows = engine.arrived(arrivals, now)
+        if self._left >= LEFT_ON_LINK_MAX:
+            self._retire()
+        for message in messages:
+            self._highest = max(self._highest, message.sequence_number or 0)
+        if not flows and self._highest >= self._sighted:
+            await self._scout()
+
+    async def _scout(self) -> None:
+        """All of them were for destinations that are away. To lock the rest as well, only to leave it, would cost a
+        receive each and keep it from moving when they are back; but others may wait behind them."""
+        engine = self.engine
+        self._count = COUNT_FIRST
+        self._scouted = max(self._scouted, self._highest)
+        while True:
+            try:
+                async for number, path in inspection.look(self.engine.secondary_client, self.path, self._scouted + 1):
+                    self._scouted = number
+                    if not path or engine.can_take(path):
+                        self._sighted = number
+                        return
+                    if number - self._highest >= SCOUTED_AT_ONCE:
+                        break
+            except WireError as error:
+                _log.info("%s: looking further on failed: %s", self.path, error)
+            if engine.drain:
+                self.is_empty = True
+                await engine.look_again()
+                return
+            wait_s = engine.next_trial_s()
+            await asyncio.sleep(min(wait_s, SCOUT_S))
+            if wait_s <= SCOUT_S:
+                return
+
+    async def _open(self) -> Receiver:
+        if self._receiver is None or self._receiver.closed:
+            self._receiver = await self.engine.secondary_client.receiver(self.path)
+            self._left = 0
+            self._was_there = True
+            self.engine.access_granted("secondary")
+        return self._receiver
+
+    async def _failed(self, error: WireError) -> None:
+        """Whatever it was, the queue is read again: later, and from a drain somebody hears of it."""
+        engine = self.engine
+        self._failures += 1
+        await self._close()
+        if isinstance(error, NotFound):
+            self.is_missing = self.is_empty = True
+            engine.missing(self, was_there=self._was_there)
+            self._was_there = False
+            await asyncio.sleep(MISSING_S)
+            return
+        if isinstance(error, LinkLost) and error.condition in GONE:
+            pass  # it was deleted: no trouble of the secondary's, as the next attempt shows
+        elif isinstance(error, TooLarge):
+            _log.warning("%s", error)
+        elif isinstance(error, Busy):
+            engine.busy()
+            await asyncio.sleep(HALT_S)
+            return
+        else:
+            engine.trouble_with("secondary", error, self._failures)
+            if isinstance(error, Unauthorized):
+                engine.access_refused("secondary", error)
+        await asyncio.sleep(min(RETRY_S_MAX, RETRY_S_FIRST * 2.0 ** min(self._failures - 1, 10)))
+
+    async def interrupt(self) -> None:
+        """Stops receiving at once; what lies unread goes back. Reading goes on when the engine lets it."""
+        if self._receiving is not None:
+            self._interrupted = True
+            self._receiving.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await receiver.close()
+
+    def _retire(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            self.engine.later(RETIRED_S, receiver.close)
+
+    # -- settling
+
+    def left(self, count: int) -> None:
+        """So many of its messages wait for their locks to end."""
+        self._left += count
+
+    def complete(self, transfers: Sequence[PendingTransfer]) -> None:
+        self._settle(transfers, COMPLETE, lambda some: self._by_token(some, "completed"))
+
+    def dead_letter(self, transfers: Sequence[PendingTransfer], reason: str, description: str) -> None:
+        info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
+        state = Rejected(error=Error(DEAD_LETTER, description, info)).encode()
+        words = {"reason": reason, "description": description}
+        self._settle(transfers, state, lambda some: self._by_token(some, "suspended", **words))
+
+    def _settle(
+        self,
+        transfers: Sequence[PendingTransfer],
+        state: bytes,
+        by_token: Callable[[Sequence[PendingTransfer]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Each parcel's answer is reported to the engine, once."""
+        for receiver, given in _by_receiver(transfers):
+            if receiver is None or any(transfer.tries for transfer in given):
+                self.engine.spawn(by_token(given))
+                continue
+            try:
+                answer = receiver.settle_nowait([transfer.handle[2] for transfer in given], state)
+            except (LinkLost, ClientClosed):
+                self.engine.spawn(by_token(given))
+                continue
+            answer.add_done_callback(partial(self._answered, given))
+
+    def _answered(self, transfers: Sequence[PendingTransfer], future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            self.engine.settled(transfers)
+        elif isinstance(error, WireError):
+            refused = set(error.delivery_ids)
+            lost = [transfer for transfer in transfers if not refused or transfer.handle[2].delivery_id in refused]
+            self.engine.settled([transfer for transfer in transfers if transfer not in lost] if refused else [])
+            self.engine.unsettled(lost, error)
+        else:
+            raise error
+
+    async def _by_token(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
+        for start in range(0, len(transfers), TOKENS_AT_ONCE):
+            some = transfers[start : start + TOKENS_AT_ONCE]
+            try:
+                await self._ask(some, disposition, **words)
+                self.engine.settled(some)
+            except LockLost as error:
+                if len(some) == 1:
+                    self.engine.unsettled(some, error)
+                    continue
+                for transfer in some:  # one that is lost must not stand for the others
+                    await self._by_token([transfer], disposition, **words)
+            except WireError as error:
+                self.engine.unsettled(some, error)
+
+    async def _ask(self, transfers: Sequence[PendingTransfer], disposition: str, **words: Any) -> None:
+        tokens = [transfer.token for transfer in transfers]
+        await self.engine.secondary_client.settle_by_token(self.path, tokens, disposition, **words)
+
+    async def release(self, transfers: Sequence[PendingTransfer]) -> None:
+        """Best effort: what can't be released waits for its lock to end."""
+        for receiver, given in _by_receiver(transfers):
+            try:
+                if receiver is not None:
+                    await receiver.release([transfer.handle[2] for transfer in given])
+                    continue
+            except (LinkLost, ClientClosed):
+                pass
+            for start in range(0, len(given), TOKENS_AT_ONCE):
+                try:
+                    await self._ask(given[start : start + TOKENS_AT_ONCE], "abandoned")
+                except LockLost:
+                    continue
+                except WireError as error:
+                    _log.info("%s: %d messages wait for their locks to end: %s", self.path, len(given), error)
+                    break
+
+    async def renew(self, transfers: Sequence[PendingTransfer]) -> None:
+        """Those that can't be renewed are asked for again, and end by themselves."""
+        for start in range(0, len(transfers), TOKENS_AT_ONCE):
+            some = transfers[start : start + TOKENS_AT_ONCE]
+            try:
+                await self.engine.secondary_client.renew(self.path, [transfer.token for transfer in some])
+            except LockLost:
+                for transfer in some if len(some) > 1 else ():
+                    await self.renew([transfer])
+            except WireError as error:
+                _log.info("%s: %d locks were not renewed: %s", self.path, len(some), error)
+            else:
+                self.engine.renewed(some)
+
+    async def stop(self) -> None:
+        await self._close()
+
+
+def _by_receiver(transfers: Sequence[PendingTransfer]) -> list[tuple[Receiver | None, list[PendingTransfer]]]:
+    found: dict[Receiver | None, list[PendingTransfer]] = {}
+    for transfer in transfers:
+        receiver: Receiver | None = transfer.handle[1]
+        if receiver is not None and (receiver.closed or not receiver.is_open):
+            receiver = None
+        found.setdefault(receiver, []).append(transfer)
+    return list(found.items())

@@ -1,0 +1,237 @@
+"""What a refusal by the primary means for a message (P40), and when a destination that is away is tried again.
+
+Decides: whether messages for a destination may be sent now; how long one that is away is left alone, so that it costs
+one attempt in a while and not one a message; which message is that attempt. Never decided by a message's age or by
+another destination's trouble. Does not send, and knows no queues: `transfer_state` asks.
+
+    state      means                                    an arriving message      leaves it by
+    flowing    it takes messages                        is sent                  a failure → held
+    held       it failed; nothing is sent until a time  is left to its lock      that time → due
+    due        the time is over                         is sent, as the trial    that message's sending → trying
+    trying     one message is under way                 waits for its answer     its answer → flowing or held
+
+Answers carry the epoch in which their send began; one from before the last failure changes nothing, so that a batch
+that was confirmed late does not cut a halt short (P24).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from pairbus.wire.errors import (
+    Busy,
+    ClientClosed,
+    LinkLost,
+    NotFound,
+    QuotaExceeded,
+    Refused,
+    TimedOut,
+    TooLarge,
+    Unauthorized,
+    Unreachable,
+    WindowFull,
+    WireError,
+)
+
+#: P24: server busy halts for at least this long.
+HALT_S: Final = 10.0
+AWAY_S_FIRST: Final = 1.0
+AWAY_S_MAX: Final = 60.0
+#: For so long nobody asks again whether a destination that was not found is there by now.
+GONE_S: Final = 10.0
+#: Destinations that take messages are forgotten beyond this many; those in trouble never.
+KNOWN_MAX: Final = 10_000
+
+
+class RefusalVerdict(enum.Enum):
+    GONE = "gone"  # there is no such destination: its messages are dead-lettered
+    REFUSED = "refused"  # this message is refused for good: it is dead-lettered, others may pass
+    BUSY = "busy"
+    FULL = "full"
+    AWAY = "unreachable"
+    DENIED = "access denied"  # to us: the fault of a key, not of a message
+
+    @property
+    def is_for_good(self) -> bool:
+        return self is RefusalVerdict.GONE or self is RefusalVerdict.REFUSED
+
+
+class Row(NamedTuple):
+    """`condition`: the peer's word, or None for every one of that kind of error."""
+
+    kind: type[WireError]
+    condition: str | None
+    verdict: RefusalVerdict
+
+
+#: The first row that fits decides. A condition that nobody knows is taken for trouble that passes.
+ROWS: Final[tuple[Row, ...]] = (
+    Row(NotFound, None, RefusalVerdict.GONE),
+    Row(TooLarge, None, RefusalVerdict.REFUSED),
+    Row(QuotaExceeded, None, RefusalVerdict.FULL),
+    Row(Busy, None, RefusalVerdict.BUSY),
+    Row(Unauthorized, None, RefusalVerdict.DENIED),
+    Row(Refused, "amqp:not-allowed", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:not-implemented", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:invalid-field", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:decode-error", RefusalVerdict.REFUSED),
+    Row(Refused, "amqp:precondition-failed", RefusalVerdict.REFUSED),
+    Row(Refused, "com.microsoft:argument-error", RefusalVerdict.REFUSED),
+    Row(Refused, "com.microsoft:argument-out-of-range", RefusalVerdict.REFUSED),
+    # whoever disabled it may enable it again: a backlog that was dead-lettered meanwhile would have to be replayed
+    Row(Refused, "com.microsoft:entity-disabled", RefusalVerdict.AWAY),
+    Row(Refused, None, RefusalVerdict.AWAY),
+    Row(LinkLost, None, RefusalVerdict.AWAY),
+    Row(Unreachable, None, RefusalVerdict.AWAY),
+    Row(TimedOut, None, RefusalVerdict.AWAY),
+    Row(WindowFull, None, RefusalVerdict.AWAY),
+    Row(ClientClosed, None, RefusalVerdict.AWAY),
+)
+
+
+def verdict_of(error: WireError) -> RefusalVerdict:
+    if error.outcome_unknown:
+        return RefusalVerdict.AWAY  # it may have arrived: whatever else is said of it, it is not dead
+    for kind, condition, verdict in ROWS:
+        if isinstance(error, kind) and condition in (None, error.condition):
+            return verdict
+    return RefusalVerdict.AWAY
+
+
+class Trouble(NamedTuple):
+    """Why a destination is not sent to."""
+
+    verdict: RefusalVerdict
+    text: str
+    condition: str
+    #: Failed attempts in a row.
+    strikes: int
+    since: float
+    #: Until then nothing is sent.
+    until: float
+
+
+class _Record:
+    __slots__ = ("epoch", "trouble", "trying")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.trouble: Trouble | None = None
+        self.trying = False
+
+
+class Destinations:
+    """`halted_until(path)`: a halt that others of this process know of, in the same seconds as `now`; 0.0 for none."""
+
+    def __init__(self, halted_until: Callable[[str], float] | None = None) -> None:
+        self._records: dict[str, _Record] = {}
+        self._halted_until = halted_until
+
+    def __repr__(self) -> str:
+        held = sum(1 for record in self._records.values() if record.trouble is not None)
+        return f"<Destinations {len(self._records)} known, {held} in trouble>"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    # -- asked
+
+    def obstacle(self, path: str, now: float) -> Trouble | None:
+        """Why a message for `path` must not be sent now; None: it may."""
+        record = self._records.get(path)
+        if record is not None:
+            trouble = record.trouble
+            if trouble is not None and (record.trying or now < trouble.until):
+                return trouble
+        if self._halted_until is not None:
+            until = self._halted_until(path)
+            if until > now:
+                return Trouble(RefusalVerdict.BUSY, "halted", "com.microsoft:server-busy", 1, now, until)
+        return None
+
+    def begin(self, path: str) -> int:
+        """A message is put on the wire: the epoch that its answer has to carry. Only where there is no obstacle."""
+        record = self._records.get(path)
+        if record is None:
+            record = self._records[path] = _Record()
+            if len(self._records) > KNOWN_MAX:
+                self._forget()
+        if record.trouble is not None:
+            record.trying = True
+        return record.epoch
+
+    def is_trial(self, path: str) -> bool:
+        """Whether only a single message may go: what answers it decides for the others."""
+        record = self._records.get(path)
+        return record is not None and record.trouble is not None
+
+    def is_trying(self, path: str) -> bool:
+        """Whether that single message is under way."""
+        record = self._records.get(path)
+        return record is not None and record.trying
+
+    def trouble(self, path: str) -> Trouble | None:
+        """What it last suffered from, whether or not it may be tried again by now."""
+        record = self._records.get(path)
+        return None if record is None else record.trouble
+
+    def troubled(self) -> Iterator[tuple[str, Trouble]]:
+        for path, record in self._records.items():
+            if record.trouble is not None:
+                yield path, record.trouble
+
+    def due(self, now: float) -> list[str]:
+        """Those that wait for a message to be tried with."""
+        return [
+            path
+            for path, record in self._records.items()
+            if record.trouble is not None and not record.trying and record.trouble.until <= now
+        ]
+
+    # -- told
+
+    def succeeded(self, path: str, epoch: int) -> bool:
+        """True: it was in trouble, and is no longer."""
+        record = self._records.get(path)
+        if record is None or record.epoch != epoch or record.trouble is None:
+            return False
+        record.trouble = None
+        record.trying = False
+        return True
+
+    def failed(self, path: str, epoch: int, error: WireError, now: float) -> bool:
+        """True: this is news; False: it began before the last failure, which said as much."""
+        record = self._records.setdefault(path, _Record())
+        verdict = verdict_of(error)
+        before = record.trouble
+        if record.epoch != epoch and (verdict is not RefusalVerdict.BUSY or before is not None):
+            if verdict is RefusalVerdict.BUSY and before is not None:
+                # told late, but told: nothing is sent for ten seconds from now (P24)
+                record.trouble = before._replace(until=max(before.until, now + HALT_S))
+            return False
+        strikes = 1 if before is None else before.strikes + 1
+        since = now if before is None else before.since
+        record.epoch += 1
+        record.trying = False
+        record.trouble = Trouble(
+            verdict, error.description, error.condition, strikes, since, now + pause(verdict, strikes)
+        )
+        return True
+
+    def epoch(self, path: str) -> int:
+        record = self._records.get(path)
+        return 0 if record is None else record.epoch
+
+    def _forget(self) -> None:
+        for path in [path for path, record in self._records.items() if record.trouble is None][: KNOWN_MAX // 2]:
+            del self._records[path]
+
+
+def pause(verdict: RefusalVerdict, strikes: int) -> float:
+    """How long nothing is sent after so many failures in a row."""
+    if verdict.is_for_good:
+        return GONE_S
+    first = HALT_S if verdict is RefusalVerdict.BUSY else AWAY_S_FIRST
+    return min(AWAY_S_MAX, first * 2.0 ** min(strikes - 1, 16))

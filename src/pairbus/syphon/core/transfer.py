@@ -1,0 +1,170 @@
+"""A message on its way home, what can become of it, and what the ledger tells its engine to do.
+
+`TABLE` has every change of a parcel's state; an input that it has no entry for comes late and changes nothing. Which
+input comes when is decided in `transfer_state`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from .destinations import Trouble
+
+
+class State(enum.Enum):
+    WAITING = "waiting"  # locked, not on the wire
+    SENT = "sent"  # on the wire to the primary, without an answer
+    HOME = "home"  # the primary confirmed it; its completion is asked for
+    REFUSED = "refused"  # its dead-lettering is asked for
+    LEFT = "left"  # to its lock's expiry
+    DONE = "done"  # settled, released, or no longer ours
+
+
+class Input(enum.Enum):
+    KNOWN = "known"  # the primary has confirmed it before; only its completion was lost
+    TAKEN = "taken"  # put on the wire
+    CONFIRMED = "confirmed"  # by the primary
+    AWAY = "away"  # not sent, or refused, or unknown: for reasons that pass
+    REJECTED = "rejected"  # refused for good
+    SPLIT = "split"  # its batch was refused for good, which says little of this one
+    SETTLED = "settled"
+    UNSETTLED = "unsettled"  # the settlement failed, or its outcome is unknown
+    LOCK_LOST = "lock lost"  # the backlog says so
+    LOCK_OVER = "lock over"  # our clock says so, which may be wrong
+    AGAIN = "again"  # the backlog delivered the same message once more
+    RETRIED = "retried"  # wanted back early, to try its destination
+    STOPPED = "stopped"
+    GIVEN_UP = "given up"  # no more time to wait for answers
+
+
+_S, _I = State, Input
+TABLE: Final[Mapping[tuple[State, Input], State]] = {
+    (_S.WAITING, _I.KNOWN): _S.HOME,
+    (_S.WAITING, _I.TAKEN): _S.SENT,
+    (_S.WAITING, _I.AWAY): _S.LEFT,
+    (_S.WAITING, _I.REJECTED): _S.REFUSED,
+    (_S.WAITING, _I.LOCK_OVER): _S.DONE,
+    (_S.WAITING, _I.STOPPED): _S.DONE,
+    # what is on the wire may arrive whether or not the lock is still ours: only its answer ends it
+    (_S.SENT, _I.CONFIRMED): _S.HOME,
+    (_S.SENT, _I.AWAY): _S.LEFT,
+    (_S.SENT, _I.REJECTED): _S.REFUSED,
+    (_S.SENT, _I.SPLIT): _S.WAITING,
+    (_S.SENT, _I.AGAIN): _S.SENT,
+    (_S.SENT, _I.GIVEN_UP): _S.DONE,
+    # a completion is asked for whatever our clock says of the lock: the backlog knows better
+    (_S.HOME, _I.SETTLED): _S.DONE,
+    (_S.HOME, _I.UNSETTLED): _S.HOME,
+    (_S.HOME, _I.LOCK_LOST): _S.DONE,
+    (_S.HOME, _I.GIVEN_UP): _S.DONE,
+    (_S.REFUSED, _I.SETTLED): _S.DONE,
+    (_S.REFUSED, _I.UNSETTLED): _S.REFUSED,
+    (_S.REFUSED, _I.LOCK_LOST): _S.DONE,
+    (_S.REFUSED, _I.GIVEN_UP): _S.DONE,
+    (_S.LEFT, _I.LOCK_OVER): _S.DONE,
+    (_S.LEFT, _I.RETRIED): _S.DONE,
+    (_S.LEFT, _I.STOPPED): _S.DONE,
+}
+
+#: Which message it is, across deliveries: queue, sequence number, and enqueued time in ms. The number alone would do
+#: until somebody deletes the queue and makes it anew.
+Key = tuple[str, int | None, int | None]
+
+
+class PendingTransfer:
+    """One delivery of one message. `handle` is the engine's: what it needs to settle it."""
+
+    __slots__ = (
+        "alone", "epoch", "handle", "key", "lock_s", "locked_until", "path", "payload", "queue", "reason",
+        "renewal_at", "since", "size", "state", "token", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: str,
+        key: Key,
+        token: bytes,
+        path: str,
+        payload: bytes,
+        *,
+        now: float,
+        lock_s: float,
+        handle: Any = None,
+        alone: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.key = key
+        self.token = token
+        self.path = path
+        self.payload = payload
+        self.size = len(payload)
+        self.since = now
+        self.lock_s = lock_s
+        self.locked_until = now + lock_s
+        self.handle = handle
+        #: It must not share a transfer with others: it has a session or a partition key, or its batch was refused.
+        self.alone = alone
+        self.state = State.WAITING
+        #: Of its destination, when it was sent.
+        self.epoch = 0
+        #: Failed attempts to settle it.
+        self.tries = 0
+        #: When its lock was last asked to be renewed.
+        self.renewal_at = float("-inf")
+        #: Reason and description, once it is refused.
+        self.reason: tuple[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Parcel {self.key[1]} of {self.queue} to {self.path}: {self.state.value}>"
+
+
+class Rejection(NamedTuple):
+    """A message that no destination can be read from, or that can't be brought home (P40)."""
+
+    transfer: PendingTransfer
+    reason: str
+    description: str
+
+
+class Send(NamedTuple):
+    """To the destination; several in one transfer, all or nothing."""
+
+    path: str
+    transfers: list[PendingTransfer]
+
+
+class Complete(NamedTuple):
+    queue: str
+    transfers: list[PendingTransfer]
+
+
+class DeadLetter(NamedTuple):
+    queue: str
+    transfers: list[PendingTransfer]
+    reason: str
+    description: str
+
+
+class Leave(NamedTuple):
+    """Nothing to do but to tell: these wait for their locks to end."""
+
+    path: str
+    transfers: list[PendingTransfer]
+    trouble: Trouble
+
+
+class Renew(NamedTuple):
+    queue: str
+    transfers: list[PendingTransfer]
+
+
+class Release(NamedTuple):
+    """Back to the queue at once."""
+
+    queue: str
+    transfers: list[PendingTransfer]
+
+
+Command = Complete | DeadLetter | Leave | Renew | Release

@@ -1,0 +1,124 @@
+"""Where the messages on their way home lie: in hand, waiting for their destination, left, or remembered.
+
+Keeps the counts right and the limits kept; `_move` is the only one that changes a parcel's state, by `transfer.TABLE`.
+Which input comes when is decided in `transfer_state`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from .transfer import TABLE, Input, Key, PendingTransfer, State
+
+#: A destination that has more than this waiting, and takes it, is worth waiting for before more is received …
+CROWD: Final = 4_000
+#: … and one that leaves messages waiting for longer than this is slow.
+SLOW_S: Final = 2.0
+#: Left messages that a stop can release; beyond, the oldest wait for their locks to end, as on any day.
+LEFT_MAX: Final = 100_000
+#: Confirmed messages whose completion was lost, to be known again.
+REMEMBERED_MAX: Final = 100_000
+
+
+class TransferIndex:
+    def __init__(self) -> None:
+        #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
+        self._transfers: dict[Key, PendingTransfer] = {}
+        self._in_hand: dict[str, int] = {}
+        self._in_hand_bytes = 0
+        self._waiting: dict[str, deque[PendingTransfer]] = {}
+        self._left: dict[Key, PendingTransfer] = {}
+        self._remembered: dict[Key, None] = {}
+
+    def __repr__(self) -> str:
+        waiting = sum(map(len, self._waiting.values()))
+        return (
+            f"<{type(self).__name__} {len(self._transfers)} in hand, {waiting} of them waiting, "
+            f"{len(self._left)} left, "
+            f"{len(self._remembered)} remembered>"
+        )
+
+    # -- asked
+
+    @property
+    def in_hand(self) -> int:
+        """Locked and not given up: what counts against the engine's room."""
+        return len(self._transfers)
+
+    @property
+    def in_hand_bytes(self) -> int:
+        return self._in_hand_bytes
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
+
+    def left_paths(self) -> set[str]:
+        """Destinations that left messages wait for. What is refused for good waits for nothing."""
+        return {transfer.path for transfer in self._left.values() if transfer.reason is None}
+
+    def waiting(self, path: str) -> int:
+        return len(self._waiting.get(path, ()))
+
+    def is_crowded(self, now: float) -> bool:
+        """Whether a destination has plenty to take, and takes it: then more can wait in the backlog."""
+        return any(len(waiting) > CROWD and not self._is_slow(path, now) for path, waiting in self._waiting.items())
+
+    def _is_slow(self, path: str, now: float) -> bool:
+        waiting = self._waiting.get(path)
+        return waiting is not None and now - waiting[0].since > SLOW_S
+
+    # -- the books
+
+    def _move(self, transfer: PendingTransfer, what: Input) -> bool:
+        before = transfer.state
+        after = TABLE.get((before, what))
+        if after is None:
+            return False
+        transfer.state = after
+        if after is State.LEFT:
+            self._forget(transfer)
+            self._left[transfer.key] = transfer
+            if len(self._left) > LEFT_MAX:
+                del self._left[next(iter(self._left))]
+        elif after is State.DONE:
+            self._forget(transfer)
+            if self._left.get(transfer.key) is transfer:
+                del self._left[transfer.key]
+        return True
+
+    def _keep(self, transfer: PendingTransfer) -> None:
+        self._transfers[transfer.key] = transfer
+        self._in_hand[transfer.path] = self._in_hand.get(transfer.path, 0) + 1
+        self._in_hand_bytes += transfer.size
+
+    def _forget(self, transfer: PendingTransfer) -> None:
+        transfer.payload = b""
+        if self._transfers.get(transfer.key) is not transfer:
+            return
+        del self._transfers[transfer.key]
+        self._in_hand_bytes -= transfer.size
+        count = self._in_hand.pop(transfer.path) - 1
+        if count:
+            self._in_hand[transfer.path] = count
+
+    def _queue_up(self, transfer: PendingTransfer, *, first: bool = False) -> None:
+        waiting = self._waiting.setdefault(transfer.path, deque())
+        if first:
+            waiting.appendleft(transfer)
+        else:
+            waiting.append(transfer)
+
+    def _unqueue(self, transfer: PendingTransfer) -> None:
+        waiting = self._waiting.get(transfer.path)
+        if waiting is not None and transfer in waiting:
+            waiting.remove(transfer)
+            if not waiting:
+                del self._waiting[transfer.path]
+
+    def _remember(self, transfer: PendingTransfer) -> None:
+        if transfer.key[1] is not None:
+            self._remembered[transfer.key] = None
+            if len(self._remembered) > REMEMBERED_MAX:
+                del self._remembered[next(iter(self._remembered))]

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message, read_properties
+from pairbus.amqp.performatives import Accepted, Error, Modified, Received, Rejected, Released
+from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.broker import Broker
+from pairbus.broker.amqp.links import outcome_of
+from pairbus.broker.control.control_socket import request
+from pairbus.broker.control.faults import Fault
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
+from pairbus.testing import fault
+from pairbus.wire import Refused, TimedOut, WireClient, WireError
+from tests.broker.broker_process import BrokerProcess
+from tests.broker.crash_load import admin_client, payload_of, split_of
+
+
+def dead_letter(condition: str, description: str | None = None, **info: Any) -> Rejected:
+    return Rejected(error=Error(condition, description, info))
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        (Accepted(), Complete()),
+        (Released(), Release()),
+        (Modified(), Abandon({})),
+        (Modified(delivery_failed=True), Abandon({})),
+        (Modified(delivery_failed=True, message_annotations={"tries": 1}), Abandon({"tries": 1})),
+        (Rejected(), DeadLetter(None, None, {})),
+        (
+            dead_letter(
+                "com.microsoft:dead-letter", None, DeadLetterReason="r", DeadLetterErrorDescription="d", more=1
+            ),
+            DeadLetter("r", "d", {"more": 1}),
+        ),
+        (dead_letter("com.microsoft:dead-letter", "said"), DeadLetter(None, None, {})),
+        (dead_letter("amqp:decode-error", "not JSON"), DeadLetter("amqp:decode-error", "not JSON", {})),
+        (Modified(delivery_failed=True, undeliverable_here=True, message_annotations={"k": 1}), Defer({"k": 1})),
+        (Modified(undeliverable_here=True), Defer({})),
+        (None, None),
+        (Received(section_number=0, section_offset=0), None),
+    ],
+)
+def test_what_a_delivery_state_asks_for(state: Any, outcome: Any) -> None:
+    assert outcome_of(state) == outcome
+
+
+# -- faults that leave a sender without an answer
+
+
+@pytest.fixture
+def queues(broker: Broker) -> Iterator[tuple[str, str]]:
+    served = broker.namespaces["contoso"]
+    with admin_client(served.connection_string, str(served.ca_file)) as admin:
+        names = ("faulty", "sound")
+        for name in names:
+            admin.create_queue(name)
+        yield names
+        for name in names:
+            admin.delete_queue(name)
+
+
+@pytest.fixture
+async def wire(broker: Broker) -> AsyncIterator[WireClient]:
+    text = broker.namespaces["contoso"].connection_string
+    async with WireClient.from_connection_string(text, timeout=10.0, backoff=lambda: iter(lambda: 0.01, None)) as wire:
+        yield wire
+
+
+async def ids_in(wire: WireClient, queue: str) -> list[str]:
+    return [message_id(payload) for payload in await wire.peek(queue, 1, 1000)]
+
+
+def message_id(payload: bytes) -> str:
+    return str(read_properties(payload, split_of(payload).sections).message_id)
+
+
+def hung(broker: Broker) -> list[set[str]]:
+    """Of each connection on which sends hang."""
+    return [connection.hung for connection in list(broker.namespaces["contoso"].connections) if connection.hung]
+
+
+async def test_all_of_many_sends_are_stored_and_none_is_answered(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    ids = [str(number) for number in range(200)]
+    async with fault(broker, "lost-answer", entity=queue):
+        sends = [sender.send_nowait(encode_message(properties=Properties(message_id=id), body=b"")) for id in ids]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+    assert all(isinstance(result, WireError) and result.outcome_unknown for result in results), results
+    await sender.send(payload_of("after"))
+    # those that the broker had read when the cut came are there, in order and once
+    *stored, last = await ids_in(wire, queue)
+    assert last == "after"
+    assert stored == ids[: len(stored)] != []
+
+
+async def test_the_cut_may_come_later_than_the_answer_would(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    async with fault(broker, "lost-answer", entity=queue, delay=0.3):
+        began = time.monotonic()
+        with pytest.raises(WireError) as caught:
+            await sender.send(payload_of("cut"))
+        assert time.monotonic() - began >= 0.3
+        assert caught.value.outcome_unknown
+        # the fault's end comes too late for an answer that is lost already
+        sending = asyncio.ensure_future(sender.send(payload_of("lost for good")))
+        while "lost for good" not in await ids_in(wire, queue):
+            pass
+    with pytest.raises(WireError) as caught:
+        await sending
+    assert caught.value.outcome_unknown
+    assert await ids_in(wire, queue) == ["cut", "lost for good"]
+
+
+async def test_what_is_refused_is_answered(broker: Broker, wire: WireClient, queues: tuple[str, str]) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    async with fault(broker, "lost-answer"):
+        with pytest.raises(Refused):
+            await sender.send_batch([payload_of("good"), b"no message"])
+        async with fault(broker, "hang"), fault(broker, "no-send", entity=queue):
+            with pytest.raises(Refused, match="unable to process"):
+                await sender.send(payload_of("refused"))
+    assert await ids_in(wire, queue) == []
+
+
+async def test_a_hang_is_over_with_the_last_fault_that_covers_it(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    queue, other = queues
+    text = broker.namespaces["contoso"].connection_string
+    async with WireClient.from_connection_string(text) as bystander:
+        at_ease, sender = await bystander.sender(other), await wire.sender(queue)
+        faults = broker.faults("contoso")
+        async with fault(broker, "hang", entity=queue):
+            sending = asyncio.ensure_future(sender.send(payload_of("hangs")))
+            while hung(broker) != [{queue}]:
+                await asyncio.sleep(0.01)
+            async with fault(broker, "hang"):
+                assert len(faults.active(broker.clock())) == 2
+            assert faults.active(broker.clock()) == [Fault("hang", entity=queue)]
+            assert hung(broker) == [{queue}]
+            await at_ease.send(payload_of("meanwhile"))
+            assert not sending.done()
+        with pytest.raises(WireError) as caught:
+            await sending
+        assert caught.value.outcome_unknown
+        assert hung(broker) == []
+        assert bystander.is_connected
+        await at_ease.send(payload_of("never cut"))
+        await sender.send(payload_of("after"))
+        assert await ids_in(wire, queue) == ["after"]
+        assert await ids_in(wire, other) == ["meanwhile", "never cut"]
+
+
+async def test_a_hang_that_ends_by_itself_cuts_too(broker: Broker, wire: WireClient, queues: tuple[str, str]) -> None:
+    queue, _ = queues
+    sender = await wire.sender(queue)
+    message = {"command": "fault", "namespace": "contoso", "kind": "hang", "entity": queue, "for": 2.0}
+    assert (await asyncio.to_thread(request, broker.data, message))["ok"]
+    with pytest.raises(WireError) as caught:
+        await sender.send(payload_of("hangs"), timeout=30.0)
+    assert caught.value.outcome_unknown
+    assert not isinstance(caught.value, TimedOut)
+    await sender.send(payload_of("after"))
+    assert await ids_in(wire, queue) == ["after"]
+
+
+async def test_more_than_a_connection_may_hold_can_hang(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    """What hangs is not kept, so the connection is read from as before: receiving goes on over it."""
+    queue, other = queues
+    await (await wire.sender(other)).send(payload_of("to be had"))
+    receiver, sender = await wire.receiver(other), await wire.sender(queue)
+    async with fault(broker, "hang", entity=queue):
+        payload = encode_message(properties=Properties(message_id="hangs"), body=b"x" * 200_000)
+        sends = [asyncio.ensure_future(sender.send(payload)) for _ in range(100)]
+        while hung(broker) != [{queue}]:
+            await asyncio.sleep(0.01)
+        (message,) = await receiver.receive(1, 10.0)
+        await receiver.complete([message])
+        assert not any(send.done() for send in sends)
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert all(isinstance(result, WireError) for result in results)
+    assert await ids_in(wire, queue) == []
+
+
+async def test_schedules_hang_and_lose_their_answers_too(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    queue, _ = queues
+
+    async def schedule(id: str) -> Any:
+        payload = encode_message(
+            properties=Properties(message_id=id),
+            message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(int(time.time() + 3600) * 1000)},
+            body=b"",
+        )
+        entry = {"message-id": id, "message": payload}
+        return await wire.request(queue, "com.microsoft:schedule-message", {"messages": [entry]}, timeout=5.0)
+
+    await schedule("before")
+    async with fault(broker, "lost-answer", entity=queue):
+        with pytest.raises(WireError) as caught:
+            await schedule("stored")
+        assert caught.value.outcome_unknown
+    async with fault(broker, "hang", entity=queue):
+        hanging = asyncio.ensure_future(schedule("not stored"))
+        while hung(broker) != [{queue}]:
+            await asyncio.sleep(0.01)
+    with pytest.raises(WireError) as caught:
+        await hanging
+    assert caught.value.outcome_unknown
+    assert await ids_in(wire, queue) == ["before", "stored"]
+
+
+async def test_a_send_whose_answer_is_lost_survives_a_kill(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as process:
+        process.start()
+        with admin_client(process.connection_string, process.ca_file) as admin:
+            admin.create_queue("orders")
+        async with WireClient.from_connection_string(process.connection_string) as wire:
+            sender = await wire.sender("orders")
+            async with fault(process.data, "lost-answer"):
+                with pytest.raises(WireError):
+                    await sender.send(payload_of("stored"))
+        process.kill()
+        process.start()
+        async with WireClient.from_connection_string(process.connection_string) as wire:
+            assert await ids_in(wire, "orders") == ["stored"]
+
+
+async def test_p45_latency_does_not_starve_receivers_that_compete(
+    broker: Broker, wire: WireClient, queues: tuple[str, str]
+) -> None:
+    """Each gets a few at a time: what is left of its credit must be served after the delay, and its drain answered."""
+    queue = queues[0]
+    sender = await wire.sender(queue)
+    assert await sender.send_many([payload_of(str(number)) for number in range(400)]) == [None] * 400
+    receivers = [await wire.receiver(queue) for _ in range(2)]
+    began = time.monotonic()
+
+    async def take(receiver: Any) -> int:
+        got = 0
+        while some := await receiver.receive(200, max_wait=0.5):
+            got += len(some)
+        return got
+
+    with fault(broker, "latency", delay=0.05, entity=queue):
+        assert sum(await asyncio.gather(*map(take, receivers))) == 400
+    assert time.monotonic() - began < 4, "a drain that nobody answers costs five seconds"

@@ -1,0 +1,62 @@
+"""Requests to `$management`, as a client sees it that writes them by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import read_body, read_properties, split
+from pairbus.amqp.types import Array, UInt
+from pairbus.broker import Broker
+from pairbus.broker.model.queue import DEFERRED, SETTLING, MessageQueue
+from pairbus.wire import WireClient
+from pairbus.wire.errors import Refused
+from tests.broker.namespace_rig import make_special
+from tests.broker.sdk import Sdk
+
+
+async def test_a_peek_may_leave_the_bodies_out(broker: Broker) -> None:
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue()
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender = await client.sender(queue)
+        await sender.send(make_special(b"large" * 1000, id="one"))
+        asked: dict[str, Any] = {"from-sequence-number": 1, "message-count": 10}
+        for omits, length in ((True, 0), (False, 1), (None, 1)):
+            flag = {} if omits is None else {"omit-message-body": omits}
+            _, body = await client.request(queue, "com.microsoft:peek-message", {**asked, **flag})
+            (payload,) = [each["message"] for each in body["messages"]]
+            sections = split(payload)
+            assert read_properties(payload, sections).message_id == "one"
+            assert len(read_body(payload, sections)) == length
+        with pytest.raises(Refused, match="omit-message-body is 'yes'; a boolean is needed"):
+            await client.request(queue, "com.microsoft:peek-message", {**asked, "omit-message-body": "yes"})
+
+
+async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) -> None:
+    """azure-servicebus up to 7.14 defers without waiting for the answer, and asks for the message at once."""
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue()
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender = await client.sender(queue)
+        await sender.send(make_special(b"x", id="one"))
+        receiver = await client.receiver(queue)
+        (message,) = await receiver.receive(1, 10.0)
+        await receiver.defer(message)
+        found = namespace.namespace.resolve(queue)
+        assert isinstance(found, MessageQueue)
+        (stored,) = found.scan(0)
+        stored.state = SETTLING  # as while its record is written
+        asked = {"sequence-numbers": Array.of(0x81, [stored.sequence_number]), "receiver-settle-mode": UInt(1)}
+        asking = asyncio.ensure_future(client.request(queue, "com.microsoft:receive-by-sequence-number", asked))
+        await asyncio.wait([asking], timeout=0.1)
+        stored.state = DEFERRED
+        _, body = await asking
+        (payload,) = [each["message"] for each in body["messages"]]
+        assert read_properties(payload, split(payload)).message_id == "one"
+        stored.state = SETTLING
+        with pytest.raises(Refused, match="has no deferred message"):  # not for ever
+            await client.request(queue, "com.microsoft:receive-by-sequence-number", asked)
+        stored.state = DEFERRED

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, SERVER_BUSY, Fault, Faults
+from pairbus.errors import InvalidFault
+
+NOW = 1_700_000_000.0
+
+
+def fault(kind: str, entity: str | None = None, until: float | None = None) -> Fault:
+    needs = {"throttle": {"rate": 0.0}, "latency": {"delay": 0.5}}
+    return Fault(kind, entity=entity, until=until, **needs.get(kind, {}))
+
+
+@pytest.mark.parametrize("operation", ["send", "receive", "manage"])
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("entity", [None, "orders"])
+def test_p46_each_kind_refuses_just_its_own_operations(kind: str, operation: str, entity: str | None) -> None:
+    faults = Faults()
+    faults.set(fault(kind, entity))
+    refusal = faults.refusal(operation, "orders", NOW)  # type: ignore[arg-type]
+    if kind == "throttle":
+        assert refusal is not None
+        assert refusal.condition == SERVER_BUSY
+        assert "Error code : 50009. Please wait 2 seconds and try again." in refusal.description
+    elif kind == f"no-{operation}":
+        assert refusal is not None
+        assert refusal.condition == INTERNAL_ERROR
+        assert kind in refusal.description
+        assert ("'orders'" if entity else "the namespace") in refusal.description
+    else:
+        assert refusal is None
+    assert faults.unreachable("orders", NOW) is (kind == "unreachable")
+    assert faults.black_hole("orders", NOW) is (kind == "black-hole")
+    assert faults.latency("orders", NOW) == (0.5 if kind == "latency" else 0.0)
+    assert faults.hangs("orders", NOW) is (kind == "hang")
+    assert faults.lost_answer("orders", NOW) == (0.0 if kind == "lost-answer" else None)
+
+
+def test_no_fault_no_effect() -> None:
+    faults = Faults()
+    assert faults.refusal("send", "orders", NOW) is None
+    assert not faults.unreachable(None, NOW)
+    assert not faults.black_hole(None, NOW)
+    assert faults.latency("orders", NOW) == 0.0
+    assert not faults.hangs("orders", NOW)
+    assert faults.lost_answer("orders", NOW) is None
+    assert faults.deadline(NOW) is None
+    assert not faults
+    assert repr(faults) == "<Faults none>"
+
+
+@pytest.mark.parametrize(
+    ("asked", "covered"),
+    [
+        ("orders", True),
+        ("ORDERS", True),
+        ("/orders/", True),
+        ("orders/$DeadLetterQueue", True),
+        ("Orders/$management", True),
+        ("orders/$DeadLetterQueue/$management", True),
+        ("orders/$Transfer/$DeadLetterQueue", True),
+        ("orders/Subscriptions/all", True),
+        ("orders/subscriptions/all/$DeadLetterQueue", True),
+        ("orders2", False),
+        ("orders/x-servicebus-transfer/0", False),
+        ("my/orders", False),
+        (None, False),
+    ],
+)
+def test_a_fault_on_an_entity_covers_its_sub_queues_and_no_other_entity(asked: str | None, covered: bool) -> None:
+    faults = Faults()
+    faults.set(Fault("unreachable", entity="Orders"))
+    assert faults.unreachable(asked, NOW) is covered
+
+
+def test_a_fault_on_a_dead_letter_queue_leaves_its_queue_alone() -> None:
+    faults = Faults()
+    faults.set(Fault("no-receive", entity="orders/$DeadLetterQueue"))
+    assert faults.refusal("receive", "orders", NOW) is None
+    assert faults.refusal("receive", "orders/$deadletterqueue", NOW) is not None
+
+
+def test_p47_throttle_lets_a_second_s_worth_through_and_then_the_rate() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", entity="orders", rate=4))
+    allowed = [faults.refusal("send", "orders", NOW) is None for _ in range(6)]
+    assert allowed == [True] * 4 + [False] * 2
+    assert faults.refusal("send", "orders", NOW + 0.2) is not None
+    assert faults.refusal("send", "orders", NOW + 0.25) is None
+    assert faults.refusal("send", "orders", NOW + 0.25) is not None
+    assert [faults.refusal("send", "orders", NOW + 60) is None for _ in range(5)] == [True] * 4 + [False]
+    assert faults.refusal("send", "invoices", NOW) is None
+
+
+def test_throttle_below_one_a_second_lets_one_through_now_and_then() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", rate=0.5))
+    times = [0.0, 1.0, 1.9, 2.0, 3.9, 4.0]
+    assert [faults.refusal("send", "q", NOW + t) is None for t in times] == [True, False, False, True, False, True]
+
+
+def test_throttle_counts_the_messages_of_a_batch_and_never_starves_a_large_one() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", rate=10))
+    assert faults.refusal("send", "q", NOW, count=25) is None
+    assert faults.refusal("send", "q", NOW + 1.4) is not None
+    assert faults.refusal("send", "q", NOW + 1.6) is None
+
+
+def test_a_refused_operation_takes_no_permit_of_another_throttle() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", rate=1))
+    faults.set(Fault("throttle", entity="orders", rate=0))
+    for _ in range(10):
+        assert faults.refusal("send", "orders", NOW) is not None
+    assert faults.refusal("send", "invoices", NOW) is None
+
+
+def test_a_clock_that_goes_back_gives_no_permits() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", rate=1))
+    assert faults.refusal("send", "q", NOW) is None
+    assert faults.refusal("send", "q", NOW - 100) is not None
+    assert faults.refusal("send", "q", NOW) is not None
+
+
+def test_latencies_of_namespace_and_entity_add_up() -> None:
+    faults = Faults()
+    faults.set(Fault("latency", delay=0.25))
+    faults.set(Fault("latency", entity="orders", delay=0.5))
+    assert faults.latency(None, NOW) == 0.25
+    assert faults.latency("orders", NOW) == 0.75
+    assert faults.latency("invoices", NOW) == 0.25
+
+
+def test_of_two_lost_answers_the_earlier_cut_is_the_cut() -> None:
+    faults = Faults()
+    faults.set(Fault("lost-answer", delay=0.5))
+    faults.set(Fault("lost-answer", entity="orders", delay=2, until=NOW + 5))
+    faults.set(Fault("lost-answer", entity="invoices"))
+    assert faults.lost_answer("orders", NOW) == 0.5
+    assert faults.lost_answer("orders/$management", NOW) == 0.5
+    assert faults.lost_answer("invoices", NOW) == 0.0
+    faults.clear("lost-answer", exact=True)
+    assert faults.lost_answer("orders", NOW) == 2
+    assert faults.lost_answer("orders", NOW + 5) is None
+    assert faults.lost_answer("others", NOW) is None
+
+
+def test_a_hang_covers_its_entity_until_its_time() -> None:
+    faults = Faults()
+    faults.set(Fault("hang", entity="Orders", until=NOW + 5))
+    assert [faults.hangs(path, NOW) for path in ("orders", "orders/$management", "invoices")] == [True, True, False]
+    assert not faults.hangs("orders", NOW + 5)
+
+
+def test_a_fault_ends_at_its_time_with_or_without_a_tick() -> None:
+    changes: list[str] = []
+    faults = Faults(lambda: changes.append("changed"))
+    faults.set(Fault("no-send", until=NOW + 5))
+    faults.set(Fault("no-receive", until=NOW + 9))
+    faults.set(Fault("no-manage"))
+    assert faults.deadline(NOW) == NOW + 5
+    assert faults.refusal("send", "q", NOW + 4.999) is not None
+    assert faults.refusal("send", "q", NOW + 5) is None
+    assert [f.kind for f in faults.active(NOW + 5)] == ["no-receive", "no-manage"]
+    changes.clear()
+    assert faults.tick(NOW + 4) == NOW + 5
+    assert changes == []
+    assert faults.tick(NOW + 5) == NOW + 9
+    assert changes == ["changed"]
+    assert faults.tick(NOW + 10) is None
+    assert [f.kind for f in faults.active(NOW)] == ["no-manage"]
+
+
+def test_a_deadline_that_has_passed_is_due_now() -> None:
+    faults = Faults()
+    faults.set(Fault("no-send", until=NOW - 5))
+    assert faults.deadline(NOW) == NOW
+
+
+def test_the_same_kind_on_the_same_target_is_replaced() -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", entity="orders", rate=0))
+    faults.set(Fault("throttle", entity="ORDERS", rate=5, until=NOW + 1))
+    assert faults.active(NOW) == [Fault("throttle", entity="ORDERS", rate=5, until=NOW + 1)]
+    assert faults.refusal("send", "orders", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "entity", "exact", "left"),
+    [
+        (None, None, False, []),
+        ("no-send", None, False, ["no-receive on 'orders'"]),
+        ("no-send", None, True, ["no-send on 'orders'", "no-receive on 'orders'"]),
+        ("no-send", "Orders", False, ["no-send on the namespace", "no-receive on 'orders'"]),
+        (None, "orders", False, ["no-send on the namespace"]),
+        ("latency", None, False, ["no-send on the namespace", "no-send on 'orders'", "no-receive on 'orders'"]),
+    ],
+)
+def test_clear(kind: str | None, entity: str | None, exact: bool, left: list[str]) -> None:
+    changes: list[int] = []
+    faults = Faults()
+    for each in (Fault("no-send"), Fault("no-send", entity="orders"), Fault("no-receive", entity="orders")):
+        faults.set(each)
+    faults.on_change = lambda: changes.append(1)
+    assert faults.clear(kind, entity, exact=exact) == 3 - len(left)
+    assert [f"{f.kind} on {f.target}" for f in faults.active(NOW)] == left
+    assert len(changes) == (1 if len(left) < 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "no-snd"}, "the kinds are unreachable, black-hole, no-send"),
+        ({"kind": "throttle"}, "throttle needs a rate: operations a second"),
+        ({"kind": "latency"}, "latency needs a delay: seconds"),
+        ({"kind": "no-send", "rate": 1.0}, "no-send takes no rate; throttle does"),
+        ({"kind": "throttle", "rate": 1.0, "delay": 1.0}, "throttle takes no delay; latency does"),
+        ({"kind": "hang", "delay": 1.0}, "hang takes no delay; latency does, and lost-answer may"),
+        ({"kind": "lost-answer", "delay": -1}, "delay -1 of lost-answer is out of bounds: seconds, 0 to 3600"),
+        ({"kind": "lost-answer", "rate": 1}, "lost-answer takes no rate; throttle does"),
+        ({"kind": "throttle", "rate": -1}, "rate -1 of throttle is out of bounds"),
+        ({"kind": "throttle", "rate": math.nan}, "rate nan"),
+        ({"kind": "throttle", "rate": True}, "rate True"),
+        ({"kind": "throttle", "rate": "9"}, "rate '9'"),
+        ({"kind": "latency", "delay": 3601}, "delay 3601 of latency is out of bounds: seconds, 0 to 3600"),
+        ({"kind": "no-send", "entity": ""}, "leave it out for the whole namespace"),
+        ({"kind": "no-send", "entity": "//"}, "leave it out for the whole namespace"),
+        ({"kind": "no-send", "until": math.nan}, "until nan"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_with_what_would(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidFault, match=r"\A[^\n]+\Z") as caught:
+        Fault(**fields)  # type: ignore[arg-type]
+    assert says in str(caught.value)
+
+
+def test_clear_of_an_unknown_kind_names_the_kinds() -> None:
+    with pytest.raises(InvalidFault, match="the kinds are"):
+        Faults().clear("no-such")
+
+
+def test_their_number_is_bounded() -> None:
+    faults = Faults()
+    for i in range(FAULTS_MAX):
+        faults.set(Fault("no-send", entity=f"q{i}"))
+    with pytest.raises(InvalidFault, match="clear some first"):
+        faults.set(Fault("no-send", entity="one more"))
+    faults.set(Fault("no-send", entity="q0", until=NOW))
+
+
+def test_as_json_leaves_out_what_is_not_set() -> None:
+    assert Fault("throttle", "orders", rate=0, until=5.0).as_json() == {
+        "kind": "throttle",
+        "entity": "orders",
+        "rate": 0,
+        "until": 5.0,
+    }
+
+
+@given(
+    rate=st.floats(0.1, 50),
+    steps=st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0, 5.0]), st.integers(1, 3)), max_size=200),
+)
+def test_throttle_never_lets_more_through_than_its_rate_and_one_bucket(
+    rate: float, steps: list[tuple[float, int]]
+) -> None:
+    faults = Faults()
+    faults.set(Fault("throttle", rate=rate))
+    now, passed = NOW, 0
+    for wait, count in steps:
+        now += wait
+        if faults.refusal("send", "q", now, count=count) is None:
+            passed += count
+    # A batch beyond the bucket may overdraw it once, by what it is larger.
+    assert passed <= max(1.0, rate) + rate * (now - NOW) + 2 + 1e-3
+
+
+class FaultsWorld(RuleBasedStateMachine):
+    """Against the plainest model: a list of faults, searched from end to end for every question."""
+
+    ENTITIES = (None, "a", "a/$DeadLetterQueue", "b")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults = Faults()
+        self.model: list[Fault] = []
+        self.now = NOW
+
+    def _covers(self, each: Fault, entity: str | None) -> bool:
+        live = each.until is None or each.until > self.now
+        return live and (
+            each.entity is None
+            or (entity is not None and f"{entity}/".startswith((f"{each.entity}/$", f"{each.entity}/")))
+        )
+
+    @rule(
+        kind=st.sampled_from(["no-send", "unreachable", "latency"]),
+        entity=st.sampled_from(ENTITIES),
+        lasts=st.sampled_from([None, 0.0, 1.0, 2.0]),
+    )
+    def set(self, kind: str, entity: str | None, lasts: float | None) -> None:
+        each = fault(kind, entity, None if lasts is None else self.now + lasts)
+        self.faults.set(each)
+        self.model = [f for f in self.model if (f.kind, f.entity) != (kind, entity)] + [each]
+
+    @rule(kind=st.sampled_from([None, "no-send", "latency"]), entity=st.sampled_from(ENTITIES), exact=st.booleans())
+    def clear(self, kind: str | None, entity: str | None, exact: bool) -> None:
+        self.faults.clear(kind, entity, exact=exact)
+        self.model = [
+            f
+            for f in self.model
+            if not (kind in (None, f.kind) and ((entity is None and not exact) or f.entity == entity))
+        ]
+
+    @rule(by=st.sampled_from([0.5, 1.0]))
+    def time_passes(self, by: float) -> None:
+        self.now += by
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def tick(self) -> None:
+        self.model = [f for f in self.model if f.until is None or f.until > self.now]
+        ends = [f.until for f in self.model if f.until is not None]
+        assert self.faults.tick(self.now) == (min(ends) if ends else None)
+
+    @invariant()
+    def questions_agree(self) -> None:
+        for entity in self.ENTITIES:
+            covering = [f for f in self.model if self._covers(f, entity)]
+            assert self.faults.unreachable(entity, self.now) == any(f.kind == "unreachable" for f in covering)
+            refusal = self.faults.refusal("send", entity, self.now)
+            assert (refusal is not None) == any(f.kind == "no-send" for f in covering)
+            assert self.faults.latency(entity, self.now) == sum(f.delay or 0 for f in covering)
+        live = [f for f in self.model if f.until is None or f.until > self.now]
+        assert sorted(map(repr, self.faults.active(self.now))) == sorted(map(repr, live))
+
+
+TestFaultsWorld = FaultsWorld.TestCase

@@ -1,0 +1,600 @@
+"""The management API: through the unmodified SDK over HTTPS on our listener, call by call where it is too polite."""
+
+import asyncio
+import contextlib
+import functools
+import json
+import math
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.management import (
+    ServiceBusAdministrationClient,
+)
+
+from pairbus import sas
+from pairbus.amqp.message import encode_message
+from pairbus.broker.http import atom
+from pairbus.broker.http.admin import AdminApi
+from pairbus.broker.http.server import HttpProtocol, Request
+from pairbus.broker.model.description import AuthorizationRule, InvalidDescription, QueueDescription
+from pairbus.broker.net import certificates
+from pairbus.broker.net.listener import Listener
+from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import Journal
+from tests.broker.fake_namespace import FakeNamespace, entity
+
+NOW = 1_700_000_000.0
+ROOT = AuthorizationRule(key_name="RootManageSharedAccessKey", rights=("Manage",), primary_key="root-key")
+SENDER = AuthorizationRule(key_name="sender", rights=("Send", "Listen"), primary_key="sender-key")
+
+
+def authorize(token, now):
+    return sas.verify(token, now, lambda path: (ROOT, SENDER), skew=sas.HTTP_SKEW_S)
+
+
+@pytest.fixture
+def namespace():
+    return FakeNamespace()
+
+
+@pytest.fixture
+def call(namespace):
+    """Call by call, no socket: (status, body as text)."""
+
+    async def call(method, target, body=b"", *, token=None, headers=None, api=None, peer="127.0.0.1"):
+        headers = {"host": "localhost:1"} | (headers or {})
+        if token is None:
+            token = sas.make_token("https://localhost:1", ROOT.key_name, ROOT.primary_key, NOW + 60)
+        if token:
+            headers["authorization"] = token
+        api = api or AdminApi(namespace, authorize, lambda: NOW, new_id=lambda: "id-1")
+        response = await api(Request(method, target, headers, body, peer, True))
+        return response.status, response.body.decode(), response.headers
+
+    return call
+
+
+def entry(inside=""):
+    return (
+        f'<a:entry xmlns:a="{atom.ATOM}" xmlns="{atom.SERVICE_BUS}"><a:content type="application/xml">'
+        f"<QueueDescription>{inside}</QueueDescription></a:content></a:entry>"
+    ).encode()
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    return certificates.ensure(tmp_path_factory.mktemp("certs"), [], time.time())
+
+
+@contextlib.asynccontextmanager
+async def serving(api, certs):
+    factory = functools.partial(HttpProtocol, api)
+    listener = Listener("127.0.0.1", [0], asyncio.Protocol, factory, certs.server_context())
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.close()
+
+
+def connection_string(port, rule=ROOT, host="localhost"):
+    return (
+        f"Endpoint=sb://{host}:{port}/;SharedAccessKeyName={rule.key_name};SharedAccessKey={rule.primary_key};"
+        "UseDevelopmentEmulator=true"
+    )
+
+
+@pytest.fixture
+def served(namespace, certs):
+    """A server on a thread of its own, for the sync client."""
+    state = SimpleNamespace(refusal=None, namespace=namespace)
+    api = AdminApi(namespace, authorize, time.time, refusal=lambda path, now: state.refusal)
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def main():
+        state.loop = asyncio.get_running_loop()
+        async with serving(api, certs) as listener:
+            state.port = listener.port
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert ready.wait(10)
+    yield state
+    state.loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def client(served, certs):
+    with ServiceBusAdministrationClient.from_connection_string(
+        connection_string(served.port), connection_verify=str(certs.ca_file)
+    ) as client:
+        yield client
+
+
+def test_sdk_the_life_of_a_queue(client, served):
+    made = client.create_queue(
+        "Orders/EU",
+        lock_duration=timedelta(seconds=30),
+        max_delivery_count=5,
+        max_size_in_megabytes=2048,
+        user_metadata="for <b>orders</b> & more",
+        dead_lettering_on_message_expiration=True,
+    )
+    assert made.name == "Orders/EU"
+    with pytest.raises(
+        ResourceExistsError, match=r"SubCode=40900\..*The messaging entity 'orders/eu' already exists\."
+    ):
+        client.create_queue("orders/eu")
+    got = client.get_queue("ORDERS/eu")
+    assert got.lock_duration == timedelta(seconds=30) and got.max_delivery_count == 5
+    assert got.max_size_in_megabytes == 2048 and got.user_metadata == "for <b>orders</b> & more"
+    assert got.dead_lettering_on_message_expiration and got.availability_status == "Available"
+    description = served.namespace.queues["orders/eu"].description
+    assert description.name == "Orders/EU" and description.default_ttl == math.inf
+    assert abs(description.created_at - time.time()) < 60
+
+    got.max_delivery_count = 7
+    got.user_metadata = None
+    client.update_queue(got)
+    changed = client.get_queue("orders/eu")
+    assert changed.max_delivery_count == 7 and changed.lock_duration == timedelta(seconds=30)
+    assert not changed.user_metadata
+    now = served.namespace.queues["orders/eu"].description
+    assert now.created_at == description.created_at and now.name == "Orders/EU"
+    client.update_queue(changed, lock_duration="PT45S", max_delivery_count=9)
+    assert client.get_queue("orders/eu").lock_duration == timedelta(seconds=45)
+
+    client.delete_queue("Orders/EU")
+    for absent in (client.get_queue, client.delete_queue, client.get_queue_runtime_properties):
+        with pytest.raises(ResourceNotFoundError):
+            absent("Orders/EU")
+    with pytest.raises(ResourceNotFoundError):
+        client.update_queue(changed)
+
+
+def test_sdk_runtime_counts_are_live(client, served):
+    client.create_queue("q")
+    runtime = client.get_queue_runtime_properties("q")
+    assert (runtime.active_message_count, runtime.dead_letter_message_count, runtime.size_in_bytes) == (0, 0, 0)
+    assert runtime.accessed_at_utc.year == 1
+    queue = served.namespace.queues["q"]
+    queue.active_count, queue.dead_letter_count, queue.size_bytes, queue.accessed_at = 7, 2, 1234, NOW
+    runtime = client.get_queue_runtime_properties("q")
+    assert (runtime.active_message_count, runtime.dead_letter_message_count, runtime.size_in_bytes) == (7, 2, 1234)
+    assert runtime.total_message_count == 9 and runtime.scheduled_message_count == 0
+    assert runtime.accessed_at_utc.timestamp() == NOW
+    assert [found.total_message_count for found in client.list_queues_runtime_properties()] == [9]
+
+
+def test_sdk_lists_page_by_page(client, served):
+    assert list(client.list_queues()) == []
+    for number in range(237):
+        name = f"Queue-{number:03d}"
+        served.namespace.queues[name.lower()] = entity(QueueDescription(name=name))
+    names = [queue.name for queue in client.list_queues()]
+    assert names == [f"Queue-{number:03d}" for number in range(237)]
+    pages = [len(list(page)) for page in client.list_queues().by_page()]
+    assert pages == [100, 100, 37]
+    del served.namespace.queues["queue-000"]
+    for number in range(201, 237):
+        del served.namespace.queues[f"queue-{number:03d}"]
+    assert len(list(client.list_queues())) == 200  # the last page is a full one
+
+
+def test_sdk_namespace_properties(client):
+    properties = client.get_namespace_properties()
+    assert properties.name == "east" and properties.messaging_sku == "Standard"
+    assert properties.namespace_type == "Messaging"
+
+
+def test_sdk_sees_why_a_value_is_refused(client):
+    for options, said in (
+        ({"lock_duration": timedelta(days=25)}, "LockDuration may not be .*5 minutes"),
+        ({"enable_partitioning": True}, "EnablePartitioning may not be True; allowed: False; .*not supported yet"),
+        ({"max_delivery_count": 0}, "MaxDeliveryCount may not be 0"),
+        ({"forward_to": "other"}, "ForwardTo may not be .*not supported yet"),
+        ({"auto_delete_on_idle": "PT4M59S"}, "AutoDeleteOnIdle may not be .*at least 5 minutes"),
+    ):
+        with pytest.raises(HttpResponseError, match=said) as info:
+            client.create_queue("q", **options)
+        assert info.value.status_code == 400 and "SubCode=40000" in info.value.message
+    with pytest.raises(HttpResponseError, match="name may not be"):
+        client.create_queue("a//b")
+    client.create_queue("q")
+    queue = client.get_queue("q")
+    queue.requires_session = True
+    with pytest.raises(HttpResponseError, match=r"RequiresSession may not be True.*fixed"):
+        client.update_queue(queue)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AuthorizationRule(key_name=ROOT.key_name, rights=(), primary_key="wrong"),
+        AuthorizationRule(key_name="nobody", rights=(), primary_key="root-key"),
+        SENDER,
+    ],
+)
+def test_sdk_without_authority(served, certs, rule):
+    with ServiceBusAdministrationClient.from_connection_string(
+        connection_string(served.port, rule), connection_verify=str(certs.ca_file)
+    ) as client:
+        for attempt in (
+            lambda: client.create_queue("q"),
+            lambda: client.get_queue("q"),
+            lambda: client.delete_queue("q"),
+            lambda: list(client.list_queues()),
+            client.get_namespace_properties,
+        ):
+            with pytest.raises(ClientAuthenticationError) as info:
+                attempt()
+            assert "SubCode=401" in str(info.value) and "wrong" not in str(info.value)
+
+
+def test_sdk_with_a_ready_made_signature(served, certs):
+    token = sas.make_token(f"https://localhost:{served.port}", ROOT.key_name, ROOT.primary_key, time.time() + 60)
+    text = f"Endpoint=sb://localhost:{served.port}/;SharedAccessSignature={token}"
+    with ServiceBusAdministrationClient.from_connection_string(text, connection_verify=str(certs.ca_file)) as client:
+        client.create_queue("q")
+        assert client.get_queue("q").name == "q"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [
+        (Refusal("amqp:internal-error", "management is down"), 500),
+        (Refusal("com.microsoft:server-busy", "Error code : 50009. Please wait 2 seconds and try again."), 503),
+    ],
+)
+def test_sdk_through_a_fault(served, certs, refusal, status):
+    with ServiceBusAdministrationClient.from_connection_string(
+        connection_string(served.port), connection_verify=str(certs.ca_file), retry_total=0
+    ) as client:
+        served.refusal = refusal
+        with pytest.raises(HttpResponseError) as info:
+            client.create_queue("q")
+        assert info.value.status_code == status and refusal.description in info.value.message
+        assert info.value.response.headers.get("Retry-After") == ("2" if status == 503 else None)
+        served.refusal = None
+        client.create_queue("q")
+
+
+async def test_async_sdk(namespace, certs):
+    api = AdminApi(namespace, authorize, time.time)
+    async with serving(api, certs) as listener:
+        text = connection_string(listener.port, host="127.0.0.1")
+        async with AsyncAdministrationClient.from_connection_string(
+            text, connection_verify=str(certs.ca_file)
+        ) as client:
+            await client.create_queue("q", max_delivery_count=3)
+            with pytest.raises(ResourceExistsError):
+                await client.create_queue("Q")
+            queue = await client.get_queue("q")
+            queue.max_delivery_count = 4
+            await client.update_queue(queue)
+            assert (await client.get_queue("q")).max_delivery_count == 4
+            namespace.queues["q"].active_count = 3
+            assert (await client.get_queue_runtime_properties("q")).active_message_count == 3
+            await asyncio.gather(*(client.create_queue(f"q{number}") for number in range(20)))
+            assert len([found async for found in client.list_queues()]) == 21
+            assert (await client.get_namespace_properties()).name == "east"
+            await client.delete_queue("q")
+            with pytest.raises(ResourceNotFoundError):
+                await client.get_queue("q")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/$nothing", 404),
+        ("GET", "/$resources/TOPICS", 200),
+        ("PUT", "/$Resources/topics", 405),
+        ("GET", "/absent", 404),
+        ("DELETE", "/absent", 404),
+        ("GET", "/absent/subscriptions/s", 404),
+        ("PUT", "/absent/subscriptions/s", 404),
+        ("DELETE", "/absent/subscriptions/s", 404),
+        ("GET", "/absent/subscriptions", 404),
+        ("PUT", "/absent/subscriptions", 405),
+        ("GET", "/absent/Subscriptions/s/Rules", 404),
+        ("PUT", "/absent/Subscriptions/s/Rules/r", 404),
+        ("PUT", "/absent/Subscriptions/s/Rules/", 405),
+        ("GET", "/absent/Subscriptions/s/Orders/r", 404),
+        ("GET", "/absent/Subscriptions/s/Rules/r/x", 404),
+        ("GET", "/absent/subscriptions?$top=x", 400),
+        ("POST", "/q", 405),
+        ("PATCH", "/q", 405),
+        ("PUT", "/$Resources/queues", 405),
+        ("DELETE", "/$namespaceinfo", 405),
+        ("GET", "/$Resources/queues?$skip=-1", 400),
+        ("GET", "/$Resources/queues?$top=many", 400),
+        ("GET", "/$Resources/queues?$top=99999999999", 400),
+        ("GET", "/$Resources/queues?" + "a=1&" * 100, 400),
+        ("GET", "/$RESOURCES/Queues", 200),
+        ("HEAD", "/$NamespaceInfo", 200),
+        ("GET", "http://[", 400),
+    ],
+)
+async def test_paths_and_methods(call, method, target, status):
+    got, body, headers = await call(method, target)
+    assert got == status
+    if status >= 400:
+        assert body.startswith(f"<Error><Code>{status}</Code><Detail>SubCode={status}00. ")
+        assert "TrackingId:id-1, SystemTracker:east:" in body and "Timestamp:2023-11-14T22:13:20<" in body
+        assert headers["content-type"] == "application/xml; charset=utf-8"
+    if status == 405:
+        assert headers["allow"]
+
+
+async def test_names_come_encoded_or_not(call, namespace):
+    assert (await call("PUT", "/a%2Fb?api-version=2021-05", entry()))[0] == 201
+    assert (await call("GET", "/A/B?enrich=false"))[0] == 200
+    assert (await call("GET", "/a%2fb/"))[0] == 200
+    assert list(namespace.queues) == ["a/b"]
+
+
+async def test_paging(call, namespace):
+    for number in range(5):
+        await call("PUT", f"/q{number}")
+    _, body, headers = await call("GET", "/$Resources/queues?$skip=1&$top=2&api-version=2021-05")
+    assert body.count("<entry") == 2 and "q1" in body and "q2" in body
+    assert 'rel="next" href="https://localhost:1/$Resources/queues?$skip=3&amp;$top=2&amp;api-version=2021-05"' in body
+    assert headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
+    for last in ("$skip=3&$top=2", "$skip=5", "$skip=99&$top=1", "$top=0", ""):
+        assert 'rel="next"' not in (await call("GET", f"/$Resources/queues?{last}"))[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<oops", "not well-formed"),
+        (b"<!DOCTYPE x><x/>", "DOCTYPE"),
+        (entry("<LockDuration>later</LockDuration>"), "LockDuration may not be 'later'; allowed: an ISO 8601 duration"),
+        (
+            entry("<MaxSizeInMegabytes>0</MaxSizeInMegabytes>"),
+            "MaxSizeInMegabytes may not be 0; allowed: a whole number",
+        ),
+        (entry("<Status>Sleepy</Status>"), "Status may not be 'Sleepy'; allowed: Active, Disabled"),
+        (entry(f"<UserMetadata>{'x' * 2000}</UserMetadata>"), "xxx…; allowed: up to 1024 characters"),
+        (entry().replace(b"QueueDesc", b"RuleDesc"), "here it must be QueueDescription or TopicDescription"),
+    ],
+)
+async def test_what_is_wrong_is_named(call, namespace, body, said):
+    status, text, _ = await call("PUT", "/q", body)
+    assert status == 400 and said in text and len(text) < 800
+    assert not namespace.queues
+
+
+async def test_the_backlog_queues_of_a_pair_can_be_made(call, namespace):  # P9
+    infinite = "P10675199DT2H48M5.47758S"
+    body = entry(
+        f"<LockDuration>PT1M</LockDuration><MaxSizeInMegabytes>5120</MaxSizeInMegabytes>"
+        f"<DefaultMessageTimeToLive>{infinite}</DefaultMessageTimeToLive>"
+        f"<DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>"
+        f"<MaxDeliveryCount>2147483647</MaxDeliveryCount><AutoDeleteOnIdle>{infinite}</AutoDeleteOnIdle>"
+    )
+    assert (await call("PUT", "/east%2Fx-servicebus-transfer%2F0", body))[0] == 201
+    assert namespace.queues["east/x-servicebus-transfer/0"].description.max_delivery_count == 2147483647
+
+
+async def test_an_update_replaces_so_that_a_value_can_be_taken_away(call, namespace):
+    await call("PUT", "/q", entry("<UserMetadata>x</UserMetadata><MaxDeliveryCount>3</MaxDeliveryCount>"))
+    status, _, _ = await call("PUT", "/Q", entry("<MaxDeliveryCount>4</MaxDeliveryCount>"), headers={"if-match": "*"})
+    description = namespace.queues["q"].description
+    assert (status, description.user_metadata, description.max_delivery_count) == (200, None, 4)
+    assert description.name == "q" and description.created_at == NOW
+    assert (await call("PUT", "/other", entry(), headers={"if-match": "*"}))[0] == 404
+
+
+async def test_an_update_that_does_not_speak_of_keys_or_of_what_is_fixed_leaves_them(call, namespace):
+    keys = (
+        "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>"
+    )
+    keys += "<PrimaryKey>p</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+    session = "<RequiresSession>true</RequiresSession>"
+    size = "<MaxMessageSizeInKilobytes>100</MaxMessageSizeInKilobytes>"
+    assert (await call("PUT", "/q", entry(session + keys + size)))[0] == 201
+    before = namespace.queues["q"].description
+    replace = {"if-match": "*"}
+    assert (await call("PUT", "/q?api-version=2017-04", entry(), headers=replace))[0] == 200
+    after = namespace.queues["q"].description
+    assert after.requires_session and after.authorization_rules == before.authorization_rules
+    assert after.max_message_size_kb == 100
+    assert (await call("PUT", "/q?api-version=2021-05", entry(), headers=replace))[0] == 200
+    assert namespace.queues["q"].description.max_message_size_kb == 256
+    assert (await call("PUT", "/q", entry("<AuthorizationRules/>"), headers=replace))[0] == 200
+    assert namespace.queues["q"].description.authorization_rules == ()
+    assert (await call("PUT", "/q2?api-version=2017-04", entry(size)))[0] == 400
+
+
+async def test_a_subscription_is_made_with_the_rule_that_comes_with_it(call, namespace):
+    await call("PUT", "/t", entry().replace(b"QueueDesc", b"TopicDesc"))
+    rule = (
+        '<DefaultRuleDescription><Filter xmlns:p="http://www.w3.org/2001/XMLSchema-instance" p:type="FalseFilter"/>'
+        "<Name>none</Name></DefaultRuleDescription>"
+    )
+    body = entry(rule).replace(b"QueueDesc", b"SubscriptionDesc")
+    status, text, _ = await call("PUT", "/t/Subscriptions/s", body)
+    assert status == 201 and "DefaultRuleDescription" not in text
+    assert "<id>https://localhost:1/t/Subscriptions/s</id>" in text
+    rules = namespace.topics["t"].subscriptions["s"].rules
+    assert list(rules) == ["none"] and rules["none"].created_at == NOW
+    assert (await call("PUT", "/t/Subscriptions/s", headers={"if-match": "*"}))[0] == 200
+    assert namespace.topics["t"].subscriptions["s"].description.default_rule == rules["none"]
+    assert (await call("PUT", "/t/Subscriptions/plain"))[0] == 201
+    _, text, _ = await call("GET", "/t/Subscriptions/plain/Rules")
+    assert "<id>https://localhost:1/t/Subscriptions/plain/Rules/$Default</id>" in text
+    assert (await call("PUT", "/t/Subscriptions/wrong", entry()))[0] == 400
+    assert (await call("PUT", "/t/Subscriptions/s/Rules/wrong", entry()))[0] == 400
+
+
+async def test_the_next_page_of_a_topics_subscriptions(call, namespace):
+    await call("PUT", "/a%2Ft", entry().replace(b"QueueDesc", b"TopicDesc"))
+    for number in range(3):
+        assert (await call("PUT", f"/a%2Ft/subscriptions/s{number}"))[0] == 201
+    _, body, _ = await call("GET", "/a%2Ft/subscriptions?$skip=0&$top=2&api-version=2021-05")
+    assert 'next" href="https://localhost:1/a/t/subscriptions?$skip=2&amp;$top=2&amp;api-version=2021-05"' in body
+
+
+async def test_what_is_said_no_to_names_the_elements_of_its_kind(call, namespace):
+    await call("PUT", "/t", entry().replace(b"QueueDesc", b"TopicDesc"))
+    namespace.error = InvalidDescription("dead_letter_on_filter_errors", 7, "8")
+    assert "DeadLetteringOnFilterEvaluationExceptions may not be 7" in (await call("PUT", "/t/Subscriptions/s"))[1]
+    namespace.error = Refusal("amqp:not-found", "the topic is gone")
+    assert (await call("PUT", "/t/Subscriptions/s"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("", "MissingToken"),
+        ("Bearer eyJ0eXAi.e30.x", "InvalidToken"),
+        ("nonsense", "InvalidToken"),
+        (sas.make_token("https://h", ROOT.key_name, "guess", NOW + 60), "does not match"),
+        (sas.make_token("https://h", ROOT.key_name, ROOT.primary_key, NOW - 100), "ran out"),
+        (sas.make_token("https://h", SENDER.key_name, SENDER.primary_key, NOW + 60), "Manage claim is required"),
+        (sas.make_token("https://h/other", ROOT.key_name, ROOT.primary_key, NOW + 60), "Manage claim is required"),
+    ],
+)
+async def test_who_may_not(call, namespace, token, said):
+    for method, target in (
+        ("PUT", "/q"),
+        ("GET", "/q"),
+        ("DELETE", "/q"),
+        ("POST", "/q"),
+        ("GET", "/$Resources/queues"),
+    ):
+        status, body, _ = await call(method, target, token=token)
+        assert status == 401 and said in body and ROOT.primary_key not in body
+    assert not namespace.queues
+
+
+async def test_a_token_for_one_entity_manages_that_entity(call):
+    token = sas.make_token("https://h/q", ROOT.key_name, ROOT.primary_key, NOW + 60)
+    assert (await call("PUT", "/q", token=token))[0] == 201
+    assert (await call("GET", "/Q", token=token))[0] == 200
+    for target in ("/q2", "/$Resources/queues", "/$namespaceinfo"):
+        assert (await call("GET", target, token=token))[0] == 401
+
+
+async def test_the_js_sdk_signs_the_whole_url(call):
+    token = sas.make_token("https://localhost:1/a%2fb?api-version=2021-05", ROOT.key_name, ROOT.primary_key, NOW + 60)
+    assert (await call("PUT", "/a%2Fb?api-version=2021-05", token=token))[0] == 201
+
+
+async def test_a_token_that_the_sdk_renews_too_late(call):
+    token = sas.make_token("https://h", ROOT.key_name, ROOT.primary_key, NOW - 59)
+    assert (await call("GET", "/$namespaceinfo", token=token))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (Refusal("com.microsoft:entity-already-exists", "there was one"), 409, "there was one"),
+        (Refusal("amqp:not-found", "gone"), 404, "gone"),
+        (Refusal("amqp:resource-limit-exceeded", "the disk is full"), 403, "the disk is full"),
+        (Refusal("com.microsoft:server-busy", "wait"), 503, "wait"),
+        (Refusal("amqp:internal-error", "no"), 500, "no"),
+        (InvalidDescription("max_size_mb", 7, "8"), 400, "MaxSizeInMegabytes may not be 7; allowed: 8"),
+        (OSError("with a /path/in/it"), 500, "could not be written"),
+    ],
+)
+async def test_what_the_namespace_says_no_to(call, namespace, error, status, said):
+    namespace.error = error
+    got, body, _ = await call("PUT", "/q")
+    assert got == status and said in body and "/path" not in body
+
+
+async def test_health_and_metrics_need_no_token(call, namespace):
+    trouble = None
+    api = AdminApi(namespace, authorize, lambda: NOW, metrics=lambda: "up 1\n", trouble=lambda: trouble)
+    status, body, headers = await call("GET", "/health", token="", api=api)
+    assert status == 200 and json.loads(body) == {"status": "healthy", "message": "Service is healthy."}
+    assert headers["content-type"] == "application/json"
+    trouble = "the disk is full"
+    status, body, _ = await call("GET", "/health", token="", api=api)
+    assert status == 503 and json.loads(body) == {"status": "unhealthy", "message": "the disk is full"}
+    assert (await call("GET", "/metrics", token="", api=api))[:2] == (200, "up 1\n")
+    assert (await call("GET", "/metrics", token="", api=api, peer="::ffff:127.0.0.1"))[0] == 200
+    for peer in ("10.0.0.1", "", "2001:db8::1"):
+        assert (await call("GET", "/metrics", token="", api=api, peer=peer))[0] == 403
+    public = AdminApi(namespace, authorize, lambda: NOW, metrics=lambda: "", metrics_beyond_loopback=True)
+    assert (await call("GET", "/metrics", token="", api=public, peer="10.0.0.1"))[0] == 200
+    assert (await call("GET", "/metrics", token=""))[0] == 404
+
+
+async def test_a_queue_may_be_called_health(call):
+    assert (await call("PUT", "/health"))[0] == 201
+    assert "<QueueDescription" in (await call("GET", "/health"))[1]
+    assert "healthy" in (await call("GET", "/health", token=""))[1]
+
+
+async def test_every_call_is_told_of(call, namespace):
+    told = []
+    times = iter((NOW, NOW + 0.5, NOW + 1, NOW + 1.25))
+    api = AdminApi(namespace, authorize, lambda: next(times), answered=lambda *what: told.append(what))
+    made, absent = [len((await call(*what, api=api))[1].encode()) for what in (("PUT", "/a%2Fb"), ("GET", "/absent"))]
+    assert made > 0
+    assert told == [("PUT", "a/b", 201, made, 0.5), ("GET", "absent", 404, absent, 0.25)]
+
+
+async def test_sdk_on_a_real_namespace_that_restarts(tmp_path, certs):
+    @contextlib.asynccontextmanager
+    async def running():
+        loop = asyncio.get_running_loop()
+        journal = Journal.open(tmp_path / "journal")
+        namespace = Namespace.open("east", tmp_path, journal=journal, now=time.time())
+        journal.start(loop.call_soon_threadsafe)
+        try:
+            async with serving(AdminApi(namespace, authorize, time.time), certs) as listener:
+                text = connection_string(listener.port)
+                async with AsyncAdministrationClient.from_connection_string(
+                    text, connection_verify=str(certs.ca_file)
+                ) as client:
+                    yield client, namespace
+        finally:
+            await loop.run_in_executor(None, journal.close)
+
+    def sent(namespace, payloads):
+        done = asyncio.get_running_loop().create_future()
+        namespace.send(namespace.resolve("Orders"), payloads, time.time(), done.set_result)
+        return done
+
+    async with running() as (client, namespace):
+        await client.create_queue("Orders", max_delivery_count=3)
+        with pytest.raises(ResourceExistsError):
+            await client.create_queue("orders")
+        results = await asyncio.gather(*(client.create_queue("same") for _ in range(5)), return_exceptions=True)
+        assert sorted(type(result).__name__ for result in results) == ["QueueProperties"] + ["ResourceExistsError"] * 4
+        assert await sent(namespace, [encode_message(body=b"x" * 100) for _ in range(3)]) is None
+        runtime = await client.get_queue_runtime_properties("orders")
+        assert runtime.active_message_count == 3 and runtime.size_in_bytes >= 300
+        queue = await client.get_queue("orders")
+        queue.max_delivery_count = 8
+        await client.update_queue(queue)
+        await client.delete_queue("same")
+    async with running() as (client, _):
+        assert [queue.name async for queue in client.list_queues()] == ["Orders"]
+        queue = await client.get_queue("orders")
+        assert queue.max_delivery_count == 8
+        assert (await client.get_queue_runtime_properties("orders")).active_message_count == 3
+        await client.delete_queue("orders")
+    async with running() as (client, _):
+        assert [queue.name async for queue in client.list_queues()] == []

@@ -1,0 +1,723 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from pairbus.amqp.message import (
+    Properties,
+    encode_message,
+    read_application_properties,
+    read_header,
+    read_message_annotations,
+    split,
+)
+from pairbus.amqp.types import UInt
+from pairbus.broker.format.content import PING_CONTENT_TYPE
+from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, LocksLost, Release
+from pairbus.broker.operations.namespace import refusal_of
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, MemoryFiles, Options, RecordTooLarge
+from tests.broker.namespace_rig import Rig, body_of, id_of, make, make_special
+
+DEAD = "orders/$DeadLetterQueue"
+PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as rig:
+        rig.create(lock_duration=30.0, max_delivery_count=3)
+        yield rig
+
+
+def properties_of(payload: bytes) -> dict[str, object]:
+    return read_application_properties(payload, split(payload))
+
+
+# entities
+
+
+def test_paths_are_resolved_in_any_case(rig: Rig) -> None:
+    entity = rig.namespace.queues["orders"]
+    assert rig.namespace.resolve("Orders") is entity.active
+    assert rig.namespace.resolve("ORDERS/$deadletterqueue") is entity.dead_letter
+    assert rig.namespace.resolve("other") is None
+    assert rig.namespace.resolve("other/$DeadLetterQueue") is None
+    assert entity.dead_letter.path == "orders/$DeadLetterQueue"
+
+
+def test_a_name_is_taken_once_even_while_it_is_being_created(rig: Rig) -> None:
+    answers: list[Refusal | None] = []
+    for name in ("ORDERS", "new", "New"):
+        rig.namespace.create_queue(QueueDescription(name=name), 1.0, answers.append)
+    rig.run()
+    assert [answer and answer.condition for answer in answers] == [
+        "com.microsoft:entity-already-exists",
+        "com.microsoft:entity-already-exists",
+        None,
+    ]
+    assert list(rig.namespace.queues) == ["orders", "new"]
+
+
+def test_an_entity_is_there_when_its_record_is(rig: Rig) -> None:
+    rig.namespace.create_queue(QueueDescription(name="new"), 7.0, lambda refusal: None)
+    assert rig.namespace.resolve("new") is None
+    rig.turn()
+    assert rig.namespace.resolve("new") is None
+    rig.answer()
+    assert rig.namespace.queues["new"].description == QueueDescription(name="new", created_at=7.0, updated_at=7.0)
+
+
+def test_an_update_applies_at_once_and_survives(rig: Rig) -> None:
+    answers: list[Refusal | None] = []
+    stands = rig.namespace.queues["orders"].description
+    rig.namespace.update_queue(replace(stands, name="ORDERS", lock_duration=5.0), 2000.0, answers.append)
+    rig.namespace.update_queue(QueueDescription(name="other"), 2000.0, answers.append)
+    rig.run()
+    assert answers[1] is None
+    assert answers[0] is not None
+    assert answers[0].condition == "amqp:not-found"
+    rig.send(b"a")
+    assert rig.acquire()[0].locked_until == rig.now + 5.0
+    with rig.reopened() as again:
+        entity = again.namespace.queues["orders"]
+        assert entity.description == replace(stands, lock_duration=5.0, updated_at=2000.0)
+        assert entity.active.lock_duration == 5.0
+
+
+def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
+    rig.send(b"a", b"b")
+    told: list[str] = []
+    rig.queue().on_deleted = lambda: told.append("deleted")
+    old = rig.queue()
+    tokens = rig.tokens()
+    answers: list[Refusal | None] = []
+    rig.namespace.delete_queue("Orders", 1.0, answers.append)
+    rig.namespace.delete_queue("Orders", 1.0, answers.append)
+    rig.namespace.send(old, [make(b"c")], 1.0, answers.append)
+    rig.namespace.settle(old, tokens, Complete(), 1.0, answers.append)
+    assert rig.namespace.acquire(old, 1, 1.0) == []
+    rig.run()
+    assert [answer and answer.condition for answer in answers] == ["amqp:not-found"] * 3 + [None]
+    assert told == ["deleted"]
+    assert old.entity.deleted
+    assert rig.namespace.resolve("orders") is None
+    assert rig.namespace.deadline is None
+    while rig.namespace.maintenance.take_some_apart():
+        pass
+    assert sum(segment.live for segment in rig.journal.segments()) < 20
+    with rig.reopened() as again:
+        assert dict(again.namespace.queues) == {}
+
+
+def test_a_recreated_queue_sees_nothing_of_the_old_one(rig: Rig) -> None:
+    rig.send(b"old")
+    rig.namespace.delete_queue("orders", 1.0, lambda refusal: None)
+    rig.run()
+    rig.create()
+    assert rig.bodies() == []
+    rig.send(b"new")
+    assert rig.acquire()[0].sequence_number == 1
+    with rig.reopened() as again:
+        assert again.bodies() == [b"new"]
+        assert again.namespace.queues["orders"].id == 2
+
+
+def test_ids_are_not_reused_after_compaction(rig: Rig) -> None:
+    rig.create("second")
+    rig.namespace.delete_queue("second", 1.0, lambda refusal: None)
+    rig.run()
+    for n in range(60):
+        rig.send(b"%d" % n * 20)
+        rig.take()
+    rig.compact_all()
+    with rig.reopened() as again:
+        again.create("third")
+        assert again.namespace.queues["third"].id == 3
+
+
+# sending
+
+
+def test_a_message_is_there_when_its_record_is_synced(rig: Rig) -> None:
+    woken: list[int] = []
+    queue = rig.queue()
+    queue.on_available = lambda: woken.append(queue.available)
+    answers: list[Refusal | None] = []
+    rig.namespace.send(queue, [make(b"a"), make(b"b")], rig.now, answers.append)
+    assert rig.bodies() == []
+    rig.turn()
+    assert (rig.bodies(), answers, woken) == ([], [], [])
+    rig.answer()
+    assert (rig.bodies(), answers, woken) == ([b"a", b"b"], [None], [2])
+
+
+def test_what_a_receiver_gets(rig: Rig) -> None:
+    rig.send(b"hello")
+    (message,) = rig.acquire()
+    payload = rig.namespace.delivery(rig.queue(), message, locked=True)
+    assert body_of(payload) == b"hello"
+    assert read_message_annotations(payload, split(payload)) == {
+        "x-opt-sequence-number": 1,
+        "x-opt-enqueued-time": 1_000_000,
+        "x-opt-locked-until": 1_030_000,
+    }
+    assert read_header(payload, split(payload)).delivery_count == 0
+
+
+def test_a_message_without_id_gets_one_that_stays(rig: Rig) -> None:
+    rig.send_payloads(encode_message(body=b"a"))
+    (payload,) = rig.peeked()
+    assert len(id_of(payload)) == 32
+    with rig.reopened() as again:
+        assert [id_of(each) for each in again.peeked()] == [id_of(payload)]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "condition"),
+    [
+        ([make(b"a"), make(b"x" * 1024)], "amqp:link:message-size-exceeded"),
+        ([make(b"a"), b"nonsense"], "amqp:decode-error"),
+        ([make(b"a"), make(b"b", message_id="x" * 129)], "amqp:invalid-field"),
+    ],
+)
+def test_a_batch_is_taken_whole_or_not_at_all(payloads: list[bytes], condition: str) -> None:
+    with Rig() as rig:
+        rig.create(max_message_size_kb=1)
+        refusal = rig.send_payloads(*payloads)
+        assert refusal is not None
+        assert refusal.condition == condition
+        assert rig.bodies() == []
+        assert rig.send(b"next") is None
+        assert rig.acquire()[0].sequence_number == 1
+
+
+def test_an_empty_batch_is_nothing(rig: Rig) -> None:
+    assert rig.send() is None
+    assert rig.send_payloads() is None
+    assert rig.bodies() == []
+
+
+def test_the_dead_letter_queue_is_not_sent_to(rig: Rig) -> None:
+    refusal = rig.send(b"a", path=DEAD)
+    assert refusal is not None
+    assert refusal.condition == "amqp:not-allowed"
+
+
+def test_a_full_queue_refuses_and_dead_letters_count() -> None:
+    with Rig(options=Options(segment_bytes=1 << 22, reserve_bytes=1024)) as rig:
+        queue = rig.create(max_size_mb=1)
+        body = b"x" * 200_000
+        assert [rig.send(body) for _ in range(5)] == [None] * 5
+        rig.settle(rig.tokens(2), DeadLetter("bad"))
+        refusal = rig.send(body)
+        assert refusal is not None
+        assert refusal.condition == "amqp:resource-limit-exceeded"
+        assert "1048576" in refusal.description
+        ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=body)
+        refusal = rig.send_payloads(ping)
+        assert refusal is not None
+        assert refusal.condition == "amqp:resource-limit-exceeded"
+        assert queue.entity.pings == 0
+        rig.settle(rig.tokens(1, DEAD), Complete(), DEAD)
+        assert rig.send(body) is None
+
+
+def test_sends_under_way_count_as_if_they_were_there() -> None:
+    with Rig(options=Options(segment_bytes=1 << 22, reserve_bytes=1024)) as rig:
+        queue = rig.create(max_size_mb=1)
+        answers: list[Refusal | None] = []
+        for _ in range(6):
+            rig.namespace.send(queue, [make(b"x" * 200_000)], rig.now, answers.append)
+        assert len(answers) == 1
+        assert answers[0] is not None
+        rig.run()
+        assert answers[1:] == [None] * 5
+        assert queue.entity.pending_bytes == 0
+        assert queue.entity.size_bytes == queue.size_bytes > 1_000_000
+
+
+def test_a_ping_is_confirmed_counted_and_nowhere(rig: Rig) -> None:
+    ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
+    answers: list[Refusal | None] = []
+    rig.namespace.send(rig.queue(), [ping], rig.now, answers.append)
+    assert answers == []  # it goes the way of a message, to the disk
+    rig.run()
+    assert answers == [None]
+    assert rig.send_payloads(make(b"a"), ping, make(b"b"), ping) is None
+    entity = rig.namespace.queues["orders"]
+    assert entity.pings == 3
+    assert (entity.active_count, entity.pending_bytes) == (2, 0)
+    assert rig.bodies() == [b"a", b"b"]
+    with rig.reopened() as again:
+        assert again.bodies() == [b"a", b"b"]
+
+
+# receiving and settling
+
+
+def test_complete_removes_for_good(rig: Rig) -> None:
+    rig.send(b"a", b"b", b"c")
+    tokens = rig.tokens(2)
+    assert rig.settle(tokens, Complete()) is None
+    assert rig.bodies() == [b"c"]
+    with rig.reopened() as again:
+        assert again.bodies() == [b"c"]
+        assert again.acquire()[0].sequence_number == 3
+
+
+def test_a_lock_is_lost_after_its_time(rig: Rig) -> None:
+    rig.send(b"a", b"b")
+    one = rig.tokens()
+    rig.now += 20
+    two = rig.tokens()
+    rig.now += 10
+    refusal = rig.settle(one + two, Complete())
+    assert isinstance(refusal, LocksLost)
+    assert refusal.condition == "com.microsoft:message-lock-lost"
+    assert refusal.tokens == tuple(one)
+    assert rig.bodies() == [b"a"]
+    assert isinstance(rig.settle(one, Complete()), LocksLost)
+    assert isinstance(rig.namespace.renew(rig.queue(), one, rig.now), LocksLost)
+
+
+def test_renewal(rig: Rig) -> None:
+    rig.send(b"a")
+    tokens = rig.tokens()
+    rig.now += 20
+    assert rig.namespace.renew(rig.queue(), tokens, rig.now) == [1050.0]
+    assert rig.namespace.tick(1040.0) == 1050.0
+    assert rig.namespace.tick(1050.0) is None
+    assert rig.queue().available == 1
+
+
+def test_release_does_not_count(rig: Rig) -> None:
+    rig.send(b"a")
+    woken: list[int] = []
+    rig.queue().on_available = lambda: woken.append(1)
+    assert rig.settle(rig.tokens(), Release()) is None
+    assert woken == [1]
+    (message,) = rig.acquire()
+    assert message.delivery_count == 0
+
+
+def test_abandon_counts_and_changes_properties(rig: Rig) -> None:
+    rig.send_payloads(
+        encode_message(properties=Properties(message_id="m"), application_properties={"a": UInt(1), "b": 2}, body=b"x")
+    )
+    assert rig.settle(rig.tokens(), Abandon({"b": UInt(9)})) is None
+    assert rig.settle(rig.tokens(), Abandon({"c": None})) is None
+
+    def check(rig: Rig) -> None:
+        (message,) = rig.acquire()
+        payload = rig.namespace.delivery(rig.queue(), message, locked=True)
+        assert read_header(payload, split(payload)).delivery_count == 2
+        assert properties_of(payload) == {"a": 1, "b": 9, "c": None}
+        assert type(properties_of(payload)["b"]) is UInt
+        assert body_of(payload) == b"x"
+
+    check(rig)
+    with rig.reopened() as again:
+        check(again)
+    rig.compact_all()
+    with rig.reopened() as again:
+        check(again)
+
+
+def test_abandoning_too_often_dead_letters(rig: Rig) -> None:
+    rig.send(b"a", b"b")
+    for _ in range(2):
+        rig.settle(rig.tokens(1), Abandon({"n": 1}))
+    rig.settle(rig.tokens(), Abandon())
+    assert rig.bodies() == [b"b"]
+    with rig.reopened() as again:
+        for each in (rig, again):
+            (payload,) = each.peeked(DEAD)
+            assert properties_of(payload) == {
+                "n": 1,
+                "DeadLetterReason": "MaxDeliveryCountExceeded",
+                "DeadLetterErrorDescription": "Message could not be consumed after 3 delivery attempts.",
+            }
+            assert body_of(payload) == b"a"
+            entity = each.namespace.queues["orders"]
+            assert (entity.active_count, entity.dead_letter_count) == (1, 1)
+
+
+def test_locks_that_run_out_too_often_dead_letter(rig: Rig) -> None:
+    rig.send(b"a")
+    woken: list[str] = []
+    rig.queue().on_available = lambda: woken.append("active")
+    rig.queue(DEAD).on_available = lambda: woken.append("dead")
+    for _ in range(3):
+        rig.acquire()
+        rig.now += 30
+        rig.namespace.tick(rig.now)
+        rig.run()
+    assert woken == ["active", "active", "dead"]
+    (payload,) = rig.peeked(DEAD)
+    assert properties_of(payload)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    for _ in range(5):
+        rig.acquire(path=DEAD)
+        rig.now += 30
+        rig.namespace.tick(rig.now)
+        rig.run()
+    (message,) = rig.acquire(path=DEAD)
+    assert message.delivery_count == 8
+    with rig.reopened() as again:
+        assert again.acquire(path=DEAD)[0].delivery_count == 8
+
+
+def test_delivery_counts_of_expired_locks_survive(rig: Rig) -> None:
+    rig.send(b"a")
+    rig.acquire()
+    rig.namespace.tick(rig.now + 30)
+    rig.run()
+    with rig.reopened() as again:
+        assert again.acquire()[0].delivery_count == 1
+
+
+def test_dead_letters_keep_number_and_body(rig: Rig) -> None:
+    rig.send(b"a", b"b", b"c")
+    tokens = rig.tokens(3)
+    assert rig.settle([tokens[2]], DeadLetter("reason", "words", {"k": UInt(5)})) is None
+    assert rig.settle([tokens[0]], DeadLetter()) is None
+    with rig.reopened() as again:
+        for each in (rig, again):
+            first, second = each.peeked(DEAD)
+            assert (body_of(first), body_of(second)) == (b"a", b"c")
+            assert properties_of(first) == {}
+            assert properties_of(second) == {
+                "k": 5,
+                "DeadLetterReason": "reason",
+                "DeadLetterErrorDescription": "words",
+            }
+            messages = each.acquire(5, DEAD)
+            assert [message.sequence_number for message in messages] == [1, 3]
+            assert [message.delivery_count for message in messages] == [0, 0]
+
+
+def test_dead_lettering_a_dead_letter_leaves_it_there(rig: Rig) -> None:
+    rig.send(b"a")
+    rig.settle(rig.tokens(), DeadLetter("one"))
+    assert rig.settle(rig.tokens(path=DEAD), DeadLetter("two"), DEAD) is None
+    (payload,) = rig.peeked(DEAD)
+    assert properties_of(payload) == {"DeadLetterReason": "two"}
+    assert rig.settle(rig.tokens(path=DEAD), Complete(), DEAD) is None
+    with rig.reopened() as again:
+        assert again.peeked(DEAD) == []
+
+
+def test_long_descriptions_stay_on_disk(rig: Rig) -> None:
+    rig.send(b"a", b"b")
+    rig.settle(rig.tokens(), DeadLetter("bug", "Traceback " * 100))
+    message = next(rig.queue(DEAD).scan(0))
+    assert not isinstance(message.changes, bytes)
+    for n in range(40):
+        rig.send(b"%d" % n)
+    rig.compact_all()
+    rig.settle(rig.tokens(path=DEAD), Abandon({"seen": True}), DEAD)
+    rig.compact_all()
+    with rig.reopened() as again:
+        for each in (rig, again):
+            (payload,) = each.peeked(DEAD)
+            assert properties_of(payload) == {
+                "DeadLetterReason": "bug",
+                "DeadLetterErrorDescription": "Traceback " * 100,
+                "seen": True,
+            }
+
+
+@pytest.mark.parametrize("properties", [{"a": object()}, {"a": "x" * 70_000}])
+def test_properties_that_cannot_be_leave_the_lock(rig: Rig, properties: dict[str, object]) -> None:
+    rig.send(b"a")
+    tokens = rig.tokens()
+    refusal = rig.settle(tokens, Abandon(properties))
+    assert refusal is not None
+    assert rig.settle(tokens, Complete()) is None
+
+
+def test_receive_and_delete(rig: Rig) -> None:
+    rig.send(b"a", b"b", b"c")
+    answers: list[object] = []
+    rig.namespace.take(rig.queue(), 1, rig.now, lambda messages, refusal: answers.append((messages, refusal)))
+    rig.turn()
+    assert answers == []
+    with Rig(rig.files.power_cut()) as cut:
+        assert cut.bodies() == [b"b", b"c"]  # synced before the answer
+    rig.answer()
+    assert len(answers) == 1
+    assert rig.take(5) == ([b"b", b"c"], None)
+    assert rig.take(5) == ([], None)
+    with rig.reopened() as again:
+        assert again.bodies() == []
+
+
+def test_peek_shows_what_is_locked_too_from_a_number_on(rig: Rig) -> None:
+    rig.send(b"a", b"b", b"c", b"d")
+    rig.acquire(2)
+    assert [body_of(each) for each in rig.peeked(start=2, count=2)] == [b"b", b"c"]
+    annotations = [read_message_annotations(each, split(each)) for each in rig.peeked()]
+    assert [each["x-opt-sequence-number"] for each in annotations] == [1, 2, 3, 4]
+    assert "x-opt-locked-until" not in annotations[0]
+
+
+def test_peek_ends_before_the_answer_grows_too_large() -> None:
+    with Rig(options=Options(segment_bytes=1 << 23, reserve_bytes=1024)) as rig:
+        rig.create()
+        for _ in range(8):
+            rig.send(b"x" * 250_000)
+        assert len(rig.peeked()) == 4
+
+
+def test_numbers_are_not_reused_after_restart_and_compaction(rig: Rig) -> None:
+    for n in range(100):
+        rig.send(b"%d" % n * 10)
+        rig.take()
+    before = len(rig.journal.segments())
+    for _ in range(60):  # until no record names a number any more, but the one that keeps the highest
+        rig.send_payloads(PING)
+    rig.compact_all()
+    assert len(rig.journal.segments()) <= 2 < before
+    with rig.reopened() as again:
+        assert again.bodies() == []
+        again.send(b"next")
+        assert again.acquire()[0].sequence_number == 101
+
+
+# memory
+
+
+def test_contents_beyond_the_budget_are_read_from_the_journal() -> None:
+    with Rig(memory_budget=10_000) as rig:
+        queue = rig.create()
+        for n in range(100):
+            rig.send(b"%03d" % n * 100)
+        assert rig.namespace.resident_bytes == queue.resident_bytes <= 5_300
+        messages = list(queue.scan(0))
+        assert messages[0].content is not None
+        assert messages[-1].content is None
+        assert rig.bodies() == [b"%03d" % n * 100 for n in range(100)]
+        other = rig.create("other")
+        rig.send(b"x" * 300, path="other")
+        assert other.resident_bytes > 0  # a deep queue leaves room for others
+        rig.compact_all()
+        bodies, refusal = rig.take(1000)
+        assert bodies == [b"%03d" % n * 100 for n in range(100)]
+        assert refusal is None
+        assert queue.resident_bytes == 0
+        rig.settle(rig.tokens(path="other"), DeadLetter(), "other")
+        assert rig.namespace.resident_bytes == 0
+
+
+# a journal that refuses
+
+
+@pytest.mark.parametrize(
+    ("error", "condition", "words"),
+    [
+        (JournalFull("ENOSPC"), "amqp:resource-limit-exceeded", "disk is full"),
+        (JournalFailed("EIO"), "amqp:internal-error", "nothing was stored"),
+        (JournalFailed("EIO", unknown=True), "amqp:internal-error", "may yet turn up"),
+        (JournalBusy("slow"), "com.microsoft:server-busy", "try again"),
+        (JournalClosed("closed"), "amqp:internal-error", "closed"),
+        (RecordTooLarge("large"), "amqp:link:message-size-exceeded", "large"),
+    ],
+)
+def test_what_a_refusing_journal_is_called(error: JournalFull, condition: str, words: str) -> None:
+    refusal = refusal_of(error)
+    assert refusal.condition == condition
+    assert words in refusal.description
+
+
+def test_a_full_disk_refuses_sends_and_pings_but_not_settlements() -> None:
+    with Rig(MemoryFiles(capacity=20_000)) as rig:
+        rig.create()
+        sent = 0
+        while (refusal := rig.send(b"x" * 100)) is None:
+            sent += 1
+        assert refusal.condition == "amqp:resource-limit-exceeded"
+        assert "disk is full" in refusal.description
+        ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
+        refusal = rig.send_payloads(ping)
+        assert refusal is not None
+        assert refusal.condition == "amqp:resource-limit-exceeded"
+        assert len(rig.bodies()) == sent > 5
+        assert rig.namespace.queues["orders"].pending_bytes == 0
+        assert rig.settle(rig.tokens(sent), Complete()) is None
+        with rig.reopened() as again:
+            assert again.bodies() == []
+        rig.files.capacity = 100_000
+        rig.now += 10
+        rig.run()
+        assert rig.send(b"again") is None
+        with rig.reopened() as again:
+            assert again.bodies() == [b"again"]
+            assert again.acquire()[0].sequence_number > sent
+
+
+def fail_syncs(rig: Rig) -> None:
+    def fault(name: str, path: str) -> None:
+        if name == "fdatasync":
+            raise OSError(errno.EIO, "Input/output error")
+
+    rig.files.fault = fault  # type: ignore[assignment]
+
+
+def test_a_failing_disk_refuses_and_nothing_that_was_confirmed_is_lost(rig: Rig) -> None:
+    rig.send(b"a", b"b", b"c")
+    fail_syncs(rig)
+    refusal = rig.send(b"d")
+    assert refusal is not None
+    assert refusal.condition == "amqp:internal-error"
+    assert rig.bodies() == [b"a", b"b", b"c"]
+    taken, refusal = rig.take(2)
+    assert (taken, refusal and refusal.condition) == ([], "amqp:internal-error")
+    assert rig.queue().available == 3
+    rig.files.fault = None
+    rig.now += 10
+    rig.run()
+    with rig.reopened() as again:
+        assert [body for body in again.bodies() if body != b"d"] == [b"a", b"b", b"c"]
+    assert rig.send(b"e") is None
+    assert rig.take(5) == ([b"a", b"b", b"c", b"e"], None)
+    with Rig(rig.files.power_cut()) as cut:
+        assert [body for body in cut.bodies() if body != b"d"] == []
+
+
+def test_changes_on_disk_are_found_after_a_failed_sync(rig: Rig) -> None:
+    rig.send(b"a")
+    rig.settle(rig.tokens(), DeadLetter("bug", "Traceback " * 100))
+    rig.settle(rig.tokens(path=DEAD), Abandon({"n": 1}), DEAD)
+    fail_syncs(rig)
+    rig.now += 1
+    rig.run()
+    rig.files.fault = None
+    rig.now += 10
+    rig.run()
+    with rig.reopened() as again:
+        for each in (rig, again):
+            (payload,) = each.peeked(DEAD)
+            assert properties_of(payload)["n"] == 1
+            assert properties_of(payload)["DeadLetterErrorDescription"] == "Traceback " * 100
+
+
+def test_delivery_counts_survive_compaction(rig: Rig) -> None:
+    bodies = rig.grow()
+    rig.settle(rig.tokens(2), Abandon())
+    rig.compact_all()
+    for _ in range(60):
+        rig.send_payloads(PING)
+    rig.compact_all()
+    with rig.reopened() as again:
+        assert again.bodies() == bodies
+        assert [message.delivery_count for message in again.acquire(3)] == [1, 1, 0]
+
+
+def test_a_settlement_that_is_refused_leaves_the_lock(rig: Rig) -> None:
+    rig.send(b"a", b"b")
+    tokens = rig.tokens(2)
+    rig.journal._state = "closed"
+    for outcome in (Complete(), Abandon(), DeadLetter("x")):
+        refusal = rig.settle(tokens, outcome)
+        assert refusal is not None
+        assert refusal.condition == "amqp:internal-error"
+    assert rig.queue().locked == 2
+    refusal = rig.send(b"c")
+    assert refusal is not None
+    answers: list[Refusal | None] = []
+    description = QueueDescription(name="new")
+    rig.namespace.create_queue(description, 1.0, answers.append)
+    rig.namespace.update_queue(replace(description, name="orders"), 1.0, answers.append)
+    rig.namespace.delete_queue("orders", 1.0, answers.append)
+    assert [answer and answer.condition for answer in answers] == ["amqp:internal-error"] * 3
+    rig.journal._state = "started"
+    assert rig.settle(tokens, Complete()) is None
+    assert rig.send(b"d") is None
+    assert rig.bodies() == [b"d"]
+    assert next(rig.queue().scan(0)).sequence_number == 3
+
+
+def test_exhausted_messages_come_round_again_while_the_journal_refuses(rig: Rig) -> None:
+    rig.send(b"a")
+    for _ in range(3):
+        rig.acquire()
+        rig.journal._state = "closed"
+        rig.now += 30
+        rig.namespace.tick(rig.now)
+    assert rig.queue().available == 1
+    rig.journal._state = "started"
+    rig.acquire()
+    rig.now += 30
+    rig.namespace.tick(rig.now)
+    rig.run()
+    assert rig.bodies(DEAD) == [b"a"]
+
+
+def test_repr() -> None:
+    with Rig() as rig:
+        rig.create()
+        rig.send(b"hello")
+        assert repr(rig.namespace) == f"<Namespace contoso: 1 queues, {rig.namespace.resident_bytes} bytes in memory>"
+
+
+# what nobody uses
+
+
+@pytest.fixture
+def mortal() -> Iterator[Rig]:
+    with Rig() as rig:
+        rig.create(auto_delete_on_idle=300.0)
+        yield rig
+
+
+def test_a_queue_that_nobody_uses_is_deleted(mortal: Rig) -> None:
+    told: list[str] = []
+    mortal.queue().on_deleted = lambda: told.append("deleted")
+    mortal.send(b"a")
+    assert mortal.pass_time(299.0) == 1300.0
+    mortal.send(b"b")
+    assert mortal.pass_time(299.0) == 1599.0
+    mortal.peeked()
+    assert mortal.pass_time(299.0) is not None
+    assert mortal.pass_time(1.0) is None
+    assert told == ["deleted"]
+    assert mortal.namespace.resolve("orders") is None
+    with mortal.reopened() as again:
+        assert dict(again.namespace.queues) == {}
+
+
+def test_a_queue_is_not_idle_while_somebody_may_come_for_it(mortal: Rig) -> None:
+    entity = mortal.namespace.queues["orders"]
+    entity.links = 1
+    mortal.pass_time(10_000.0)
+    assert mortal.namespace.deadline == mortal.now + 300.0
+    entity.links = 0
+    mortal.schedule(make_special(b"later", at=mortal.now + 1000.0))
+    mortal.pass_time(999.0)
+    assert mortal.namespace.resolve("orders") is not None
+    mortal.pass_time(1.0)
+    mortal.pass_time(300.0)
+    assert mortal.namespace.resolve("orders") is None
+
+
+def test_a_restart_begins_the_wait_anew_and_an_update_may_end_it(mortal: Rig) -> None:
+    with mortal.reopened() as again:
+        assert again.namespace.deadline == again.now + 300.0
+        description = replace(again.namespace.queues["orders"].description, auto_delete_on_idle=inf)
+        assert again.do(again.namespace.update_queue, description) is None
+        assert again.pass_time(10_000.0) is None
+        assert again.namespace.resolve("orders") is not None
+
+
+def test_a_deletion_that_the_disk_refused_is_tried_after_another_while(mortal: Rig) -> None:
+    mortal.journal._state = "closed"
+    mortal.pass_time(300.0)
+    mortal.journal._state = "started"
+    assert mortal.namespace.deadline == mortal.now + 300.0
+    mortal.pass_time(300.0)
+    assert mortal.namespace.resolve("orders") is None

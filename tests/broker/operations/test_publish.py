@@ -1,0 +1,555 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, read_header, split
+from pairbus.amqp.types import Symbol, Timestamp, UInt
+from pairbus.broker.format.content import PING_CONTENT_TYPE
+from pairbus.broker.model.description import CorrelationFilter, FalseFilter, RuleDescription
+from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer
+from pairbus.broker.model.shared_bodies import Copy
+from pairbus.broker.refusal import Refusal
+from pairbus.journal import Options
+from tests.broker.namespace_rig import Rig, body_of, make
+
+A, B, C = (f"news/Subscriptions/{name}" for name in "abc")
+PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
+RED = CorrelationFilter(properties={"color": "red"})
+ROOMY = Options(segment_bytes=1 << 20, reserve_bytes=1024, allocate_bytes=256)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as rig:
+        rig.create_topic()
+        rig.subscribe("a", max_delivery_count=3)
+        rig.subscribe("b")
+        yield rig
+
+
+def condition(refusal: Refusal | None) -> str | None:
+    return refusal and refusal.condition
+
+
+def colored(body: bytes, color: str, **properties: Any) -> bytes:
+    return encode_message(
+        properties=Properties(message_id="m", **properties), application_properties={"color": color}, body=body
+    )
+
+
+def scheduled(body: bytes, at: float, **properties: Any) -> bytes:
+    return encode_message(
+        message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(int(at * 1000))},
+        properties=Properties(**{"message_id": "m", **properties}),
+        body=body,
+    )
+
+
+def copies(rig: Rig, *paths: str) -> list[Copy]:
+    found = [message for path in paths for message in rig.queue(path).scan(0)]
+    assert all(isinstance(each, Copy) for each in found)
+    return found  # type: ignore[return-value]
+
+
+def live_bytes(rig: Rig) -> int:
+    while rig.namespace.maintenance.take_some_apart():
+        pass
+    return sum(segment.live for segment in rig.journal.segments())
+
+
+def schedule(rig: Rig, *payloads: bytes, path: str = "news") -> tuple[list[int], Refusal | None]:
+    answers: list[tuple[list[int], Refusal | None]] = []
+    target = rig.namespace.resolve(path)
+    assert target is not None
+    rig.namespace.schedule(target, payloads, rig.now, lambda numbers, refusal: answers.append((numbers, refusal)))
+    rig.run()
+    (answer,) = answers
+    return answer
+
+
+def pass_time(rig: Rig, seconds: float) -> None:
+    rig.now += seconds
+    for _ in range(3):
+        rig.namespace.tick(rig.now)
+        rig.run()
+
+
+# copies
+
+
+def test_every_subscription_gets_its_copy_when_the_record_is_synced(rig: Rig) -> None:
+    woken: list[str] = []
+    for path in (A, B):
+        rig.queue(path).on_available = lambda path=path: woken.append(path)  # type: ignore[misc]
+    answers: list[Refusal | None] = []
+    rig.namespace.send(rig.namespace.topics["news"], [make(b"x"), make(b"y")], rig.now, answers.append)
+    rig.turn()
+    assert (rig.bodies(A), answers, woken) == ([], [], [])
+    rig.answer()
+    assert (rig.bodies(A), rig.bodies(B)) == ([b"x", b"y"], [b"x", b"y"])
+    assert (answers, woken) == ([None], [A, B])
+
+
+def test_each_subscription_has_its_own_numbers(rig: Rig) -> None:
+    rig.subscribe("c", RED)
+    for n in range(3):
+        rig.send_payloads(colored(b"%d" % n, "red" if n == 1 else "blue"), path="news")
+    assert [copy.sequence_number for copy in copies(rig, A)] == [1, 2, 3]
+    assert [copy.sequence_number for copy in copies(rig, C)] == [1]
+    with rig.reopened() as again:
+        again.send_payloads(colored(b"3", "red"), path="news")
+        assert [copy.sequence_number for copy in copies(again, A)] == [1, 2, 3, 4]
+        assert [copy.sequence_number for copy in copies(again, C)] == [1, 2]
+
+
+def test_copies_share_one_body_in_memory_and_on_disk(rig: Rig) -> None:
+    before = live_bytes(rig)
+    rig.send(b"x" * 500, path="news")
+    first, second = copies(rig, A, B)
+    assert first.content is second.content
+    assert (first.segment, first.offset) == (second.segment, second.offset)
+    assert first.shared is second.shared
+    assert rig.namespace.resident_bytes == first.length
+    assert rig.namespace.topics["news"].size_bytes == first.length
+    assert first.length < live_bytes(rig) - before < first.length + 120
+    with rig.reopened() as again:
+        first, second = copies(again, A, B)
+        assert (first.segment, first.offset) == (second.segment, second.offset)
+        assert first.shared is second.shared
+        assert again.namespace.topics["news"].size_bytes == first.length
+        assert again.bodies(A) == again.bodies(B) == [b"x" * 500]
+        assert live_bytes(again) == live_bytes(rig)
+
+
+def test_the_body_is_released_with_the_last_copy(rig: Rig) -> None:
+    before = live_bytes(rig)
+    rig.send(b"x" * 500, path="news")
+    whole = live_bytes(rig)
+    rig.settle(rig.tokens(1, A), Complete(), A)
+    assert whole - 40 < live_bytes(rig) < whole
+    assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes > 500
+    assert rig.bodies(B) == [b"x" * 500]
+    rig.take(1, B)
+    assert live_bytes(rig) == before
+    assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes == 0
+    with rig.reopened() as again:
+        assert live_bytes(again) == before
+        assert again.namespace.topics["news"].size_bytes == 0
+
+
+def test_the_body_is_released_with_the_last_subscription(rig: Rig) -> None:
+    rig.send(b"x" * 500, path="news")
+    rig.do(rig.namespace.delete_subscription, "news", "a")
+    live_bytes(rig)
+    assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes > 500
+    assert rig.bodies(B) == [b"x" * 500]
+    rig.do(rig.namespace.delete_subscription, "news", "b")
+    assert live_bytes(rig) < 500
+    assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes == 0
+
+
+def test_copies_are_settled_apart(rig: Rig) -> None:
+    rig.subscribe("c", max_delivery_count=1)
+    rig.send(b"x", path="news")
+    rig.settle(rig.tokens(1, A), DeadLetter("why"), A)
+    rig.settle(rig.tokens(1, B), Abandon({"tried": 1}), B)
+    rig.settle(rig.tokens(1, B), Defer({"later": True}), B)
+    rig.settle(rig.tokens(1, C), Abandon(), C)
+    for each in (rig, rig.reopened()):
+        dead, deferred, exhausted = A + "/$DeadLetterQueue", B, C + "/$DeadLetterQueue"
+        assert [body_of(payload) for path in (dead, deferred, exhausted) for payload in each.peeked(path)] == [b"x"] * 3
+        properties = [
+            read_application_properties(payload, split(payload))
+            for path in (dead, deferred, exhausted)
+            for payload in each.peeked(path)
+        ]
+        assert properties[0] == {"DeadLetterReason": "why"}
+        assert properties[1] == {"tried": 1, "later": True}
+        assert properties[2]["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+        assert [copy.delivery_count for copy in copies(each, dead, deferred, exhausted)] == [0, 2, 1]
+        assert each.acquire(1, B) == []
+        assert len({copy.shared for copy in copies(each, dead, deferred, exhausted)}) == 1
+
+
+def test_a_batch_is_one_record_and_stands_or_falls_whole(rig: Rig) -> None:
+    big = make(b"x" * 300_000)
+    assert condition(rig.send_payloads(make(b"a"), big, path="news")) == "amqp:link:message-size-exceeded"
+    assert condition(rig.send_payloads(make(b"a"), b"nonsense", path="news")) == "amqp:decode-error"
+    assert rig.bodies(A) == []
+    lsn = rig.journal.last_lsn
+    assert rig.send(b"a", b"b", b"c", path="news") is None
+    assert rig.journal.last_lsn == lsn + 1
+    with rig.reopened() as again:
+        assert again.bodies(A) == again.bodies(B) == [b"a", b"b", b"c"]
+        assert copies(again, A)[0].sequence_number == 1
+
+
+def test_what_the_disk_refuses_is_nowhere(rig: Rig) -> None:
+    def fault(called: str, path: str) -> int | None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    rig.files.fault = fault
+    answers: list[Refusal | None] = []
+    topic = rig.namespace.topics["news"]
+    rig.namespace.send(topic, [make(b"x")], rig.now, answers.append)
+    for _ in range(20):
+        rig.now += 0.3
+        rig.run()
+    assert condition(answers[0]) == "amqp:internal-error"
+    assert rig.bodies(A) == []
+    assert (topic.pending_bytes, topic.size_bytes, rig.namespace.resident_bytes) == (0, 0, 0)
+
+
+def test_contents_that_do_not_fit_into_memory_are_read_back() -> None:
+    with Rig(memory_budget=700) as rig:
+        rig.create_topic()
+        rig.subscribe("a")
+        rig.subscribe("b")
+        for n in range(5):
+            rig.send(b"%d" % n * 300, path="news")
+        assert rig.bodies(A) == rig.bodies(B) == [b"%d" % n * 300 for n in range(5)]
+        assert rig.namespace.resident_bytes <= 700
+        assert rig.take(5, A)[0] == rig.take(5, B)[0] == [b"%d" % n * 300 for n in range(5)]
+        assert rig.namespace.resident_bytes == 0
+
+
+# who gets one
+
+
+def test_rules_decide(rig: Rig) -> None:
+    rig.do(rig.namespace.delete_rule, "news", "b", "$Default")
+    rig.do(rig.namespace.create_rule, "news", "b", RuleDescription(name="red", filter=RED))
+    rig.do(rig.namespace.create_rule, "news", "b", RuleDescription(name="too", filter=RED))
+    rig.subscribe("c", FalseFilter())
+    rig.send_payloads(colored(b"1", "red"), colored(b"2", "blue"), make(b"3"), path="news")
+    assert rig.bodies(A) == [b"1", b"2", b"3"]
+    assert rig.bodies(B) == [b"1"]
+    assert rig.bodies(C) == []
+
+
+def test_what_nobody_wants_is_confirmed_and_stored_nowhere(rig: Rig) -> None:
+    rig.create_topic("lonely", max_message_size_kb=1)
+    lsn, live = rig.journal.last_lsn, live_bytes(rig)
+    assert rig.send(b"x", path="lonely") is None
+    assert (rig.journal.last_lsn, live_bytes(rig)) == (lsn, live)
+    assert condition(rig.send(b"x" * 1024, path="lonely")) == "amqp:link:message-size-exceeded"
+    assert condition(rig.send_payloads(b"nonsense", path="lonely")) == "amqp:decode-error"
+    rig.subscribe("late", topic="lonely")
+    assert rig.bodies("lonely/Subscriptions/late") == []
+
+
+def test_a_subscription_with_sessions_dead_letters_what_has_none(rig: Rig) -> None:
+    entity = rig.subscribe("c", requires_session=True)
+    rig.send_payloads(make(b"x", group_id="s"), make(b"y"), path="news")
+    assert rig.bodies(A) == [b"x", b"y"]
+    for each in (rig, rig.reopened()):
+        entity = each.namespace.topics["news"].subscriptions["c"]
+        assert each.bodies(C) == [b"x"]
+        (dead,) = each.peeked(C + "/$DeadLetterQueue")
+        assert read_application_properties(dead, split(dead)) == {
+            "DeadLetterReason": "Session ID is null",
+            "DeadLetterErrorDescription": "Session enabled entity doesn't allow a message whose session identifier is "
+            "null.",
+        }
+        lock = each.namespace.accept_session(entity.active, None, each.now)
+        assert lock is not None
+        assert not isinstance(lock, Refusal)
+        assert lock.session_id == "s"
+        assert [message.session_id for message in each.namespace.acquire(entity.active, 9, each.now, lock)] == ["s"]
+        assert [copy.session_id for copy in copies(each, A)] == [None, None]
+
+
+def test_sending_to_a_subscription_or_a_disabled_topic_is_refused(rig: Rig) -> None:
+    rig.create_topic("closed", status="SendDisabled")
+    rig.subscribe("all", topic="closed")
+    assert condition(rig.send(b"x", path="closed")) == "com.microsoft:entity-disabled"
+    assert condition(rig.send_payloads(PING, path="closed")) == "com.microsoft:entity-disabled"
+    topic = rig.namespace.topics["closed"]
+    rig.do(rig.namespace.update_topic, topic.description.__class__(name="closed"))
+    assert rig.send(b"x", path="closed") is None
+
+
+def test_a_subscription_that_lets_nobody_receive_still_gets_copies(rig: Rig) -> None:
+    entity = rig.subscribe("c", status="ReceiveDisabled")
+    rig.send(b"x", path="news")
+    assert rig.acquire(1, C) == []
+    assert entity.active_count == 1
+
+
+# the size of a topic
+
+
+def test_a_full_topic_refuses_until_there_is_room() -> None:
+    with Rig(options=ROOMY) as rig:
+        topic = rig.create_topic(max_size_mb=1)
+        rig.subscribe("a")
+        rig.subscribe("b")
+        body = b"x" * 250_000
+        for _ in range(4):
+            assert rig.send(body, path="news") is None
+        for payload in (make(body), encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=body)):
+            refusal = rig.send_payloads(payload, path="news")
+            assert refusal is not None
+            assert refusal.condition == "amqp:resource-limit-exceeded"
+            assert "topic 'news' is full" in refusal.description
+        rig.take(1, A)
+        assert condition(rig.send(body, path="news")) == "amqp:resource-limit-exceeded"
+        rig.take(1, B)
+        assert rig.send(body, path="news") is None
+        with rig.reopened(options=ROOMY) as again:
+            assert again.namespace.topics["news"].size_bytes == topic.size_bytes
+            assert condition(again.send(body, path="news")) == "amqp:resource-limit-exceeded"
+
+
+def test_publishes_under_way_count() -> None:
+    with Rig(options=ROOMY) as rig:
+        topic = rig.create_topic(max_size_mb=1)
+        rig.subscribe("a")
+        answers: list[Refusal | None] = []
+        for _ in range(5):
+            rig.namespace.send(topic, [make(b"x" * 250_000)], rig.now, answers.append)
+        rig.run()
+        assert [condition(answer) for answer in answers] == ["amqp:resource-limit-exceeded"] + [None] * 4
+        assert topic.pending_bytes == 0
+
+
+# pings (P32)
+
+
+def test_pings_reach_nobody_are_written_and_counted(rig: Rig) -> None:
+    topic = rig.namespace.topics["news"]
+    live = live_bytes(rig)
+    lsn = rig.journal.last_lsn
+    assert rig.send_payloads(PING, PING, path="news") is None
+    assert rig.journal.last_lsn == lsn + 1
+    assert (topic.pings, live_bytes(rig)) == (2, live)
+    assert rig.send_payloads(PING, make(b"x"), path="news") is None
+    assert rig.bodies(A) == rig.bodies(B) == [b"x"]
+    assert topic.pings == 3
+    with rig.reopened() as again:
+        assert again.bodies(A) == [b"x"]
+
+
+# time
+
+
+def test_a_copy_lives_as_long_as_sender_topic_and_subscription_allow() -> None:
+    with Rig() as rig:
+        rig.create_topic(default_ttl=100.0)
+        rig.subscribe("a")
+        rig.subscribe("b", default_ttl=20.0, dead_letter_on_expiration=True)
+        rig.subscribe("c", default_ttl=500.0)
+        short = encode_message(header=Header(ttl=UInt(10_000)), properties=Properties(message_id="m"), body=b"short")
+        rig.send_payloads(short, make(b"long"), path="news")
+        for each in (rig, rig.reopened()):
+            lives = [[copy.expires_at - copy.enqueued_at for copy in copies(each, path)] for path in (A, B, C)]
+            assert lives == [[10.0, 100.0], [10.0, 20.0], [10.0, 100.0]]
+            told = [[read_header(payload, split(payload)).ttl for payload in each.peeked(path)] for path in (A, B, C)]
+            assert told == [[10_000, 100_000], [10_000, 20_000], [10_000, 100_000]]
+        pass_time(rig, 10.0)
+        assert [rig.bodies(path) for path in (A, B, C)] == [[b"long"]] * 3
+        pass_time(rig, 10.0)
+        assert [rig.bodies(path) for path in (A, B, C)] == [[b"long"], [], [b"long"]]
+        assert rig.bodies(B + "/$DeadLetterQueue") == [b"short", b"long"]
+
+
+def test_scheduled_messages_wait_on_the_topic_and_are_published_when_due(rig: Rig) -> None:
+    topic = rig.namespace.topics["news"]
+    assert schedule(rig, scheduled(b"x", rig.now + 10.0)) == ([1], None)
+    assert rig.send_payloads(scheduled(b"y", rig.now + 20.0), make(b"now"), path="news") is None
+    assert (topic.scheduled_count, rig.bodies(A)) == (2, [b"now"])
+    rig.subscribe("c")
+    with rig.reopened() as again:
+        assert again.namespace.topics["news"].scheduled_count == 2
+        assert again.namespace.deadline == 1010.0
+        pass_time(again, 20.0)
+        assert again.namespace.topics["news"].scheduled_count == 0
+        assert again.bodies(A) == [b"now", b"x", b"y"]
+        assert again.bodies(C) == [b"x", b"y"]
+        assert [copy.enqueued_at for copy in copies(again, A)] == [1000.0, 1020.0, 1020.0]
+        with again.reopened() as last:
+            assert last.namespace.topics["news"].scheduled_count == 0
+            assert last.bodies(A) == [b"now", b"x", b"y"]
+            assert schedule(last, scheduled(b"z", last.now + 10.0)) == ([3], None)
+
+
+def test_scheduled_messages_can_be_cancelled(rig: Rig) -> None:
+    live = live_bytes(rig)
+    topic = rig.namespace.topics["news"]
+    numbers, _ = schedule(rig, scheduled(b"x", rig.now + 10.0), scheduled(b"y", rig.now + 10.0))
+    assert numbers == [1, 2]
+    assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [1, 9])) == "com.microsoft:message-not-found"
+    assert rig.do(rig.namespace.cancel_scheduled, topic, [1]) is None
+    pass_time(rig, 10.0)
+    assert rig.bodies(A) == [b"y"]
+    assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [2])) == "com.microsoft:message-not-found"
+    rig.take(1, A)
+    rig.take(1, B)
+    assert live_bytes(rig) == live
+    assert (topic.size_bytes, rig.namespace.resident_bytes) == (0, 0)
+
+
+def test_a_scheduled_message_that_nobody_wants_when_it_is_due(rig: Rig) -> None:
+    live = live_bytes(rig)
+    schedule(rig, scheduled(b"x", rig.now + 10.0))
+    for name in "ab":
+        rig.do(rig.namespace.delete_rule, "news", name, "$Default")
+    pass_time(rig, 10.0)
+    topic = rig.namespace.topics["news"]
+    assert (topic.scheduled_count, topic.size_bytes, rig.bodies(A)) == (0, 0, [])
+    assert live_bytes(rig) <= live
+    with rig.reopened() as again:
+        assert again.namespace.topics["news"].scheduled_count == 0
+
+
+def test_a_scheduled_message_lives_from_when_it_is_due() -> None:
+    with Rig() as rig:
+        rig.create_topic(default_ttl=100.0)
+        rig.subscribe("a", default_ttl=50.0)
+        rig.subscribe("b", requires_session=True)
+        schedule(rig, scheduled(b"x", rig.now + 10.0, group_id="s"), scheduled(b"y", rig.now + 10.0))
+        pass_time(rig, 15.0)
+        assert [copy.expires_at for copy in copies(rig, A)] == [1065.0, 1065.0]
+        assert [(copy.expires_at, copy.session_id) for copy in copies(rig, B)] == [(1115.0, "s")]
+        assert rig.bodies(B + "/$DeadLetterQueue") == [b"y"]
+
+
+def test_many_and_large_scheduled_messages_are_published_with_several_records() -> None:
+    with Rig(options=ROOMY) as rig:
+        rig.create_topic()
+        rig.subscribe("a")
+        bodies = [b"%03d" % n * (80_000 if n < 12 else 1) for n in range(230)]
+        at = rig.now + 10.0
+        for start in range(0, 230, 10):
+            schedule(rig, *(scheduled(body, at) for body in bodies[start : start + 10]))
+        lsn = rig.journal.last_lsn
+        pass_time(rig, 10.0)
+        assert rig.journal.last_lsn >= lsn + 4
+        assert sorted(rig.take(300, A)[0]) == sorted(bodies)
+
+
+def test_a_due_message_that_could_not_be_written_is_tried_again(rig: Rig) -> None:
+    schedule(rig, scheduled(b"x", rig.now + 10.0))
+    failures = [errno.EIO]
+
+    def fault(called: str, path: str) -> int | None:
+        if called == "fdatasync" and failures:
+            raise OSError(failures.pop(), "Input/output error")
+        return None
+
+    rig.files.fault = fault
+    for _ in range(40):
+        pass_time(rig, 0.5)
+    assert not failures
+    for each in (rig, rig.reopened()):
+        assert each.namespace.topics["news"].scheduled_count == 0
+        assert each.bodies(A) == each.bodies(B) == [b"x"]
+
+
+# duplicates
+
+
+def test_duplicates_are_found_on_the_topic() -> None:
+    with Rig() as rig:
+        rig.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
+        rig.subscribe("a", RED)
+        assert rig.send_payloads(colored(b"1", "red"), colored(b"2", "red"), path="news") is None
+        assert rig.bodies(A) == [b"1"]
+        assert rig.send_payloads(colored(b"3", "red"), path="news") is None
+        assert rig.bodies(A) == [b"1"]
+        with rig.reopened() as again:
+            again.send_payloads(colored(b"4", "red"), path="news")
+            assert again.bodies(A) == [b"1"]
+            pass_time(again, 61.0)
+            again.send_payloads(colored(b"5", "red"), path="news")
+            assert again.bodies(A) == [b"1", b"5"]
+
+
+def test_an_id_that_nobody_wanted_is_remembered_too() -> None:
+    with Rig() as rig:
+        rig.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
+        assert rig.send_payloads(make(b"1"), PING, path="news") is None
+        assert rig.namespace.topics["news"].pings == 1
+        rig.subscribe("a")
+        rig.send(b"2", path="news")
+        assert rig.bodies(A) == []
+        with rig.reopened() as again:
+            again.send(b"3", path="news")
+            assert again.bodies(A) == []
+            assert schedule(again, scheduled(b"4", again.now + 9.0), scheduled(b"5", 2e9, message_id="n")) == (
+                [0, 1],
+                None,
+            )
+
+
+def test_a_duplicate_waits_for_what_becomes_of_the_first() -> None:
+    with Rig() as rig:
+        topic = rig.create_topic(requires_duplicate_detection=True)
+        rig.subscribe("a")
+        answers: list[str] = []
+        rig.namespace.send(topic, [make(b"1")], rig.now, lambda refusal: answers.append("first"))
+        rig.namespace.send(topic, [make(b"2")], rig.now, lambda refusal: answers.append("second"))
+        assert answers == []
+        rig.run()
+        assert sorted(answers) == ["first", "second"]
+        assert rig.bodies(A) == [b"1"]
+
+
+# compaction
+
+
+def test_compaction_copies_a_shared_body_once_for_the_copies_that_live(rig: Rig) -> None:
+    rig.subscribe("c")
+    for n in range(8):
+        rig.send(b"%d" % n * 200, path="news")
+    rig.settle(rig.tokens(8, A), Complete(), A)
+    rig.settle(rig.tokens(2, B), Abandon({"tried": "x" * 600}), B)
+    rig.settle(rig.tokens(1, B), DeadLetter("why", "because " * 100), B)
+    rig.settle(rig.tokens(3, C), Complete(), C)
+    expected = {path: rig.peeked(path) for path in (A, B, B + "/$DeadLetterQueue", C)}
+    assert [len(each) for each in expected.values()] == [0, 7, 1, 5]
+    for _ in range(3):
+        rig.compact_all()
+        assert {path: rig.peeked(path) for path in expected} == expected
+        for first in copies(rig, B):
+            for second in copies(rig, C):
+                if first.shared is second.shared:
+                    assert (first.segment, first.offset) == (second.segment, second.offset)
+        bodies = {(copy.segment, copy.offset) for copy in copies(rig, *expected)}
+        assert len(bodies) == 8
+        with rig.reopened() as again:
+            assert {path: again.peeked(path) for path in expected} == expected
+            assert again.namespace.topics["news"].size_bytes == rig.namespace.topics["news"].size_bytes
+            again.compact_all()
+            assert {path: again.peeked(path) for path in expected} == expected
+
+
+def test_a_scheduled_message_that_is_copied_while_it_is_published_is_published_once(rig: Rig) -> None:
+    schedule(rig, scheduled(b"x", rig.now + 10.0))
+    while len(rig.journal.segments()) < 3:
+        rig.create(f"q{rig.journal.last_lsn}")
+    topic = rig.namespace.topics["news"]
+    rig.now += 10.0
+    task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
+    rig.namespace.tick(rig.now)
+    assert topic.scheduled_count == 1
+    while not task.done():
+        rig.loop.run_until_complete(_nothing())
+        rig.turn()
+        rig.answer()
+    rig.run()
+    for each in (rig, rig.reopened()):
+        assert each.namespace.topics["news"].scheduled_count == 0
+        assert each.bodies(A) == [b"x"]
+    rig.compact_all()
+    with rig.reopened() as again:
+        assert again.namespace.topics["news"].scheduled_count == 0
+        assert again.bodies(A) == [b"x"]
+
+
+async def _nothing() -> None:
+    pass

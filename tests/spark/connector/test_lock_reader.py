@@ -1,0 +1,373 @@
+"""The lock stream on a real broker, without Spark: Spark's calls are made by hand, in Spark's order."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.connector.batch_reader import Slice, Wanted, peek_slice
+from pairbus.spark.connector.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
+from pairbus.spark.connector.lock_reader import receive as take_rows
+from pairbus.spark.connector.options import InvalidOption, parse
+from pairbus.spark.connector.schema import read
+from pairbus.spark.connector.selection import Selection
+from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.wire.sync import Receiver
+from tests.spark.conftest import Pair, admin_of, peeked, wire
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def stream(pair: Pair, make_queue: Callable[..., None], tmp_path: Path) -> Iterator[Callable[..., LockStream]]:
+    make_queue(pair.secondary, "a", "b")
+    made: list[LockStream] = []
+
+    def make(**options: str) -> LockStream:
+        given = {
+            "connectionString": pair.secondary.connection_string,
+            "mode": "lock",
+            "board": str(tmp_path),
+            **options,
+        }
+        made.append(LockStream(parse(given, {}), lambda: ["a", "b"]))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def send(pair: Pair, entity: str, count: int) -> None:
+    with wire(pair.secondary) as client:
+        messages = [encode_message(properties=Properties(message_id=f"{entity}{n}"), body=b"x") for n in range(count)]
+        assert client.sender(entity).send_many(messages) == [None] * count
+
+
+def rows(stream: LockStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for partition in stream.partitions(start, end):
+        for batch in stream.read(partition):
+            found += batch.to_pylist()
+    return found
+
+
+def test_p37_nothing_to_move_is_no_batch(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    idle = stream()
+    first = idle.initialOffset()
+    for _ in range(50):
+        assert idle.latestOffset(first) == first
+
+
+def test_the_first_batch_is_not_empty_where_there_is_something(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs the first batch whatever its offset, and an empty one takes as long."""
+    monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 20.0)
+    send(pair, "a", 1)
+    send(pair, "b", 1)
+    reading = stream()
+    assert reading.latestOffset(reading.initialOffset())["entities"] == ["a", "b"]
+
+
+def test_the_first_batch_does_not_wait_for_queues_that_are_empty(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 20.0)
+    send(pair, "b", 1)
+    reading = stream()
+    begun = time.monotonic()
+    assert reading.latestOffset(reading.initialOffset())["entities"] == ["b"]
+    assert time.monotonic() - begun < 10
+    reading.stop()
+    monkeypatch.setattr("pairbus.spark.connector.lock_reader.BEGIN_S", 0.1)
+    with wire(pair.secondary) as client:
+        receiver = client.receiver("b")
+        receiver.complete(receiver.receive(1, max_wait=5))
+    idle = stream()
+    assert idle.latestOffset(idle.initialOffset()) == idle.initialOffset(), "the time is over"
+
+
+def test_a_reader_asks_what_there_is_and_waits_for_the_first_only(
+    pair: Pair, stream: Callable[..., LockStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    receive = Receiver.receive
+
+    def receive_and_tell(self: Receiver, count: int = 1, max_wait: float | None = None) -> Any:
+        waits.append(max_wait)
+        return receive(self, count, max_wait)
+
+    monkeypatch.setattr(Receiver, "receive", receive_and_tell)
+    send(pair, "a", 3)
+    assert len(rows(stream(), {"epoch": 0}, {"epoch": 5, "entities": ["a"], "count": 10})) == 3
+    assert waits[0] == WAIT_FIRST_S and set(waits[1:]) == {0.0}
+
+
+def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    reading = stream()
+    send(pair, "a", 3)
+    start = reading.initialOffset()
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    assert end["entities"] == ["a"]
+    found = rows(reading, start, end)
+    assert [read(row["amqp"])["message_id"] for row in found] == ["a0", "a1", "a2"]
+    assert {row["entity"] for row in found} == {"a"}
+    with wire(pair.secondary) as client:
+        client.settle_by_token("a", [_uuid(row["lock_token"]) for row in found], "completed")
+    assert peeked(pair.secondary, "a") == []
+    assert reading.latestOffset(end) == end
+
+
+def _uuid(text: str) -> Any:
+    from uuid import UUID
+
+    return UUID(text)
+
+
+def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    reading = stream(maxMessagesPerTrigger="4")
+    send(pair, "a", 10)
+    at = reading.initialOffset()
+    seen: list[str] = []
+    while len(seen) < 10:
+        end = wait_for(lambda at=at: (e := reading.latestOffset(at)) != at and e)
+        assert end["epoch"] > at["epoch"]
+        batch = rows(reading, at, end)
+        assert 0 < len(batch) <= 4
+        seen += [read(row["amqp"])["message_id"] for row in batch]
+        at = end
+    assert sorted(seen) == sorted(f"a{n}" for n in range(10))
+
+
+def test_a_batch_can_be_read_from_its_offsets_alone(pair: Pair, stream: Callable[..., LockStream]) -> None:
+    """After a crash of the driver Spark runs the last batch again, in a new process."""
+    send(pair, "b", 2)
+    assert [type(each) for each in stream().partitions({"epoch": 0}, {"epoch": 5, "entities": ["b"], "count": 10})] == [
+        Share
+    ]
+    assert len(rows(stream(), {"epoch": 0}, {"epoch": 5, "entities": ["b"], "count": 10})) == 2
+    assert rows(stream(), {"epoch": 0}, {"epoch": 0}) == []
+
+
+def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockStream], tmp_path: Path) -> None:
+    reading = stream()
+    send(pair, "a", 1)
+    start = reading.initialOffset()
+    ProcessMailbox(tmp_path).raise_flag(STOP)
+    wait_for(lambda: reading._watching().ready())
+    assert reading.latestOffset(start) == start
+    assert reading._watcher is None
+    assert ProcessMailbox(tmp_path).news(POLLS)[-1] == {"stopped": True}
+    assert reading.latestOffset(start) == start
+    with wire(pair.secondary) as client:  # the watcher holds nothing
+        assert len(client.receiver("a").receive(1, max_wait=2)) == 1
+
+
+def test_p24_server_busy_at_a_destination_slows_the_source(
+    pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
+) -> None:
+    reading = stream()
+    mailbox = ProcessMailbox(tmp_path)
+    send(pair, "a", 1)
+    start = reading.initialOffset()
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    full = end["count"]
+    mailbox.append(MOVES, {"moved": {"orders": 100}, "busy": ["orders"]})
+    rows(reading, start, end)
+    send(pair, "a", 1)
+    later = wait_for(lambda: (e := reading.latestOffset(end)) != end and e)
+    assert later["count"] < full
+    assert [notice for notice in mailbox.news(POLLS) if "epoch" in notice]
+
+
+def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
+    pair: Pair, stream: Callable[..., LockStream]
+) -> None:
+    reading = stream()
+    send(pair, "a", 1)
+    first = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e)
+    rows(reading, {"epoch": 0}, first)
+    assert reading.latestOffset() == first
+    send(pair, "a", 1)
+    second = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e["epoch"] > first["epoch"] and e)
+    assert second["epoch"] > first["epoch"]
+
+
+def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    class Found:
+        may_change = True
+        names = ("a",)
+
+        def __call__(self) -> list[str]:
+            return list(self.names)
+
+    now = 0.0
+    found = Found()
+    make_queue(pair.secondary, "a", "late")
+    reading = LockStream(parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {}), found)
+    reading._discovery._clock = lambda: now
+    try:
+        start = reading.initialOffset()
+        send(pair, "late", 1)
+        assert reading.latestOffset(start) == start
+        found.names = ("a", "late")
+        assert reading.latestOffset(start) == start
+        assert repr(reading._watcher) == "<Watcher 0 of 1 queues have messages>"
+        now = 31.0
+        end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+        assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 1
+    finally:
+        reading.stop()
+
+
+def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_watched_too(
+    pair: Pair, stream: Callable[..., LockStream], make_queue: Callable[..., None], tmp_path: Path
+) -> None:
+    reading = stream()
+    start = reading.initialOffset()
+    assert reading.latestOffset(start) == start
+    make_queue(pair.secondary, "late")
+    send(pair, "late", 2)
+    ProcessMailbox(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
+    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 2
+    assert repr(reading._watcher) == "<Watcher 1 of 3 queues have messages>"
+    reading.stop()
+    again = stream()  # a query that is started again reads the board from its beginning
+    again.latestOffset(start)
+    assert repr(again._watcher) == "<Watcher 0 of 3 queues have messages>"
+
+
+def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
+    pair: Pair, stream: Callable[..., LockStream], tmp_path: Path
+) -> None:
+    """Spark would run a batch that fails again and again, and the other queues would wait for it."""
+    reading = stream()
+    mailbox = ProcessMailbox(tmp_path)
+    with admin_of(pair.secondary) as admin:
+        admin.create_queue("short-lived")
+        mailbox.append(QUEUES, {"entities": ["short-lived"]})
+        start = reading.initialOffset()
+        send(pair, "short-lived", 1)
+        send(pair, "a", 1)
+        wait_for(lambda: len(reading._watching().ready()) == 2)
+        end = reading.latestOffset(start)
+        admin.delete_queue("short-lived")
+    assert end["entities"] == ["a", "short-lived"]
+    assert [row["entity"] for row in rows(reading, start, end)] == ["a"]
+    assert reading.latestOffset(end) == end
+    assert "short-lived" not in reading._watching().ready()
+    told: list[dict[str, Any]] = []
+    wait_for(lambda: told.extend(mailbox.news(POLLS)) or [each for each in told if "error" in each])
+    assert {(each["entity"], each["condition"]) for each in told if "error" in each} == {
+        ("short-lived", "amqp:not-found")
+    }
+
+
+def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    make_queue(pair.secondary, "a")
+    send(pair, "a", 1200)
+    chosen = Selection.of([2, 3, 5, 1100])
+    got = [m.sequence_number for some in take(pair.secondary_address, Share("a", 10, chosen)) for m in some]
+    assert got == [2, 3, 5, 1100]
+    with wire(pair.secondary) as client:
+        receiver = client.receiver("a")
+        free: dict[int | None, int] = {}
+        while some := receiver.receive(500, max_wait=1):
+            free |= {each.sequence_number: each.delivery_count for each in some}
+    assert free.keys() == set(range(1, 1201)) - set(got) and set(free.values()) == {0}
+
+
+def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.secondary, "a")
+    send(pair, "a", 50)
+    got = [m.sequence_number for some in take(pair.secondary_address, Share("a", 2, Selection([(3, 9)]))) for m in some]
+    assert got == [3, 4]
+    begun = time.monotonic()
+    assert list(take(pair.secondary_address, Share("a", 2, Selection([(60, 70)])))) == []
+    assert list(take(pair.secondary_address, Share("a", 0, Selection([(5, 9)])))) == []
+    assert time.monotonic() - begun < 5
+
+
+def lock_stream(pair: Pair, *entities: str, key: str | None = None) -> LockStream:
+    text = pair.secondary.connection_string
+    if key is not None:
+        text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={key}", text)
+    return LockStream(parse({"connectionString": text, "mode": "lock"}, {}), lambda: list(entities))
+
+
+def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.secondary, "a")
+    make_queue(pair.secondary, "grouped", requires_session=True)
+    for stream, words in (
+        (lock_stream(pair, "a", "nowhere"), "mode=lock can't receive from nowhere: .*could not be found"),
+        (lock_stream(pair, "a", key="AAAA"), r"mode=lock can't receive from a: .*\(amqp:unauthorized-access\)"),
+        (lock_stream(pair, "grouped"), "mode=lock can't receive from grouped: .*session"),
+    ):
+        with pytest.raises(InvalidOption, match=words):
+            stream.latestOffset(stream.initialOffset())
+        stream.stop()
+
+
+def test_batches_follow_the_lock_of_the_entity_and_shrink_where_messages_come_again(
+    pair: Pair, make_queue: Callable[..., None]
+) -> None:
+    make_queue(pair.secondary, "a", lock_duration=dt.timedelta(seconds=5))
+    send(pair, "a", 300)
+    stream = lock_stream(pair, "a")
+    try:
+        first = wait_for(lambda: (e := stream.latestOffset(stream.initialOffset())).get("entities") and e)
+        assert 100 < first["count"] < 170, "a share of two thousand, which are for a lock of a minute"
+        rows(stream, {"epoch": 0}, first)
+        wait_for(lambda: peeked_delivery_count(pair) > 0)  # nobody settled them in time
+        second = wait_for(lambda: (e := stream.latestOffset(first)) != first and e)
+        assert 1 <= second["count"] <= first["count"] // 2
+    finally:
+        stream.stop()
+
+
+def peeked_delivery_count(pair: Pair) -> int:
+    return max(read(each).get("delivery_count") or 0 for each in peeked(pair.secondary, "a"))
+
+
+def test_large_messages_are_asked_for_few_at_a_time_and_handed_on_by_bytes(
+    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.secondary, "a")
+    with wire(pair.secondary) as client:
+        large = [encode_message(properties=Properties(message_id=f"{n}"), body=b"x" * 200_000) for n in range(100)]
+        assert client.sender("a").send_many(large) == [None] * 100
+    asked: list[int] = []
+    receive = Receiver.receive
+
+    def receive_and_tell(self: Receiver, count: int = 1, max_wait: float | None = None) -> Any:
+        asked.append(count)
+        return receive(self, count, max_wait)
+
+    monkeypatch.setattr(Receiver, "receive", receive_and_tell)
+    options = parse({"connectionString": pair.secondary.connection_string, "mode": "lock"}, {})
+    batches = list(take_rows(options, Share("a", 100)))
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert max(batch.nbytes for batch in batches) < 18 * 1024 * 1024
+    assert asked[0] == 32 and max(asked[1:]) <= 21
+    whole = list(peek_slice(pair.secondary_address, Slice("a", 1, 100), Wanted()))
+    assert sum(batch.num_rows for batch in whole) == 100
+    assert max(batch.nbytes for batch in whole) < 18 * 1024 * 1024

@@ -1,0 +1,41 @@
+"""Paths and URLs, as people give them and as Spark takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.spark.runtime.locations import BadLocation, below, local_path, located
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("here/there", "here/there"),
+        ("/data/x", "/data/x"),
+        ("file:/data/x", "/data/x"),
+        ("file:///data/with%20space/x", "/data/with space/x"),
+        ("FILE://localhost/data", "/data"),
+        ("odd:name", "odd:name"),
+        (Path("a/b"), "a/b"),
+    ],
+)
+def test_a_path_and_a_file_url_are_local(given: str | Path, path: str) -> None:
+    assert local_path(given) == Path(path)
+    assert located(given) == f"file:{Path(path).absolute()}"
+    assert below(given, "audit") == f"file:{Path(path).absolute()}/audit"
+
+
+@pytest.mark.parametrize(
+    "given", ["s3a://bucket/x", "hdfs://host:9000/x", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x"]
+)
+def test_other_urls_stay_as_they_are(given: str) -> None:
+    assert local_path(given) is None
+    assert located(given + "/") == given
+    assert below(given, "audit") == f"{given}/audit"
+
+
+def test_a_file_url_of_another_machine_is_refused() -> None:
+    with pytest.raises(BadLocation, match=r"file://elsewhere/x names a file of the machine elsewhere"):
+        located("file://elsewhere/x")

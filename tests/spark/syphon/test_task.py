@@ -1,0 +1,131 @@
+"""The carrier on real brokers, without Spark: what a task of the syphon does with the rows of a batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Header, Properties, encode_message, read_header, read_properties, split
+from pairbus.pairing.backlog.aliases import send_away
+from pairbus.spark.runtime import connections
+from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
+from pairbus.testing import fault
+from tests.spark.conftest import Pair, peeked, wire
+
+BACKLOG = "contoso/x-servicebus-transfer/0"
+
+
+def message(number: int, **more: Any) -> bytes:
+    return encode_message(
+        Header(ttl=60_000), None, Properties(message_id=f"m{number}", **more), {"n": number}, body=b"x" * 100
+    )
+
+
+def stock(pair: Pair, *payloads: bytes) -> list[Locked]:
+    """Puts messages into the backlog and takes them out again, locked."""
+    with wire(pair.secondary) as client:
+        sender = client.sender(BACKLOG)
+        assert sender.send_many(payloads) == [None] * len(payloads)
+        receiver = client.receiver(BACKLOG)
+        found = receiver.receive(len(payloads), max_wait=5)
+        while len(found) < len(payloads):
+            found += receiver.receive(len(payloads) - len(found), max_wait=5)
+        return [Locked(BACKLOG, each.lock_token, each.payload) for each in found if each.lock_token is not None]
+
+
+async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
+    carrier = TransferTask(
+        connections.endpoint(pair.primary_address), connections.endpoint(pair.secondary_address), **options
+    )
+    try:
+        return await carrier.carry(rows)
+    finally:
+        await carrier.close()
+
+
+@pytest.fixture(autouse=True)
+def queues(pair: Pair, make_queue: Callable[..., None]) -> None:
+    make_queue(pair.secondary, BACKLOG, lock_duration=dt.timedelta(seconds=30))
+    make_queue(pair.primary, "orders", "bills")
+
+
+async def test_p39_home_first_then_settled(pair: Pair) -> None:
+    rows = stock(pair, *(send_away(message(n), "orders" if n % 2 else "bills") for n in range(40)))
+    begun = time.time()
+    tally = await carry(pair, rows, wants_events=True)
+    assert tally.moved == {"orders": 20, "bills": 20}
+    assert tally.moved_from is not None and tally.moved_until is not None
+    assert begun <= tally.moved_from <= tally.moved_until <= time.time()
+    assert (tally.left, tally.dead_lettered, tally.busy) == ([], {}, set())
+    assert peeked(pair.secondary, BACKLOG) == []
+    home = peeked(pair.primary, "orders")
+    assert sorted(read_properties(each, split(each)).message_id for each in home) == sorted(
+        f"m{n}" for n in range(40) if n % 2
+    )
+    assert {read_header(each, split(each)).ttl for each in home} == {60_000}
+    assert Counter(event.kind for event in tally.events) == {"receive": 40, "move": 40}
+    assert {event.message_id for event in tally.events} == {f"m{n}" for n in range(40)}
+
+
+async def test_p40_poison_and_lost_destinations_are_dead_lettered_and_the_rest_flows(pair: Pair) -> None:
+    rows = stock(pair, message(1), send_away(message(2), "nowhere"), send_away(message(3), "orders"))
+    tally = await carry(pair, rows)
+    assert tally.moved == {"orders": 1}
+    assert sum(tally.dead_lettered.values()) == 2
+    assert peeked(pair.secondary, BACKLOG) == []
+    assert len(peeked(pair.secondary, f"{BACKLOG}/$DeadLetterQueue")) == 2
+
+
+async def test_p40_an_unavailable_destination_is_left_to_the_lock_and_blocks_nobody(pair: Pair) -> None:
+    rows = stock(pair, *(send_away(message(n), "orders" if n % 2 else "bills") for n in range(10)))
+    with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
+        tally = await carry(pair, rows)
+    assert tally.moved == {"orders": 5}
+    assert {(queue, path, refused) for queue, _, path, _, refused in tally.left} == {(BACKLOG, "bills", False)} and len(
+        tally.left
+    ) == 5
+    assert "bills" in tally.troubles
+    assert len(peeked(pair.secondary, BACKLOG)) == 5
+
+
+async def test_p24_busy_is_told(pair: Pair) -> None:
+    rows = stock(pair, send_away(message(1), "orders"))
+    with fault(pair.data, "throttle", namespace="contoso", rate=0):
+        tally = await carry(pair, rows)
+    assert tally.busy == {"orders"} and tally.moved == {} and len(tally.left) == 1
+
+
+async def test_a_lock_that_ran_out_costs_a_duplicate_at_most_and_never_a_loss(pair: Pair) -> None:
+    rows = stock(pair, send_away(message(1), "orders"), send_away(message(2), "orders"))
+    with wire(pair.secondary) as client:
+        client.settle_by_token(BACKLOG, [rows[0].token], "abandoned")
+    tally = await carry(pair, rows)
+    assert tally.moved == {"orders": 2}
+    assert len(peeked(pair.primary, "orders")) == 2
+    assert len(peeked(pair.secondary, BACKLOG)) == 1  # comes again: the destination's duplicate detection knows it
+
+
+async def test_p41_a_replay_of_dead_letters_buries_nothing_again(pair: Pair) -> None:
+    rows = stock(pair, send_away(message(1), "nowhere"), send_away(message(2), "orders"))
+    await carry(pair, rows)
+    with wire(pair.secondary) as client:
+        (dead,) = client.receiver(f"{BACKLOG}/$DeadLetterQueue").receive(1, max_wait=5)
+        assert dead.lock_token is not None
+        row = Locked(f"{BACKLOG}/$DeadLetterQueue", dead.lock_token, dead.payload)
+    tally = await carry(pair, [row], is_replay=True)
+    assert tally.dead_lettered == {} and len(tally.left) == 1 and len(tally.refused) == 1
+
+
+async def test_p42_a_session_only_groups_what_was_left_comes_after_what_followed_it(pair: Pair) -> None:
+    first, second = stock(pair, *(send_away(message(n, group_id="s"), "orders") for n in (1, 2)))
+    with fault(pair.data, "no-send", namespace="contoso", entity="orders"):
+        assert len((await carry(pair, [first])).left) == 1
+    await carry(pair, [second])
+    await carry(pair, [first])
+    found = [read_properties(each, split(each)) for each in peeked(pair.primary, "orders")]
+    assert [(each.message_id, each.group_id) for each in found] == [("m2", "s"), ("m1", "s")]
