@@ -7,7 +7,7 @@ broker by the connection string alone (PAIRBUS_NAMESPACE); all else is Kombu's a
 from __future__ import annotations
 
 import os
-import time
+import threading
 from pathlib import Path
 
 from celery import Celery, Task
@@ -54,8 +54,7 @@ def note_and_wait_once(name: str) -> str:
     noted = FOLDER / name
     if not noted.exists():
         noted.write_text(str(os.getpid()))
-        while True:
-            time.sleep(1)
+        threading.Event().wait()
     return noted.read_text()
 
 

@@ -21,12 +21,13 @@ from pairbus.cli import main
 from pairbus.commands import syphon
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.core import queue_discovery
+from pairbus.syphon.core.progress import Progress, Report
 from pairbus.wire.sync import LoopThread
 
 from ..syphon.conftest import Clock
 from ..syphon.conftest import syphon_brokers as syphon_brokers
 from ..syphon.conftest import syphon_clock as syphon_clock
-from ..syphon.pair import Pair, diverted
+from ..syphon.pair import Pair, diverted, until
 
 
 class BlockingPair:
@@ -96,6 +97,23 @@ def run(pair: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 
 Run = Callable[..., Result]
+
+
+def signal_at_first_report(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Send this process a signal when the command that runs in it tells its progress for the first time."""
+    show = syphon._show
+    signals = [number]
+
+    async def signal_and_show(report: Callable[[], Report], as_json: bool) -> None:
+        def reported() -> Report:
+            if signals:
+                os.kill(os.getpid(), signals.pop())
+            return report()
+
+        await show(reported, as_json)
+
+    monkeypatch.setattr(syphon, "_show", signal_and_show)
+    monkeypatch.setattr(syphon, "SHOW_S", dict.fromkeys(syphon.SHOW_S, 0.05))
 
 
 class TestProvision:
@@ -185,11 +203,10 @@ class TestBacklog:
 
     def test_p36_warns_when_nothing_drains(self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(syphon, "LOOK_AGAIN_S", 0.1)
-        monkeypatch.setattr(syphon, "UNDRAINED_S", 0.5)
         ((queue, _),) = pair.backlog(0)
         pair.divert(0, [diverted("orders", "m1")])
         assert "nothing drains" not in run("backlog").err, "it has just come"
-        time.sleep(0.6)
+        monkeypatch.setattr(syphon, "UNDRAINED_S", 0.0)
         result = run("backlog", "--json")
         assert "nothing drains them" in result.err and queue in result.err
         assert json.loads(result.out)["warnings"]
@@ -322,20 +339,11 @@ class TestSyphon:
 
     @pytest.mark.parametrize("engine", ["in-process", "spark"])
     def test_p36_waits_for_the_first_queue_until_a_signal(
-        self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, sigterm: int, engine: str
+        self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, engine: str
     ) -> None:
         """On Spark, without starting it."""
-        monkeypatch.setitem(syphon.SHOW_S, "json", 0.1)
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), sigterm))
-        greeting = queue_discovery.QueueDiscovery.greeting
-
-        def started(self: queue_discovery.QueueDiscovery) -> str | None:
-            timer.start()
-            return greeting(self)
-
-        monkeypatch.setattr(queue_discovery.QueueDiscovery, "greeting", started)
+        signal_at_first_report(monkeypatch, signal.SIGTERM)
         result = run("syphon", "--engine", engine, "--json")
-        timer.join()
         assert result.code == 0, result.err
         assert result.err == (
             f"pairbus: 127.0.0.1 has no backlog queue of {pair.name} yet; waiting for the first to appear "
@@ -352,11 +360,19 @@ class TestSyphon:
         monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
         monkeypatch.setattr(queue_discovery, "LIST_S", 0.2)
         orders = pair.destination("orders")
+        is_waiting = threading.Event()
+        greeting = queue_discovery.QueueDiscovery.greeting
+
+        def started(self: queue_discovery.QueueDiscovery) -> str | None:
+            is_waiting.set()
+            return greeting(self)
+
+        monkeypatch.setattr(queue_discovery.QueueDiscovery, "greeting", started)
 
         def outage() -> None:
             try:
+                is_waiting.wait(10)
                 for index in range(2):
-                    time.sleep(0.5)
                     pair.backlog(index)
                     pair.divert(index, [diverted(orders, f"m{index}")])
                     end = time.monotonic() + 10
@@ -375,24 +391,20 @@ class TestSyphon:
         told = [line for line in result.err.splitlines() if "new backlog queue" in line]
         assert told == [f"pairbus: a new backlog queue: {path(pair.name, index)}" for index in range(2)]
 
-    def test_until_a_signal(self, pair: Any, run: Run) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_until_a_signal(self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
         pair.backlog(0)
-        for number, code, options in ((signal.SIGINT, 0, ()), (signal.SIGTERM, 0, ())):
-            timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
-            timer.start()
-            result = run("syphon", "--engine", "in-process", *options)
-            timer.join()
-            assert result.code == code, result.err
-            assert result.out.startswith("0 messages moved")
+        signal_at_first_report(monkeypatch, number)
+        result = run("syphon", "--engine", "in-process")
+        assert result.code == 0, result.err
+        assert result.out.startswith("0 messages moved")
 
-    def test_p41_a_drain_that_is_interrupted(self, pair: Any, run: Run) -> None:
+    def test_p41_a_drain_that_is_interrupted(self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         ((queue, _),) = pair.backlog(0)
         pair.divert(0, [diverted("orders", "m1")])
         pair.receive(queue)
-        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.start()
+        signal_at_first_report(monkeypatch, signal.SIGTERM)
         assert run(*DRAIN).code == 130
-        timer.join()
 
     def test_options_of_the_other_engine(self, run: Run) -> None:
         for option in ("--master", "--checkpoint"):
@@ -403,18 +415,21 @@ class TestSyphon:
     def test_a_terminal_gets_one_line_that_refreshes(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from pairbus.syphon.core.progress import Progress
-
         monkeypatch.setitem(syphon.SHOW_S, "terminal", 0.01)
         monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
         progress = Progress(0.0)
         progress.counted(10)
+        reports: list[Report] = []
+
+        def report() -> Report:
+            reports.append(progress.report(1.0))
+            return reports[-1]
 
         async def show() -> None:
-            task = asyncio.create_task(syphon._show(lambda: progress.report(1.0), False))
-            await asyncio.sleep(0.05)
+            task = asyncio.create_task(syphon._show(report, False))
+            await until(lambda: reports)
             progress.moved("orders", 10, 0, 1.0)
-            await asyncio.sleep(0.05)
+            await until(lambda: reports[-1].moved)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

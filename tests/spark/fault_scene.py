@@ -216,7 +216,7 @@ class Scene:
             return now == (locked, home)
 
         until(is_so, 120, lambda: f"{self}, wanted {locked} locked and {home} home; (s, locked, home): {seen}")
-        time.sleep(0.5)
+        time.sleep(0.5)  # what a worker of Spark has in hand shows itself only by what it does next
         assert (self.locked(), self.home()) == (locked, home), (self, seen)
 
     def expire_locks(self) -> None:

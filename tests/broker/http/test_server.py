@@ -331,7 +331,7 @@ async def test_a_peer_that_leaves_cancels_its_handler():
     async def handler(request):
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
@@ -380,7 +380,8 @@ async def test_the_handler_may_change_the_protocol():
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\nhel")
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
-        await asyncio.sleep(QUICK.idle_s * 2)  # HTTP's limits are gone with HTTP
+        async with client(port) as (idle, _):
+            assert await ended(idle) == b""  # HTTP's time limits end a connection that was opened later
         writer.write(b"lo")
         assert await reader.readexactly(5) == b"HELLO"
 

@@ -571,7 +571,10 @@ def test_reading_stops_when_told(run):
             echo.transport.pause_reading()
             assert not echo.transport.is_reading()
             client.send(frame(BINARY, b"later"))
-            await asyncio.sleep(0.05)
+            async with connected(listener) as other:
+                await other.upgrade()
+                other.send(frame(BINARY, b"now"))
+                assert await other.bytes(3) == b"now"
             assert echo.heard == b""
             echo.transport.resume_reading()
             assert await client.bytes(5) == b"later"

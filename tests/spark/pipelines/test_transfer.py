@@ -33,7 +33,14 @@ def test_it_goes_from_step_to_step_to_the_end() -> None:
 
 def test_a_stop_ends_a_wait() -> None:
     transfer, rounds = Transfer(), TransferLoop(30, RateLimit(), 0.0, patience_s=1e9)
-    threading.Timer(0.1, transfer.stop).start()
+
+    class StoppedInTheWait(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert transfer.progress.waiting_for is not None
+            transfer.stop()
+            return super().wait(timeout)
+
+    transfer._stop = StoppedInTheWait()
 
     def take(count: int) -> None:
         rounds.ended(Told(0, 0, 0), 1e9)

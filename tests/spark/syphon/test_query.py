@@ -98,8 +98,14 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
 ) -> None:
     monkeypatch.setattr(queue_discovery, "FIRST_S", 0.1)
     found: list[Listed] = []
+    looks = 0
+    has_looked_twice = threading.Event()
 
     async def find() -> list[Listed]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            has_looked_twice.set()
         return found
 
     waiting = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), find))
@@ -113,7 +119,7 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
     monkeypatch.setattr(waiting, "_keep_running", lambda spark, looking: [])
     thread = threading.Thread(target=waiting.run)
     thread.start()
-    time.sleep(0.4)
+    assert has_looked_twice.wait(10)
     assert begun == []
     assert waiting.report().waiting_for == "backup has no backlog queue of contoso yet"
     found.append(Listed(QUEUE, 0, 0, 0))
