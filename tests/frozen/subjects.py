@@ -287,7 +287,7 @@ def metrics() -> Any:
 
 def drill() -> Any:
     """The keys of the result, from a drill's sample; what the reports in it have is held by the fixtures in data/."""
-    from tests.drill.test_reckoning import found
+    from tests.drill.test_verdict import found
 
     result = json.loads(json.dumps(found().as_json, default=str))
     return shape(result | {key: {} for key in ("audit", "availability", "cost")})
