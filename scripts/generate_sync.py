@@ -14,14 +14,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
     *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon")),
-    *(f"tests/aio/{name}.py" for name in ("stage", "test_client", "test_provisioning", "test_receiver", "test_sender")),
+    *(
+        f"tests/aio/{name}.py"
+        for name in (
+            "stage",
+            "test_client",
+            "test_guarded_sender",
+            "test_health_monitor",
+            "test_provisioning",
+            "test_receiver",
+            "test_sender",
+        )
+    ),
 ]
 WORDS = [
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\((await [\w.]+\([^()]*\))\)\.", r"\1."),
     (r"\bawait ", ""),
     (r"\bazure(\\?)\.servicebus\1\.aio\b", r"azure\1.servicebus"),
-    (r"\b_base_handler_async\b", "_base_handler"),
+    (r"\b(_base_handler|_pyamqp_transport|send_messages)_async\b", r"\1"),
+    (r"\bPyamqpTransportAsync\b", "PyamqpTransport"),
     (r"\bpairbus\.aio\b", "pairbus.sync"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\b(_inner_)?a(next|iter)\b", r"\1\2"),
