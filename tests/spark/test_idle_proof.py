@@ -101,7 +101,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.
         watching = stream._watcher
         assert watching is not None
         watching.stop()
-        await asyncio.gather(*watching._thread.tasks)
+        await asyncio.gather(*watching._thread.tasks)  # type: ignore[attr-defined]
         assert syphon.report().polls == len(lines_of(data / "syphon", "poll"))
     # What a link's end costs comes after the hour.
     return Idle(

@@ -63,7 +63,7 @@ def test_p5_a_queue_is_tried_three_times_then_left_out() -> None:
 def test_p5_another_client_may_make_the_queue_at_the_same_time() -> None:
     given, manager = provision(1), FakeManager(refusals={0: [http(409)]})
     manager.listing_error = None
-    manager.list_queues = no_queues  # type: ignore[method-assign]
+    manager.list_queues = no_queues  # type: ignore[assignment, method-assign]
     manager.queues[path(0)] = Queue(path(0))
     manage(given, manager, 10.0)
     assert given.queues == (0,)

@@ -52,7 +52,7 @@ entries = st.tuples(
 def test_enqueue(id: int, messages: list[tuple[Any, ...]], seen: tuple[float, list[bytes]] | None) -> None:
     record = records.pack_batch_head(id, len(messages))
     for *fields, content in messages:
-        record += records.pack_entry(*fields, len(content)) + content
+        record += records.pack_entry(*fields, len(content)) + content  # type: ignore[call-arg]
     if seen is not None:
         record += records.pack_seen(*seen)
     read_id, read, read_seen = records.read_enqueue(record)

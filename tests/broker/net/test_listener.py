@@ -63,7 +63,7 @@ class Echo(asyncio.Protocol):
 async def listening(context=None, host="127.0.0.1", port=0, **options):
     made = []
     listener = Listener(host, [port], lambda: Echo(b"amqp", made), lambda: Echo(b"http", made), context, **options)
-    listener.made = made
+    listener.made = made  # type: ignore[attr-defined]  # for the tests alone
     await listener.start()
     try:
         yield listener

@@ -119,8 +119,8 @@ async def listening(context=None):
         protocol._linger_s = 0.2
         return protocol
 
-    listener = Listener("127.0.0.1", [0], lambda: None, lambda: HttpProtocol(handler), context)
-    listener.made = made
+    listener = Listener("127.0.0.1", [0], asyncio.Protocol, lambda: HttpProtocol(handler), context)
+    listener.made = made  # type: ignore[attr-defined]  # for the tests alone
     await listener.start()
     try:
         yield listener
@@ -394,8 +394,8 @@ def test_no_bytes_make_it_raise(data):
     async def main():
         protocol = websocket.WebSocketProtocol(Ear())
         wire = Wire()
-        wire.is_closing = lambda: True
-        wire.close = wire.abort = lambda: None
+        wire.is_closing = lambda: True  # type: ignore[method-assign]
+        wire.close = wire.abort = lambda: None  # type: ignore[method-assign]
         protocol.connection_made(wire)
         protocol.data_received(data)
         protocol.data_received(data)

@@ -226,7 +226,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
         start = reading.initialOffset()
         send(pair, "late", 1)
         assert reading.latestOffset(start) == start
-        found.names = ("a", "late")
+        found.names = ("a", "late")  # type: ignore[assignment]
         assert reading.latestOffset(start) == start
         assert repr(reading._watcher) == "<Watcher 0 of 1 queues have messages>"
         now = 31.0
