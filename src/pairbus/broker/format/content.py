@@ -323,7 +323,11 @@ def delivery(
     token: bytes | None = None,
     is_peeked: bool = False,
 ) -> bytes:
-    """`locked_until` and `token` (as in the delivery tag) are None where there is no lock: peek, receive-and-delete."""
+    """Return the bytes that a receiver gets.
+
+    `locked_until` and `token` (as in the delivery tag) are None where there is no lock: peek, receive-and-delete.
+    """
+    # Longer than most: it runs for every delivery, and each layout is packed by one call.
     if state:
         body = _STATES[state] + body
         pairs_count += 1

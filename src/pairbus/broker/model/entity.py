@@ -69,6 +69,7 @@ class QueueEntity:
         "links",
         "max_bytes",
         "message_bytes_max",
+        "needs_traits",
         "next_revision",
         "offset",
         "pending_bytes",
@@ -80,7 +81,6 @@ class QueueEntity:
         "renumbered",
         "revision",
         "segment",
-        "takes_closely",
     )
 
     #: Of the record that describes it.
@@ -129,8 +129,8 @@ class QueueEntity:
             self.active.sessions = Sessions(self.active)
         if self.duplicates is not None:
             self.duplicates.window = description.duplicate_window
-        #: Whether more must be known of a message than that it is one.
-        self.takes_closely = (
+        #: Whether what is sent must be parsed for its id, session, lifetime and schedule.
+        self.needs_traits = (
             description.requires_session or description.requires_duplicate_detection or description.default_ttl != inf
         )
         self.refuses_sends = self._refusal(_REFUSES_SENDS, "sent to")

@@ -62,6 +62,7 @@ class Topic(QueueEntity):
             max_message_size_kb=description.max_message_size_kb,
         )
         super().describe(as_queue, revision)
+        self.needs_traits = self.needs_traits or self.has_sessions
         self.description = description
 
     def document(self) -> dict[str, Any]:
@@ -108,6 +109,7 @@ class Topic(QueueEntity):
 
     def _note_sessions(self) -> None:
         self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
+        self.describe(self.description, self.revision)
 
     def targets(self, facts: Facts) -> list[Subscription]:
         """Those that get a copy (docs/reference/protocol.md#topics-and-rules)."""

@@ -23,7 +23,6 @@ from pairbus.journal import Journal
 
 from .enqueue import EnqueueOperations
 from .lock_tokens import random_tokens
-from .publish import PublishOperations
 from .receive import ReceiveOperations
 from .registry import ENTITIES_MAX
 from .session_access import SessionAccess
@@ -35,7 +34,7 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -91,38 +90,19 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
             return None
         return entity.active if entity_key == key else entity.dead_letter
 
-    # ---- what queues and topics take alike
-
-    def send(
-        self,
-        target: MessageQueue | Topic,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Done,
-        fates: list[int] | None = None,
-        *,
-        numbered: bool = False,
-    ) -> None:
-        """All of them or none. `fates` is filled with what became of each (fates.py); `numbered`: by its number in any
-        case."""
-        if isinstance(target, Topic):
-            self.publish(target, payloads, now, done, fates, numbered)
-        else:
-            self.enqueue(target, payloads, now, done, fates)
-
     def schedule(
         self,
         target: MessageQueue | Topic,
         payloads: Sequence[bytes],
         now: float,
         done: Callable[[list[int], Refusal | None], None],
-        fates: list[int] | None = None,
+        results: list[int] | None = None,
     ) -> None:
-        """As `send`; tells the numbers by which they can be cancelled. 0 is that of a duplicate, which is dropped."""
-        became: list[int] = [] if fates is None else fates
+        """Send messages and call `done` with the numbers by which they can be cancelled, 0 for a dropped duplicate."""
+        became: list[int] = [] if results is None else results
 
         def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else [max(0, fate) for fate in became], refusal)
+            done([] if refusal is not None else [max(0, result) for result in became], refusal)
 
         self.send(target, payloads, now, finish, became, numbered=True)
 
@@ -173,9 +153,9 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
             self.expire_locks(queue, now)
             self.expire_messages(queue, now)
             if isinstance(queue.entity, Topic):
-                self.publish_due(queue.entity, now)
+                self._publish_due(queue.entity, now)
             else:
-                self.activate_due(queue, now)
+                self._activate_due(queue, now)
         for entity in list(self._aging.values()):
             if entity.duplicates is not None:
                 entity.duplicates.forget(now)
