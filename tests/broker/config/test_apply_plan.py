@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import NamespaceServer, serve
 from pairbus.broker.access.keys import KeyRing
-from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
+from pairbus.broker.config.apply_plan import apply_keys, apply_plan, read_config
 from pairbus.broker.config.config_file import parse
 from pairbus.broker.config.plan import NamespacePlan
 from pairbus.broker.model.description import AuthorizationRule, RuleDescription, TrueFilter
@@ -85,7 +85,7 @@ def planned(text: str) -> NamespacePlan:
 
 async def carried_out(stub: Any, plan: NamespacePlan) -> list[str]:
     stub.asked.clear()
-    await construct(stub, plan, lambda: NOW)
+    await apply_plan(stub, plan, lambda: NOW)
     return list(stub.asked)
 
 
@@ -151,7 +151,7 @@ async def test_a_refusal_ends_the_start() -> None:
 def test_keys_of_the_namespace(tmp_path: Path) -> None:
     ring = KeyRing.load(tmp_path)
     root = ring.root
-    hand_out_keys(
+    apply_keys(
         ring,
         NamespacePlan(name="contoso", keys=(AuthorizationRule(key_name="job", rights=("Listen",), primary_key=""),)),
         NOW,
@@ -159,12 +159,12 @@ def test_keys_of_the_namespace(tmp_path: Path) -> None:
     assert [rule.key_name for rule in ring.rules] == [root.key_name, "job"]
     everything = ("Manage", "Send", "Listen")
     known = AuthorizationRule(key_name=root.key_name, rights=everything, primary_key="SAS_KEY_VALUE")
-    hand_out_keys(ring, NamespacePlan(name="contoso", keys=(known,)), NOW)
+    apply_keys(ring, NamespacePlan(name="contoso", keys=(known,)), NOW)
     again = KeyRing.load(tmp_path)
     assert (again.root.primary_key, again.root.secondary_key) == ("SAS_KEY_VALUE", root.secondary_key)
     assert len(again.rules) == 2
     with pytest.raises(PairbusError, match=r"contoso: authorization rules .* keeps all rights"):
-        hand_out_keys(ring, NamespacePlan(name="contoso", keys=(replace(known, rights=("Send",)),)), NOW)
+        apply_keys(ring, NamespacePlan(name="contoso", keys=(replace(known, rights=("Send",)),)), NOW)
 
 
 @pytest.mark.parametrize(

@@ -299,16 +299,16 @@ def _schedule(call: Call) -> None:
         call.connection.hang(path)
         return
 
-    fates: list[int] = []
+    results: list[int] = []
 
     def done(numbers: list[int], refusal: Refusal | None) -> None:
         if refusal is not None:
             call.refuse(refusal)
         elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.recorder.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
+        call.host.recorder.sent(path, payloads, results, call.connection.cause, call.now, refusal)
 
-    call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
+    call.host.namespace.schedule(call.target, payloads, call.now, done, results)
 
 
 def _cancel(call: Call) -> None:
