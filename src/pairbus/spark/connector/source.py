@@ -72,7 +72,7 @@ class ServiceBusDataSource(DataSource):
             "on_refused": parsed.on_refused,
             "refused_path": parsed.refused_path,
             "patience_s": parsed.patience_s,
-            "board": parsed.mailbox,
+            "mailbox": parsed.mailbox,
         }
 
     def _entities(self, what: str) -> listing.Entities:
