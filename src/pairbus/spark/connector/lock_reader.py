@@ -25,7 +25,7 @@ from pairbus.wire.errors import NotFound, Refused, WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
 
-from .batch_limits import Portions
+from .batch_limits import RequestSize
 from .listing import EntityDiscovery
 from .lock_batch_size import LockBatchSize
 from .long_poll import LongPoll
@@ -250,30 +250,30 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
 
 def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
     got = 0
-    portions = Portions(RECEIVE_COUNT)
+    request = RequestSize(RECEIVE_COUNT)
     while got < count:
         # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
-        messages = receiver.receive(min(portions.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
+        messages = receiver.receive(min(request.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
         if not messages:
             return
         got += len(messages)
-        portions.came([len(message.payload) for message in messages])
+        request.received([len(message.payload) for message in messages])
         yield messages
 
 
 def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
     passed: list[ReceivedMessage] = []
-    portions = Portions(RECEIVE_COUNT)
+    request = RequestSize(RECEIVE_COUNT)
     got = 0
     end: float | None = None
     try:
         while got < count and len(passed) < PASSED_MAX:
             # no more than is wanted, since what is not needed need not be locked; but strides where many are in front
-            asked = min(portions.count, max(count - got, STRIDE if passed else 1))
+            asked = min(request.count, max(count - got, STRIDE if passed else 1))
             messages = receiver.receive(asked, max_wait=WAIT_FIRST_S if end is None else WAIT_NEXT_S)
             if not messages:
                 return
-            portions.came([len(message.payload) for message in messages])
+            request.received([len(message.payload) for message in messages])
             if end is None:
                 lock_s = (messages[0].locked_until or 0.0) - time.time()
                 end = time.monotonic() + min(HOLD_S[1], max(HOLD_S[0], lock_s / 3))
