@@ -115,8 +115,8 @@ class PairedSender(ServiceBusSender):
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         self._check_call(timeout, kwargs)
         context = self._context
-        shipment = pending_send.pack(message, context.settings, _new_id)
-        if shipment is None:
+        pending = pending_send.pack(message, context.settings, _new_id)
+        if pending is None:
             return
         monitor = context.monitor
         clock = monitor.clock
@@ -128,9 +128,9 @@ class PairedSender(ServiceBusSender):
                 action = dispatch.step(now)
             while True:
                 if isinstance(action, TryPrimary):
-                    action = self._try_primary(dispatch, action, shipment, now)
+                    action = self._try_primary(dispatch, action, pending, now)
                 elif isinstance(action, TryBacklog):
-                    action = self._try_backlog(dispatch, action, shipment)
+                    action = self._try_backlog(dispatch, action, pending)
                     now = clock()
                 elif isinstance(action, Wait):
                     pause(self._shutdown, action.until - clock())
@@ -150,49 +150,49 @@ class PairedSender(ServiceBusSender):
                     dispatch.abandon(clock())
             raise
 
-    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: PendingSend, began: float) -> Step:
+    def _try_primary(self, dispatch: Dispatch, action: TryPrimary, pending: PendingSend, began: float) -> Step:
         try:
-            argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
+            argument = pending.argument if not pending.confirmed else pending.for_primary(self._amqp_transport)
             self._primary.send(argument, action.timeout_s)
         except Exception as error:
             if is_interruption(error):
                 raise
-            return self._primary_failed(dispatch, shipment, error, began)
-        return self._primary_sent(dispatch, shipment, began)
+            return self._primary_failed(dispatch, pending, error, began)
+        return self._primary_sent(dispatch, pending, began)
 
-    def _primary_failed(self, dispatch: Dispatch, shipment: PendingSend, error: Exception, began: float) -> Step:
+    def _primary_failed(self, dispatch: Dispatch, pending: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
-        self._tell_sent("primary", None, shipment.rest, error, began)
+        self._tell_sent("primary", None, pending.rest, error, began)
         with monitor.lock:
             now = monitor.clock()
-            shipment.primary_failed(error)
-            dispatch.primary_failed(now, error, shipment.sent_so_far())
+            pending.primary_failed(error)
+            dispatch.primary_failed(now, error, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
         return step
 
-    def _primary_sent(self, dispatch: Dispatch, shipment: PendingSend, began: float) -> Step:
+    def _primary_sent(self, dispatch: Dispatch, pending: PendingSend, began: float) -> Step:
         context = self._context
         monitor = context.monitor
         if monitor.send_observers:
-            self._tell_sent("primary", None, shipment.rest, None, began)
+            self._tell_sent("primary", None, pending.rest, None, began)
         with monitor.lock:
             dispatch.primary_sent(monitor.clock())
         if monitor.coordinator.commands:
             monitor.attend()
         if context.settings.check_size:  # now that the link has said what it takes
             limit = context.limits.of_backlog(self._primary.max_message_size)
-            warning = shipment.size_warning(self._entity, limit)
+            warning = pending.size_warning(self._entity, limit)
             if warning is not None:
                 monitor.announce(warning)
         return pending_send.SENT
 
-    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: PendingSend) -> Step:
+    def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, pending: PendingSend) -> Step:
         self._check_live()  # or a link would be opened that nobody closes
         monitor = self._context.monitor
         failure: Exception | None = None
         try:
-            self._divert(action, shipment, monitor.clock() + action.timeout_s)
+            self._divert(action, pending, monitor.clock() + action.timeout_s)
         except Exception as error:
             if is_interruption(error):  # it says nothing of the queue, and is for the application
                 raise
@@ -202,15 +202,15 @@ class PairedSender(ServiceBusSender):
             if failure is None:
                 dispatch.backlog_sent(now)
             else:
-                dispatch.backlog_failed(now, failure, shipment.sent_so_far())
+                dispatch.backlog_failed(now, failure, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
-        if monitor.has_subscribers and (confirmed := shipment.newly_confirmed()):
+        if monitor.has_subscribers and (confirmed := pending.newly_confirmed()):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
-    def _divert(self, action: TryBacklog, shipment: PendingSend, deadline: float) -> None:
-        """Sends what of the shipment no backlog queue has confirmed yet."""
+    def _divert(self, action: TryBacklog, pending: PendingSend, deadline: float) -> None:
+        """Send what no backlog queue has confirmed yet."""
         context = self._context
         clock = context.monitor.clock
         # Opening the link is part of the first attempt: the ledger shows no pause between two attempts of one call.
@@ -220,7 +220,7 @@ class PairedSender(ServiceBusSender):
             backlog.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
             context.limits.learn_backlog(backlog.max_message_size, backlog.max_batch_size)
             self._check_send_fits(backlog, deadline)
-        shipment.address(
+        pending.address(
             self.entity_name,
             context.limits,
             primary_batch=self._primary.max_batch_size,
@@ -228,16 +228,16 @@ class PairedSender(ServiceBusSender):
             mark=context.settings.mark_diverted,
             transport=self._amqp_transport,
         )
-        while shipment.parcels:
-            parcel = shipment.parcels[0]
-            left_s = self._left_s(shipment, deadline)
+        while pending.parcels:
+            parcel = pending.parcels[0]
+            left_s = self._left_s(pending, deadline)
             try:
                 backlog.send(parcel.argument, left_s)
             except Exception as error:
-                shipment.parcel_failed(error)
+                pending.parcel_failed(error)
                 self._tell_sent("backlog", action.queue, parcel.messages, error, began)
                 raise
-            shipment.parcel_confirmed()
+            pending.parcel_confirmed()
             self._tell_sent("backlog", action.queue, parcel.messages, None, began)
             began = clock()
 
@@ -259,12 +259,12 @@ class PairedSender(ServiceBusSender):
             error.link_is_open = True
             raise error
 
-    def _left_s(self, shipment: PendingSend, deadline: float) -> float:
+    def _left_s(self, pending: PendingSend, deadline: float) -> float:
         """For the next parcel."""
         now = self._context.monitor.clock()
         if now >= deadline:
             raise NotTriedError(
-                f"{self.entity_name}: {len(shipment.parcels)} batches of this send were left when its time was over"
+                f"{self.entity_name}: {len(pending.parcels)} batches of this send were left when its time was over"
             )
         return deadline - now
 
@@ -274,15 +274,15 @@ class PairedSender(ServiceBusSender):
         self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
     ) -> list[int]:
         self._check_call(timeout, kwargs)
-        shipment = pending_send.pack(messages, self._context.settings, _new_id)
-        if shipment is None:
+        pending = pending_send.pack(messages, self._context.settings, _new_id)
+        if pending is None:
             return []
         monitor = self._context.monitor
         with monitor.lock:
             route = monitor.coordinator.route(self.entity_name)
         if route is not Route.PRIMARY:
             raise pending_send.no_schedule(self.entity_name)
-        argument = shipment.argument
+        argument = pending.argument
         return self._manage(lambda left_s: self._primary.schedule(argument, schedule_time_utc, left_s), timeout)
 
     def cancel_scheduled_messages(
