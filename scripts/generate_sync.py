@@ -1,7 +1,7 @@
 """Generates the sync clients, and their tests, from the async ones: `python scripts/generate_sync.py`.
 
 The table below turns the words of asyncio into their equivalents for threads; everything that differs by more than a
-word is written by hand, under the same names, in `concurrency.py` of both packages (for the tests: in `stage.py`).
+word is written by hand, under the same names, in `concurrency.py` of both packages (for the tests in `background.py`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
     *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon")),
-    *(f"tests/aio/{name}.py" for name in ("stage", "test_client", "test_provisioning", "test_receiver", "test_sender")),
+    "tests/aio/stage.py",
+    *(f"tests/aio/test_{name}.py" for name in ("client", "guarded_sender", "health_monitor", "provisioning")),
+    *(f"tests/aio/test_{name}.py" for name in ("receiver", "sender")),
 ]
 WORDS = [
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\((await [\w.]+\([^()]*\))\)\.", r"\1."),
     (r"\bawait ", ""),
     (r"\bazure(\\?)\.servicebus\1\.aio\b", r"azure\1.servicebus"),
-    (r"\b_base_handler_async\b", "_base_handler"),
+    (r"\b(_base_handler|_pyamqp_transport|send_messages)_async\b", r"\1"),
+    (r"\bPyamqpTransportAsync\b", "PyamqpTransport"),
     (r"\bpairbus\.aio\b", "pairbus.sync"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\b(_inner_)?a(next|iter)\b", r"\1\2"),
     (r"\bAsync(ExitStack|FakeManager|Iterator)\b", r"\1"),
-    (r"\benter_async_context\b", "enter_context"),
     (r"\bpush_async_callback\b", "callback"),
     (r"\bby another task\b", "by another thread"),
     (r"on the loop; it may be a coroutine function", "on whatever thread it comes up; it must not block"),

@@ -361,6 +361,14 @@ def test_nothing_points_out_of_the_repository() -> None:
     assert found == []
 
 
+def test_the_files_that_a_contributor_is_sent_to_exist() -> None:
+    _, _, table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where do I change")
+    named = re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", table)
+    assert len(named) > 30
+    places = (ROOT / "src" / "pairbus", ROOT)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_users_pages_name_no_requirement_by_its_number() -> None:
     """Those stand in behaviour.md, which has their words, and in the names of tests."""
     pages = ["README.md", *(each for each in DOCUMENTS if each.startswith("docs/") and each != "docs/behaviour.md")]

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pairbus
+from pairbus.aio import guarded_sender
 
 from ..pairing.managers import FakeManager
 
@@ -21,6 +24,7 @@ Event = asyncio.Event
 #: What ends a call from outside.
 Interruption = asyncio.CancelledError
 sleep = asyncio.sleep
+on_a_thread = asyncio.to_thread
 
 
 class Background:
@@ -59,3 +63,24 @@ async def called(call: Callable[[], Any]) -> Any:
     """Call it, and wait for what it gives where that is a coroutine."""
     result = call()
     return await result if inspect.isawaitable(result) else result
+
+
+class Leftovers:
+    """Tasks and file descriptors that were there before, and that must not have grown after."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[int, int, int]:
+        return len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd")), len(guarded_sender._background)
+
+    async def none(self) -> None:
+        """What was left behind in the background may take a moment to end."""
+
+        def is_clean() -> bool:
+            gc.collect()
+            return all(now <= before for now, before in zip(self._now(), self._before, strict=True))
+
+        assert await wait_until(is_clean, 6), (self._before, self._now(), asyncio.all_tasks())

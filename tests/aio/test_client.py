@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from pairbus.testing import fault
 from ..pairing.managers import AsyncFakeManager, http, path
 from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
 
+SRC = Path(provisioning.__file__).parent.parent
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
 
@@ -405,6 +408,27 @@ async def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
         EntityState.FAILED_OVER,
         EntityState.HEALTHY,
     ]
+
+
+async def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None:
+    passed: list[Path] = []
+
+    def note(frame: Any, event: str, _argument: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and SRC in path.parents:
+            passed.append(path)
+
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        message = ServiceBusMessage("second")
+        sys.setprofile(note)
+        try:
+            await sender.send_messages(message)
+        finally:
+            sys.setprofile(None)
+    assert await received(pair, pair.primary, "orders") == ["first", "second"]
+    assert 3 < len(set(passed)) <= 6, passed
+    assert sum(one.parent != other.parent for one, other in pairwise(passed)) <= 5, passed
 
 
 async def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:

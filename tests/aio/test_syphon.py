@@ -1,18 +1,22 @@
-"""The syphon in an application on asyncio, with clients of the SDK's. With ours: tests/e2e/test_closing_proof.py."""
+"""The syphon in an application, on asyncio and without, with the SDK's clients; ours: e2e/test_closing_proof.py."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import azure.servicebus.aio
 import pytest
-from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.aio.syphon import SyphonHost
+import pairbus.aio.syphon
+import pairbus.sync.syphon
 from pairbus.pairing.errors import ClientFaultedError, PairingError
-from pairbus.pairing.events import ClientFaulted, Event, SyphonStopped
+from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonStopped
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.syphon import hosting
 from pairbus.syphon.core import pair_lifecycle
@@ -21,17 +25,22 @@ from ..syphon.conftest import pair as pair
 from ..syphon.conftest import syphon_brokers as syphon_brokers
 from ..syphon.conftest import syphon_clock as syphon_clock
 from ..syphon.pair import Pair, diverted, until
+from .background import called
 
 
 class Application:
-    def __init__(self, pair: Pair, **options: Any) -> None:
+    """Its methods are coroutines for both APIs."""
+
+    def __init__(self, is_sync: bool, pair: Pair, **options: Any) -> None:
+        sdk: Any = azure.servicebus if is_sync else azure.servicebus.aio
+        host: Any = pairbus.sync.syphon.SyphonHost if is_sync else pairbus.aio.syphon.SyphonHost
         self.events: list[Event] = []
-        self.primary = ServiceBusClient.from_connection_string(pair.east.connection_string)
-        self.secondary = ServiceBusClient.from_connection_string(pair.west.connection_string)
+        self.primary = sdk.ServiceBusClient.from_connection_string(pair.east.connection_string)
+        self.secondary = sdk.ServiceBusClient.from_connection_string(pair.west.connection_string)
         self.options = SendAvailabilityPairedNamespaceOptions(
             None, self.secondary, 1, enable_syphon=True, **({"syphon_engine": "in-process"} | options)
         )
-        self.host = SyphonHost(
+        self.host = host(
             self.primary,
             self.secondary,
             self.options,
@@ -41,27 +50,37 @@ class Application:
             announce=self.events.append,
         )
 
+    async def start(self) -> None:
+        await called(self.host.start)
+
     async def close(self) -> None:
-        await self.host.stop()
-        await self.primary.close()
-        await self.secondary.close()
+        for each in (self.host.stop, self.primary.close, self.secondary.close):
+            await called(each)
 
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def test_p36_p38_it_brings_messages_home(pair: Pair, tmp_path: Path) -> None:
+@pytest.fixture(params=[True, False], ids=["sync", "async"])
+def make(request: pytest.FixtureRequest, pair: Pair) -> Callable[..., Application]:
+    return partial(Application, request.param, pair)
+
+
+async def test_p36_p38_it_brings_messages_home(make: Callable[..., Application], pair: Pair, tmp_path: Path) -> None:
     orders = await pair.destination("orders")
     await pair.backlog(0)
-    application = Application(pair, ledger=tmp_path)
-    await application.host.start()
+    before = set(threading.enumerate())
+    application = make(ledger=tmp_path)
+    await application.start()
     await pair.divert(0, [diverted(orders, "m1")])
-    async with application.primary.get_queue_receiver(orders) as receiver:
-        (message,) = await receiver.receive_messages(1, 10)
-        assert message.message_id == "m1"
-        await receiver.complete_message(message)
+    receiver = application.primary.get_queue_receiver(orders)
+    (message,) = await called(lambda: receiver.receive_messages(1, 10))
+    assert message.message_id == "m1"
+    await called(lambda: receiver.complete_message(message))
+    await until(lambda: application.told(SyphonStarted))
     await application.close()
-    await application.host.stop()
+    await called(application.host.stop)
+    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("pairbus")] == []
     assert await pair.left(0) == 0
     lines = [json.loads(line) for file in tmp_path.glob("syphon-*") for line in file.read_text().splitlines()]
     assert [line["mid"] for line in lines if line.get("kind") == "move"] == ["m1"]
@@ -69,13 +88,13 @@ async def test_p36_p38_it_brings_messages_home(pair: Pair, tmp_path: Path) -> No
     assert repr(application.host) == "<SyphonHost <HostedSyphon stopped>>"
 
 
-async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
+async def test_p44_a_stop_gives_back_what_is_locked(make: Callable[..., Application], pair: Pair) -> None:
     orders = await pair.destination("orders")
     ((queue, _),) = await pair.backlog(0)
-    application = Application(pair)
+    application = make()
     with pair.fault("no-send", entity=orders):
         await pair.divert(0, [diverted(orders, "m1"), diverted(orders, "m2")])
-        await application.host.start()
+        await application.start()
         await until(
             lambda: application.host._syphon._engine and application.host._syphon._engine.transfer_state.left == 2
         )
@@ -85,12 +104,14 @@ async def test_p44_a_stop_gives_back_what_is_locked(pair: Pair) -> None:
     await receiver.close()
 
 
-async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p43_the_secondary_is_closed_and_the_primary_is_not(
+    make: Callable[..., Application], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
-    application = Application(pair)
-    await application.host.start()
-    await application.secondary.close()
+    application = make()
+    await application.start()
+    await called(application.secondary.close)
     await until(lambda: application.told(SyphonStopped))
     with pytest.raises(ClientFaultedError, match=rf"{pair.name}.*west.*was closed"):
         application.primary.get_queue_sender("orders")
@@ -99,19 +120,23 @@ async def test_p43_the_secondary_is_closed_and_the_primary_is_not(pair: Pair, mo
     await application.close()
 
 
-async def test_p43_both_are_closed_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p43_both_are_closed_in_time(
+    make: Callable[..., Application], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
-    application = Application(pair)
-    await application.host.start()
-    await application.secondary.close()
+    application = make()
+    await application.start()
+    await called(application.secondary.close)
     application.host.client_closed("primary")
     await asyncio.sleep(0.6)
     assert application.told(ClientFaulted) == []
     await application.close()
 
 
-async def test_p38_the_engine_that_is_not_there(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p38_the_engine_that_is_not_there(
+    make: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hosting, "SPARK", "pairbus.nowhere.hosting")
     with pytest.raises(PairingError, match=r"pairbus\[spark\]"):
-        Application(pair, syphon_engine="spark")
+        make(syphon_engine="spark")

@@ -39,6 +39,13 @@ ENTITIES = {
     ],
     "backup": ["contoso/x-servicebus-transfer/0"],
 }  # fmt: skip
+CONTROL: list[dict[str, Any]] = [
+    {"command": "list"},
+    {"command": "status"},
+    {"command": "rule", "namespace": "contoso", "name": "made", "rights": ["Send"], "entity": "once"},
+    {"command": "left", "namespace": "contoso"},
+    {"command": "nonsense"},
+]
 HOUR = 3600.0
 WAIT_S = 30
 
@@ -189,16 +196,7 @@ def _commands(broker: Broker) -> dict[str, Any]:
         "broker": _ready_line(broker.data.with_name("other")),
         "no such entity": run("peek", name, "nowhere", "--json"),
         "wrong call": run("peek", "--colour"),
-        "control": {
-            command: request(broker.data, {"command": command, **fields}, WAIT_S)
-            for command, fields in {
-                "list": {},
-                "status": {},
-                "rule": {"namespace": "contoso", "name": "made", "rights": ["Send"], "entity": "once"},
-                "left": {"namespace": "contoso"},
-                "nonsense": {},
-            }.items()
-        },
+        "control": {each["command"]: request(broker.data, each, WAIT_S) for each in CONTROL},
     }
 
 

@@ -7,6 +7,6 @@ import pytest
 from tests.frozen.subjects import SUBJECTS, difference
 
 
-@pytest.mark.parametrize("subject", [each for each in SUBJECTS if each != "drill"])
+@pytest.mark.parametrize("subject", [*SUBJECTS])
 def test_the_outside_is_as_it_was(subject: str) -> None:
     assert (said := difference(subject, SUBJECTS[subject]())) == "", said

@@ -87,7 +87,7 @@ class SimulatedSyphon:
             return
         for path in self.paths:
             if self.secondary.fault(path, (*NETWORK, "internal", "denied")) is None:
-                arrivals = [self._parcel(copy) for copy in self.secondary.receive(path, 10)]
+                arrivals = [self._transfer(copy) for copy in self.secondary.receive(path, 10)]
                 if arrivals:
                     commands, wanted = self.transfer_state.received(arrivals, self.schedule.now)
                     self._do(commands)
@@ -95,7 +95,7 @@ class SimulatedSyphon:
                         self._send(destination)
         self.schedule.after(self.random.choice((0.5, 1.0, 2.0)), lambda: self._poll(life))
 
-    def _parcel(self, copy: Stored) -> PendingTransfer:
+    def _transfer(self, copy: Stored) -> PendingTransfer:
         key = (copy.path, copy.sequence, int(copy.at * 1000))
         return PendingTransfer(
             copy.path,
@@ -126,13 +126,13 @@ class SimulatedSyphon:
             self._do(commands)
             if send is None:
                 return
-            self._carry(path, send.parcels)
+            self._carry(path, send.transfers)
 
-    def _carry(self, path: str, parcels: list[PendingTransfer]) -> None:
+    def _carry(self, path: str, transfers: list[PendingTransfer]) -> None:
         life = self.life
         homes = []
-        for parcel in parcels:
-            copy: Stored = parcel.handle[0]
+        for transfer in transfers:
+            copy: Stored = transfer.handle[0]
             home = Stored(copy.mid, path, 0.0, path, by=self.name)
             homes.append(home)
             self.audit.carried(self, copy, home)
@@ -146,10 +146,10 @@ class SimulatedSyphon:
             if error is None:
                 for home in homes:
                     home.confirmed = True
-                self._do(self.transfer_state.confirmed(parcels))
+                self._do(self.transfer_state.confirmed(transfers))
             else:
                 self.audit.syphon_failed(self, path, error)
-                self._do(self.transfer_state.failed(parcels, error, self.schedule.now))
+                self._do(self.transfer_state.failed(transfers, error, self.schedule.now))
             self._send(path)
 
         self.primary.offer(path, homes, lambda said: came(None if said is None else ERRORS[said]()))
@@ -164,33 +164,33 @@ class SimulatedSyphon:
             if isinstance(command, Complete | DeadLetter):
                 self._settle(command)
             elif isinstance(command, Renew):
-                renewed = [parcel for parcel in command.parcels if self.secondary.renew(*parcel.handle)]
+                renewed = [transfer for transfer in command.transfers if self.secondary.renew(*transfer.handle)]
                 self.transfer_state.renewed(renewed, self.schedule.now)
             elif isinstance(command, Release):
-                for parcel in command.parcels:
-                    self.secondary.release(*parcel.handle)
+                for transfer in command.transfers:
+                    self.secondary.release(*transfer.handle)
             else:
                 assert isinstance(command, Leave)
 
     def _settle(self, command: Complete | DeadLetter) -> None:
         life = self.life
-        parcels = command.parcels
+        transfers = command.transfers
         dead = isinstance(command, DeadLetter)
-        for parcel in parcels:
-            self.audit.settling(self, parcel.handle[0], dead=dead)
+        for transfer in transfers:
+            self.audit.settling(self, transfer.handle[0], dead=dead)
 
         def arrive() -> None:
             """The request at the backlog; its answer may get lost, and so may the request."""
             lost = self.secondary.fault(command.queue, (*NETWORK, "lost-answer"))
             if lost is None or lost.kind == "lost-answer":
-                gone = {id(parcel): self.secondary.settle(*parcel.handle, dead=dead) for parcel in parcels}
+                gone = {id(transfer): self.secondary.settle(*transfer.handle, dead=dead) for transfer in transfers}
             if life != self.life:
                 return
             if lost is not None:
-                self._do(self.transfer_state.unsettled(parcels, self.schedule.now, lock_lost=False))
+                self._do(self.transfer_state.unsettled(transfers, self.schedule.now, lock_lost=False))
                 return
-            self.transfer_state.settled([parcel for parcel in parcels if gone[id(parcel)]])
-            over = [parcel for parcel in parcels if not gone[id(parcel)]]
+            self.transfer_state.settled([transfer for transfer in transfers if gone[id(transfer)]])
+            over = [transfer for transfer in transfers if not gone[id(transfer)]]
             self._do(self.transfer_state.unsettled(over, self.schedule.now, lock_lost=True))
 
         self.schedule.after(self.random.choice((0.001, 0.01, 1.0)), arrive)

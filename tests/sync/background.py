@@ -10,6 +10,7 @@ from typing import Any
 import pairbus.aio
 
 from ..pairing.managers import AsyncFakeManager
+from ..pairing.sdk_rig import Leftovers as Leftovers
 
 #: The other API's, which can't be mixed with this one.
 OtherClient = pairbus.aio.ServiceBusClient
@@ -63,4 +64,8 @@ def names_of_all() -> set[str]:
 
 
 def called(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def on_a_thread(call: Callable[[], Any]) -> Any:
     return call()

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from pairbus.errors import PairbusError
-from pairbus.wire import errors
+from pairbus.wire import ConnectionStringError, errors
 from pairbus.wire.errors import (
     Busy,
     LinkLost,
@@ -80,8 +80,8 @@ def test_a_peer_cannot_flood_a_log() -> None:
 def test_hierarchy() -> None:
     assert issubclass(WireError, PairbusError)
     assert issubclass(LinkLost, Unreachable)
-    assert issubclass(errors.ConnectionStringError, ValueError)
-    assert issubclass(errors.ConnectionStringError, PairbusError)
+    assert issubclass(ConnectionStringError, ValueError)
+    assert issubclass(ConnectionStringError, PairbusError)
 
 
 def test_errors_cross_process_borders() -> None:

@@ -30,7 +30,6 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
@@ -81,21 +80,22 @@ class GuardedSender:
         return guarded is not None and self._opening is None and guarded.is_open()
 
     async def send(self, message: Any, timeout_s: float) -> None:
-        await self._do(_send, message, timeout_s)
+        await self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
 
     async def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
-        return await self._do(_schedule, (messages, schedule_time_utc), timeout_s)
+        return await self._do(
+            lambda sender, left_s: sender.schedule_messages(messages, schedule_time_utc, timeout=left_s), timeout_s
+        )
 
     async def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
-        await self._do(_cancel, sequence_numbers, timeout_s)
-
-    async def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
-        return await self._do(_create_batch, max_size_in_bytes, timeout_s)
+        await self._do(
+            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
+        )
 
     async def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
-        await self._do(_open, goes_on_s, timeout_s, goes_on_s)
+        await self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -114,7 +114,7 @@ class GuardedSender:
             closing = guarded.throw_away() if opening is None or opening.done() else guarded.abandon(opening)
             await asyncio.wait({closing}, timeout=timeout_s)
 
-    async def _do(self, operation: _Operation[T], argument: Any, timeout_s: float, goes_on_s: float = 0.0) -> T:
+    async def _do(self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0) -> T:
         if os.getpid() != self._process:
             raise sdk.forked(self._entity)
         timeout_s = min(timeout_s, LONGEST_S)
@@ -141,7 +141,7 @@ class GuardedSender:
             guarded = self._guarded
             if guarded is not None and guarded.is_open():
                 try:
-                    return await guarded.in_place(operation, argument, deadline, timeout_s)
+                    return await guarded.in_place(operation, deadline, timeout_s)
                 except sdk.LinkLost as error:
                     lost = error.error
                     self._discard(guarded)
@@ -149,7 +149,7 @@ class GuardedSender:
                     if sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return await self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
+            return await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s)
         finally:
             lock.release()
 
@@ -186,7 +186,6 @@ class GuardedSender:
     async def _by_errand(
         self,
         operation: _Operation[T],
-        argument: Any,
         deadline: float,
         lost: ServiceBusError | None,
         timeout_s: float,
@@ -201,7 +200,7 @@ class GuardedSender:
                 raise lost or ValueError(_CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
         guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
-        task = loop.create_task(guarded.call(operation, argument, deadline, lost))
+        task = loop.create_task(guarded.call(operation, deadline, lost))
         self._opening = task
         if goes_on_s:
             self._wanted_since = self._wanted_since or loop.time()
@@ -256,7 +255,8 @@ class GuardedSender:
         guarded.throw_away()
 
 
-_Operation = Callable[[Any, float, Any], Awaitable[T]]
+#: Takes the SDK's sender and the seconds that are left.
+_Operation = Callable[[Any, float], Awaitable[T]]
 
 
 class _Alarm:
@@ -335,7 +335,7 @@ class _SdkSender:
     def is_open(self) -> bool:
         return bool(self.sender._running)
 
-    async def in_place(self, operation: _Operation[T], argument: Any, deadline: float, timeout_s: float) -> T:
+    async def in_place(self, operation: _Operation[T], deadline: float, timeout_s: float) -> T:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             raise NotTriedError("The message was not tried: the time was over before it could be.")
@@ -344,7 +344,7 @@ class _SdkSender:
         task = alarm.set(deadline + GRACE_S)
         cancelling = task.cancelling()
         try:
-            return await operation(self.sender, left, argument)
+            return await operation(self.sender, left)
         except asyncio.CancelledError:
             if alarm.rung:
                 alarm.rung = False
@@ -358,17 +358,17 @@ class _SdkSender:
             alarm.unset()
             self._in_place = False
 
-    async def call(self, operation: _Operation[T], argument: Any, deadline: float, lost: ServiceBusError | None) -> T:
+    async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
         """A call that may open a link."""
         sender = self.sender
         if lost is None or isinstance(lost, ServiceBusConnectionError):
-            return await operation(sender, _left(deadline), argument)
+            return await operation(sender, _left(deadline))
         # The link was open and the broker answered with an error: this is the first of the user's retries.
         if sdk.retries(sender) <= 0:
             raise lost
         await sdk.back_off(sender, lost, deadline)
         with sdk.one_retry_less(sender):
-            return await operation(sender, _left(deadline), argument)
+            return await operation(sender, _left(deadline))
 
     def abandon(self, task: asyncio.Task[Any]) -> asyncio.Task[None]:
         """Ends a call that nobody waits for any more, and clears up after it."""
@@ -464,26 +464,3 @@ def _in_background(work: Any) -> asyncio.Task[None]:
     _background.add(task)
     task.add_done_callback(_background.discard)
     return task
-
-
-async def _send(sender: ServiceBusSender, timeout_s: float, message: Any) -> None:
-    await sender.send_messages(message, timeout=timeout_s)
-
-
-async def _schedule(sender: ServiceBusSender, timeout_s: float, argument: Any) -> list[int]:
-    messages, schedule_time_utc = argument
-    return await sender.schedule_messages(messages, schedule_time_utc, timeout=timeout_s)
-
-
-async def _cancel(sender: ServiceBusSender, timeout_s: float, sequence_numbers: Any) -> None:
-    await sender.cancel_scheduled_messages(sequence_numbers, timeout=timeout_s)
-
-
-async def _create_batch(
-    sender: ServiceBusSender, _timeout_s: float, max_size_in_bytes: int | None
-) -> ServiceBusMessageBatch:
-    return await sender.create_message_batch(max_size_in_bytes)
-
-
-async def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
-    await sdk.open_link(sender, timeout_s, goes_on_s)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus.pairing import sdk
@@ -67,21 +67,20 @@ class GuardedSender:
         return guarded is not None and self._opening is None and guarded.is_open()
 
     def send(self, message: Any, timeout_s: float) -> None:
-        self._do(_send, message, timeout_s)
+        self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
 
     def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
-        return self._do(_schedule, (messages, schedule_time_utc), timeout_s)
+        return self._do(
+            lambda sender, left_s: sender.schedule_messages(messages, schedule_time_utc, timeout=left_s), timeout_s
+        )
 
     def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
-        self._do(_cancel, sequence_numbers, timeout_s)
-
-    def create_batch(self, max_size_in_bytes: int | None, timeout_s: float) -> ServiceBusMessageBatch:
-        return self._do(_create_batch, max_size_in_bytes, timeout_s)
+        self._do(lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s)
 
     def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
-        self._do(_open, goes_on_s, timeout_s, goes_on_s)
+        self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -112,9 +111,7 @@ class GuardedSender:
         if guarded is not None:
             guarded.guard.forget()
 
-    def _do(
-        self, operation: Callable[[Any, float, Any], T], argument: Any, timeout_s: float, goes_on_s: float = 0.0
-    ) -> T:
+    def _do(self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0) -> T:
         timeout_s = max(0.0, min(timeout_s, LONGEST_S))
         deadline = time.monotonic() + timeout_s
         lock = self._lock
@@ -134,7 +131,7 @@ class GuardedSender:
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
                 try:
-                    answer = guarded.in_place(operation, argument, deadline)
+                    answer = guarded.in_place(operation, deadline)
                     if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
                         self._discard(guarded)
                     return answer
@@ -145,7 +142,7 @@ class GuardedSender:
                     if guarded.guard.fired or sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return self._by_errand(operation, argument, deadline, lost, timeout_s, goes_on_s)
+            return self._by_errand(operation, deadline, lost, timeout_s, goes_on_s)
         finally:
             if held and held[0]:
                 lock.release()
@@ -175,8 +172,7 @@ class GuardedSender:
 
     def _by_errand(
         self,
-        operation: Callable[[Any, float, Any], T],
-        argument: Any,
+        operation: _Operation[T],
         deadline: float,
         lost: ServiceBusError | None,
         timeout_s: float,
@@ -191,7 +187,7 @@ class GuardedSender:
             guarded = self._guarded = _SdkSender(self._make())
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
-        errand = _Errand(guarded, operation, argument, deadline, lost, goes_on_s)
+        errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
         if goes_on_s and self._wanted_since is None:
             self._wanted_since = time.monotonic()
         done = is_good = False
@@ -234,6 +230,10 @@ class GuardedSender:
         guarded.throw_away()
 
 
+#: Takes the SDK's sender and the seconds that are left.
+_Operation = Callable[[Any, float], T]
+
+
 class _SdkSender:
     """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
 
@@ -250,7 +250,7 @@ class _SdkSender:
     def is_ready(self) -> bool:
         return self.native and self.sender._running and not self.guard.wants_token()
 
-    def in_place(self, operation: Callable[[Any, float, Any], T], argument: Any, deadline: float) -> T:
+    def in_place(self, operation: _Operation[T], deadline: float) -> T:
         timeout_s = deadline - time.monotonic()
         if timeout_s <= 0:
             raise NotTriedError("The message was not tried: the time was over before it could be.")
@@ -258,7 +258,7 @@ class _SdkSender:
         guard.in_place = True
         guard.arm(deadline + GRACE_S)
         try:
-            return operation(self.sender, timeout_s, argument)
+            return operation(self.sender, timeout_s)
         except Exception as error:
             if guard.disarm() and not isinstance(error, OperationTimeoutError):
                 raise OperationTimeoutError(message="The broker did not answer in time.") from error
@@ -291,8 +291,7 @@ class _Errand:
     def __init__(
         self,
         guarded: _SdkSender,
-        operation: Callable[[Any, float, Any], Any],
-        argument: Any,
+        operation: _Operation[Any],
         deadline: float,
         lost: ServiceBusError | None,
         goes_on_s: float,
@@ -305,7 +304,6 @@ class _Errand:
         self._lock = threading.Lock()
         self.guarded = guarded
         self._operation = operation
-        self._argument = argument
         self._deadline = deadline
         #: When it is ended, if the caller has not done so.
         self.ends = deadline + goes_on_s + GRACE_S
@@ -349,37 +347,16 @@ class _Errand:
         sender = self.guarded.sender
         lost = self._lost
         if lost is None or isinstance(lost, ServiceBusConnectionError):
-            return self._operation(sender, self._left(), self._argument)
+            return self._operation(sender, self._left())
         # The link was open and the broker answered with an error: this is the first of the user's retries.
         if sdk.retries(sender) <= 0:
             raise lost
         sdk.back_off(sender, lost, self._deadline)
         with sdk.one_retry_less(sender):
-            return self._operation(sender, self._left(), self._argument)
+            return self._operation(sender, self._left())
 
     def _left(self) -> float:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise NotTriedError("The message was not tried: the time was over before it could be.")
         return left
-
-
-def _send(sender: ServiceBusSender, timeout_s: float, message: Any) -> None:
-    sender.send_messages(message, timeout=timeout_s)
-
-
-def _schedule(sender: ServiceBusSender, timeout_s: float, argument: Any) -> list[int]:
-    messages, schedule_time_utc = argument
-    return sender.schedule_messages(messages, schedule_time_utc, timeout=timeout_s)
-
-
-def _cancel(sender: ServiceBusSender, timeout_s: float, sequence_numbers: Any) -> None:
-    sender.cancel_scheduled_messages(sequence_numbers, timeout=timeout_s)
-
-
-def _create_batch(sender: ServiceBusSender, _timeout_s: float, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
-    return sender.create_message_batch(max_size_in_bytes)
-
-
-def _open(sender: Any, timeout_s: float, goes_on_s: float) -> None:
-    sdk.open_link(sender, timeout_s, goes_on_s)

@@ -1,1 +1,5 @@
-"""The syphon: what brings messages home from the backlog queues. Its core serves every engine (P38)."""
+"""The syphon brings messages home from the backlog queues.
+
+`core/` decides, for every engine (P38); the modules here are the in-process engine, its host inside an application,
+and what both engines use to reach a namespace. May import `pairing`, `wire` and what lies below them.
+"""

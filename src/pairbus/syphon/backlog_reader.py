@@ -1,4 +1,4 @@
-"""One backlog queue as the engine sees it: a link that receives, and the settling of what came through it.
+"""Reads one backlog queue for the engine, and settles the messages that came from it.
 
 A shell. Idle, it holds one long poll: credit is granted once, and again after a quarter of an hour without a message
 (P37). Messages are settled on the link that delivered them; where that is gone, by their lock tokens. What is done with
@@ -86,7 +86,7 @@ class BacklogReader:
     # -- reading
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Receive until the task is cancelled."""
         while True:
             await self.engine.may_read()
             try:
@@ -192,7 +192,7 @@ class BacklogReader:
         return self._receiver
 
     async def _failed(self, error: WireError) -> None:
-        """Whatever it was, the queue is read again: later, and from a drain somebody hears of it."""
+        """Plan another attempt after an error, whatever it was; in a drain, tell the engine of it."""
         engine = self.engine
         self._failures += 1
         await self._close()
@@ -217,7 +217,7 @@ class BacklogReader:
         await asyncio.sleep(min(RETRY_S_MAX, RETRY_S_FIRST * 2.0 ** min(self._failures - 1, 10)))
 
     async def interrupt(self) -> None:
-        """Stops receiving at once; what lies unread goes back. Reading goes on when the engine lets it."""
+        """Stop receiving at once and return unread messages; reading goes on when the engine allows it."""
         if self._receiving is not None:
             self._interrupted = True
             self._receiving.cancel()
@@ -236,7 +236,7 @@ class BacklogReader:
     # -- settling
 
     def left(self, count: int) -> None:
-        """So many of its messages wait for their locks to end."""
+        """Note that so many messages of this queue wait for their locks to end."""
         self._left += count
 
     def complete(self, transfers: Sequence[PendingTransfer]) -> None:
@@ -254,7 +254,7 @@ class BacklogReader:
         state: bytes,
         by_token: Callable[[Sequence[PendingTransfer]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Each parcel's answer is reported to the engine, once."""
+        """Settle these messages, and report the answer of each to the engine once."""
         for receiver, given in _by_receiver(transfers):
             if receiver is None or any(transfer.tries for transfer in given):
                 self.engine.spawn(by_token(given))
@@ -298,7 +298,7 @@ class BacklogReader:
         await self.engine.secondary_client.settle_by_token(self.path, tokens, disposition, **words)
 
     async def release(self, transfers: Sequence[PendingTransfer]) -> None:
-        """Best effort: what can't be released waits for its lock to end."""
+        """Release these messages as far as possible; the others wait for their locks to end."""
         for receiver, given in _by_receiver(transfers):
             try:
                 if receiver is not None:
@@ -316,7 +316,7 @@ class BacklogReader:
                     break
 
     async def renew(self, transfers: Sequence[PendingTransfer]) -> None:
-        """Those that can't be renewed are asked for again, and end by themselves."""
+        """Renew these locks. A lock that can't be renewed is asked for again, and ends by itself."""
         for start in range(0, len(transfers), TOKENS_AT_ONCE):
             some = transfers[start : start + TOKENS_AT_ONCE]
             try:

@@ -1,4 +1,4 @@
-"""Blocking work for a loop, on a thread that nobody waits for at the end.
+"""Runs blocking calls of an event loop on a daemon thread, which nobody waits for at the end.
 
 An executor's threads are joined when the loop ends: whoever must stop would sit out the minute that an answer may take.
 """

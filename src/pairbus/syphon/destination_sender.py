@@ -1,4 +1,4 @@
-"""One destination as the engine sees it: a sender to it, and what is under way on that.
+"""Sends to one destination for the engine, and reports the answers.
 
 A shell: it opens, writes and reports answers; what goes when is decided in `transfer_state`. Destinations share a
 connection. One that could not be reached gets a connection of its own for as long as it is used, so that what tears
@@ -38,7 +38,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class Engine(Protocol):
-    """What a lane asks of the engine that it belongs to: the in-process one, or a Spark task's."""
+    """What a destination's sender asks of its engine: the in-process one, or that of a Spark task."""
 
     loop: asyncio.AbstractEventLoop
     transfer_state: TransferState
@@ -80,7 +80,7 @@ class DestinationSender:
         return self._moved.per_s(now)
 
     def wake(self) -> None:
-        """There is something to send."""
+        """Send, since there is something to send."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -103,7 +103,7 @@ class DestinationSender:
             self.engine.forget_lane(self)
 
     async def _run(self) -> None:
-        """Sends what there is room for; the rest goes when an answer has made room."""
+        """Send as much as there is room for; answers make room for the rest."""
         engine, transfer_state = self.engine, self.engine.transfer_state
         try:
             sender = await self._open()
@@ -119,7 +119,7 @@ class DestinationSender:
             self._put(sender, send)
 
     async def _open(self) -> Sender:
-        """Fails soon: what waits for it is locked."""
+        """Open the link, or fail within seconds, since the messages that wait for it are locked."""
         if self._sender is None:
             if self._isolated and self._own is None:
                 self._own = self.engine.isolated_client()
@@ -170,7 +170,7 @@ class DestinationSender:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Of the link, and of a connection of its own: the next attempt begins anew."""
+        """Close the link, and the connection if it is not shared; the next attempt begins anew."""
         sender, self._sender = self._sender, None
         own, self._own = self._own, None
         # other messages may still wait for their answers on it

@@ -1,4 +1,4 @@
-"""How to reach a namespace with the wire client. A value; `client` makes the connection's owner from it."""
+"""How to reach a namespace with the wire client: an immutable value that `client` makes a client from."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class SyphonEngine:
     # -- life
 
     async def run(self) -> Outcome:
-        """Until `stop`, or until a drain is over. Raises SyphonFailed where a drain can't go on."""
+        """Run until `stop` is called or a drain is over. Raises SyphonFailed if a drain can't go on."""
         self._begin()
         try:
             if not self._stop_wanted:
@@ -194,7 +194,7 @@ class SyphonEngine:
         self._readers += [self.spawn(source.run()) for source in sources]
 
     def _take_in(self, queues: Sequence[Listed]) -> None:
-        """What the others do goes on undisturbed (P36)."""
+        """Read new queues as well, while the others go on undisturbed (P36)."""
         if self._is_stopping:
             return
         made = [BacklogReader(self, each.path, each.number, is_replay=self._dead_letters) for each in queues]
@@ -206,7 +206,7 @@ class SyphonEngine:
         self._read_from(made)
 
     def stop(self) -> None:
-        """Ends `run` within seconds; what is locked goes back first. Safe to call often."""
+        """End `run` within seconds; locked messages are released first. May be called more than once."""
         self._stop_wanted = True
         if hasattr(self, "_ended"):
             self._end(None)
@@ -259,7 +259,7 @@ class SyphonEngine:
             self._end(error)
 
     def later(self, seconds: float, closer: Callable[[], Awaitable[Any]]) -> None:
-        """Closes something when the answers that it may still bring have come, or when the engine stops."""
+        """Close something once its outstanding answers have come, or when the engine stops."""
 
         def now() -> None:
             self._closers.pop(timer, None)
@@ -288,7 +288,7 @@ class SyphonEngine:
         return self.rate.batch(count, len(self.sources), self.loop.time())
 
     async def _keep_primary(self) -> None:
-        """The gate is open while there is a connection to the primary; after a failure that is looked into."""
+        """Keep the gate open while there is a connection to the primary, and reconnect after a failure."""
         failures = 0
         while True:
             await self._doubt.wait()
@@ -311,7 +311,7 @@ class SyphonEngine:
             self._gate.set()
 
     def trouble_with(self, which: Which, error: WireError, failures: int) -> None:
-        """A connection failed, not a message."""
+        """Note that a connection failed rather than a message."""
         endpoint = self.primary if which == "primary" else self.secondary
         self.progress.waiting_for = f"the {which} can't be reached"
         if self.drain:
@@ -344,7 +344,7 @@ class SyphonEngine:
     # -- from the backlog
 
     def polled(self, source: BacklogReader, began: float) -> None:
-        """An empty receive (P37, P51)."""
+        """Note an empty receive (P37, P51)."""
         self.progress.polled()
         if self._ledger is not None:
             self._ledger.event(
@@ -360,8 +360,8 @@ class SyphonEngine:
             self._flush_soon()
 
     def missing(self, source: BacklogReader, *, was_there: bool) -> None:
-        """Without the Manage right nobody knows which there are; when there are none at all, that is worth a line. So
-        is one that was there. The secondary has answered."""
+        """Note that a queue does not exist, which the secondary has answered. Logs when none exists at all, since
+        without the Manage right they can't be listed, and when one existed before."""
         self.well("secondary")
         if was_there:
             _log.warning("%s does not exist any more; it is looked for again", source.path)
@@ -373,7 +373,7 @@ class SyphonEngine:
         self._look_if_quiet()
 
     def arrived(self, arrivals: list[PendingTransfer | Rejection], now: float) -> bool:
-        """True where anything of it could be sent."""
+        """Take in deliveries; return whether any of them could be sent."""
         if self._ledger is not None:
             # every delivery is billed, whatever becomes of it (P51)
             transfers = [each.transfer if isinstance(each, Rejection) else each for each in arrivals]
@@ -392,7 +392,7 @@ class SyphonEngine:
         return self.transfer_state.destinations.obstacle(path, self.loop.time()) is None
 
     def next_trial_s(self) -> float:
-        """How long until a destination that is away may be tried."""
+        """Return the seconds until a destination that is away may be tried."""
         now = self.loop.time()
         ends = [trouble.until for _, trouble in self.transfer_state.destinations.troubled()]
         return max(0.05, min(ends, default=now + backlog_reader.SCOUT_S) - now)
@@ -522,7 +522,7 @@ class SyphonEngine:
     # -- draining
 
     async def look_again(self) -> None:
-        """Of a source that found nothing: until the next round."""
+        """Wait until the next round; called by a reader that found nothing."""
         self._look_if_quiet()
         await asyncio.shield(self._round)
 
@@ -609,7 +609,7 @@ class SyphonEngine:
 
 
 async def _within(limit_s: float, closings: Iterable[Awaitable[Any]]) -> None:
-    """What takes longer is broken off: nobody answers."""
+    """Await something for at most so many seconds, then cancel it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             await asyncio.gather(*closings, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The syphon inside an application: the engine, started again when it breaks, and the partnership of its two clients.
+"""Hosts the syphon inside an application: starts its engine again after errors, and follows its two clients.
 
 A shell on one event loop; `aio/syphon.py` puts it on the application's, `sync/syphon.py` on a thread's. What follows
 when a client closes or loses access is decided in `pair_lifecycle`.
@@ -35,7 +35,7 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class Halts(Protocol):
-    """The throttle halts of the paired client (P24). Any thread."""
+    """The busy pauses that the paired client knows of (P24). May be called from any thread."""
 
     def busy(self, entity: str) -> None: ...
     def halted_until(self, entity: str) -> float: ...
@@ -46,7 +46,7 @@ SPARK: Final = "pairbus.spark.syphon.hosting"
 
 
 def check_engine(enable_syphon: bool, engine: str) -> None:
-    """Raises where the engine that is asked for is not installed (P38)."""
+    """Raise PairingFailed if the engine that is asked for is not installed (P38)."""
     if not enable_syphon or engine == "in-process":
         return
     if not all(map(_is_installed, ("pyspark", SPARK))):
@@ -64,7 +64,7 @@ def _is_installed(name: str) -> bool:
 
 
 def hosted(engine: str, *arguments: Any, **options: Any) -> HostedSyphon:
-    """The syphon of a host, on the engine that its options name."""
+    """Return the hosted syphon on the engine that the options name."""
     check_engine(True, engine)
     if engine == "in-process":
         return HostedSyphon(*arguments, **options)
@@ -151,7 +151,7 @@ class HostedSyphon:
         await self._halt()
 
     def client_closed(self, which: Which) -> None:
-        """From any thread."""
+        """Note that a client was closed. May be called from any thread."""
         if not self._is_stopped:
             self._loop.call_soon_threadsafe(self._closed, which)
 
@@ -198,7 +198,7 @@ class HostedSyphon:
         return Lister(QueueDiscovery(self._primary_name, self._endpoints["secondary"].label, known), self._find)
 
     async def _find(self) -> list[Listed]:
-        """On whichever loop the engine has; an engine that is started again begins with what was found."""
+        """Look for queues on the engine's loop; an engine that is started again begins with those that were found."""
         if asyncio.get_running_loop() is self._loop:
             names = await self._named()
         else:
@@ -268,7 +268,7 @@ class HostedSyphon:
 
 
 def fault_client(client: Any, error: ClientFaultedError) -> None:
-    """From now on, whatever is asked of the client raises `error`; closing it still works."""
+    """Make every call of the client raise `error` from now on, except closing it."""
     if hasattr(type(client), "_fault"):
         client._fault = error  # one of ours: it checks at each use
         return
@@ -281,5 +281,5 @@ def fault_client(client: Any, error: ClientFaultedError) -> None:
 
 
 def endpoint(fields: dict[str, Any], name: str) -> Endpoint:
-    """From what `pairing.sdk.endpoint_of` reads of an SDK client."""
+    """Return the endpoint for what `pairing.sdk.endpoint_of` reads of an SDK client."""
     return Endpoint(**fields, name=name)

@@ -1,6 +1,6 @@
-"""What lies in a backlog queue, looked at without taking anything: how many, how old, where they want to go.
+"""Looks into a backlog queue by peeking: how many messages, how old, for which destinations.
 
-A shell: it peeks and counts. Whether that is too many or too old is its callers' decision.
+Whether that is too many or too old is its callers' decision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PEEK_COUNT: Final = 250
 
 @dataclass(slots=True)
 class Depth:
-    """`is_complete` is False where only the first messages were looked at."""
+    """What a queue holds. `is_complete` is False if only the first messages were looked at."""
 
     queue: str
     exists: bool = True
@@ -40,7 +40,7 @@ class Depth:
 async def scan(
     client: WireClient, queue: str, path: str, count_max: int | None = None
 ) -> AsyncIterator[tuple[Seen, bytes]]:
-    """Every active message, oldest first. `path` is what is peeked at, `queue` what keys are made of."""
+    """Yield every active message, oldest first. `path` is what is peeked at, `queue` what keys are made of."""
     number, found = 1, 0
     while True:
         messages = await client.peek(path, number, PEEK_COUNT)
@@ -59,7 +59,7 @@ async def scan(
 
 
 async def look(client: WireClient, path: str, number: int) -> AsyncIterator[tuple[int, str]]:
-    """Sequence number and destination of each message from `number` on."""
+    """Return sequence number and destination of the messages from `number` on."""
     while messages := await client.peek(path, number, PEEK_COUNT):
         for payload in messages:
             sequence = _annotations(payload).get("x-opt-sequence-number")

@@ -1,4 +1,4 @@
-"""Which backlog queues there are, and how deep, by asking the secondary's management API. Needs the Manage right.
+"""Lists the backlog queues and their depths through the secondary's management API; needs the Manage right.
 
 A shell round the SDK's administration client, which is called on a thread. Where it can't be asked, the reason is
 `ListingFailed`, and callers go on without. `Lister` asks again while a syphon runs, as `queue_discovery` decides.
@@ -31,8 +31,8 @@ class ListingFailed(PairbusError):
 
 
 class Lister:
-    """Says which queues are new, until it is cancelled or all that are wanted are known. A listing that fails is no
-    reason to stop: the known queues go on."""
+    """Reports new queues until it is cancelled or all wanted ones are known. A listing that fails stops nothing: the
+    known queues go on."""
 
     def __init__(self, discovery: QueueDiscovery, find: Callable[[], Awaitable[Sequence[Listed]]]) -> None:
         self.discovery = discovery
@@ -60,7 +60,7 @@ class Lister:
 
 
 async def list_backlog(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
-    """Every backlog queue of the primary, by index."""
+    """Return every backlog queue of the primary by index. Raises ListingFailed."""
     return await on_a_thread(lambda: list_now(make_admin, primary_name))
 
 
@@ -84,7 +84,7 @@ def list_now(make_admin: Callable[[], Any], primary_name: str) -> list[Listed]:
 
 
 def reason(error: BaseException) -> str:
-    """Why the management API could not be asked, in a few words, and what may help."""
+    """Return in a few words why the management API could not be asked, and what may help."""
     text = str(getattr(error, "message", None) or error)
     if "failed to retrieve a token" in text:
         return "no Azure identity was found (`az login`, or the AZURE_ variables of a service principal)"

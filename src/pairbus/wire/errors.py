@@ -1,7 +1,6 @@
 """What the wire client raises, and which error a peer's condition becomes. Pure.
 
     PairbusError
-    ├── ConnectionStringError   a connection string that cannot be used; names the key that is wrong
     └── WireError               condition, description, outcome_unknown
         ├── Unreachable         no connection, or it was lost: refused, reset, name not found, TLS, closed by the peer
         │   └── LinkLost        the peer took the link away, or it went with its connection

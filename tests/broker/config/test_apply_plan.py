@@ -17,8 +17,8 @@ from pairbus.broker import NamespaceServer, serve
 from pairbus.broker.access.keys import KeyRing
 from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
 from pairbus.broker.config.config_file import parse
-from pairbus.broker.config.plan import KeyPlan, NamespacePlan
-from pairbus.broker.model.description import RuleDescription, TrueFilter
+from pairbus.broker.config.plan import NamespacePlan
+from pairbus.broker.model.description import AuthorizationRule, RuleDescription, TrueFilter
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import PairbusError
 from tests.broker.sdk import Sdk
@@ -151,10 +151,14 @@ async def test_a_refusal_ends_the_start() -> None:
 def test_keys_of_the_namespace(tmp_path: Path) -> None:
     ring = KeyRing.load(tmp_path)
     root = ring.root
-    hand_out_keys(ring, NamespacePlan(name="contoso", keys=(KeyPlan(key_name="job", rights=("Listen",)),)), NOW)
+    hand_out_keys(
+        ring,
+        NamespacePlan(name="contoso", keys=(AuthorizationRule(key_name="job", rights=("Listen",), primary_key=""),)),
+        NOW,
+    )
     assert [rule.key_name for rule in ring.rules] == [root.key_name, "job"]
     everything = ("Manage", "Send", "Listen")
-    known = KeyPlan(key_name=root.key_name, rights=everything, primary_key="SAS_KEY_VALUE")
+    known = AuthorizationRule(key_name=root.key_name, rights=everything, primary_key="SAS_KEY_VALUE")
     hand_out_keys(ring, NamespacePlan(name="contoso", keys=(known,)), NOW)
     again = KeyRing.load(tmp_path)
     assert (again.root.primary_key, again.root.secondary_key) == ("SAS_KEY_VALUE", root.secondary_key)

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from pairbus.amqp.types import Timestamp
 from pairbus.broker.config.config_file import PROPERTIES, ConfigError, parse
 from pairbus.broker.config.config_table import snake_case
-from pairbus.broker.config.plan import EntityPlan, KeyPlan, NamespacePlan, SubscriptionPlan, TopicPlan
+from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.model.description import (
+    AuthorizationRule,
     CorrelationFilter,
     FalseFilter,
     QueueDescription,
@@ -60,7 +61,7 @@ def test_the_document_s_toml() -> None:
         name="contoso",
         ports=(0,),
         link_idle_timeout=600.0,
-        keys=(KeyPlan(key_name="dashboard", rights=("Listen",)),),
+        keys=(AuthorizationRule(key_name="dashboard", rights=("Listen",), primary_key=""),),
         queues=(
             EntityPlan(
                 description=QueueDescription(
@@ -82,7 +83,7 @@ def test_the_document_s_toml() -> None:
                         "duplicate_window",
                     }
                 ),
-                keys=(KeyPlan(key_name="web", rights=("Send",), primary_key="a key that a test can know"),),
+                keys=(AuthorizationRule(key_name="web", rights=("Send",), primary_key="a key that a test can know"),),
             ),
             EntityPlan(
                 description=QueueDescription(name="carts", requires_session=True), given=frozenset({"requires_session"})

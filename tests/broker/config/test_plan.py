@@ -10,7 +10,6 @@ import pytest
 
 from pairbus.broker.config.plan import (
     EntityPlan,
-    KeyPlan,
     NamespacePlan,
     as_emulator,
     authorization_rules,
@@ -93,16 +92,21 @@ def rule(name: str = "web", **changes: object) -> AuthorizationRule:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+def wanted(name: str = "web", **changes: object) -> AuthorizationRule:
+    """As a configuration has it that gives neither keys nor times."""
+    return rule(name, **{"primary_key": "", "secondary_key": "", "created_at": 0.0, "modified_at": 0.0, **changes})
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
-        (KeyPlan(key_name="web", rights=("Send",)), rule()),
-        (KeyPlan(key_name="web", rights=("Listen",)), rule(rights=("Listen",), modified_at=NOW)),
-        (KeyPlan(key_name="web", rights=("Send",), primary_key="other"), rule(primary_key="other", modified_at=NOW)),
-        (KeyPlan(key_name="web", rights=("Send",), secondary_key="s"), rule()),
+        (wanted(), rule()),
+        (wanted(rights=("Listen",)), rule(rights=("Listen",), modified_at=NOW)),
+        (wanted(primary_key="other"), rule(primary_key="other", modified_at=NOW)),
+        (wanted(secondary_key="s"), rule()),
     ],
 )
-def test_a_rule_that_stands_keeps_what_is_not_spoken_of(plan: KeyPlan, expected: AuthorizationRule) -> None:
+def test_a_rule_that_stands_keeps_what_is_not_spoken_of(plan: AuthorizationRule, expected: AuthorizationRule) -> None:
     other = rule("other")
     assert authorization_rules([rule(), other], [plan], lambda: "new", NOW) == (expected, other)
 
@@ -110,8 +114,8 @@ def test_a_rule_that_stands_keeps_what_is_not_spoken_of(plan: KeyPlan, expected:
 def test_a_new_rule_gets_the_keys_that_are_not_given() -> None:
     count = new_keys()
     plans = [
-        KeyPlan(key_name="a", rights=("Send",)),
-        KeyPlan(key_name="b", rights=("Listen",), primary_key="mine"),
+        wanted("a"),
+        wanted("b", rights=("Listen",), primary_key="mine"),
     ]
     first, second = authorization_rules([], plans, lambda: f"key {next(count)}", NOW)
     assert (first.primary_key, first.secondary_key) == ("key 1", "key 2")
@@ -120,9 +124,7 @@ def test_a_new_rule_gets_the_keys_that_are_not_given() -> None:
 
 
 def test_a_new_entity_is_as_described_with_its_keys() -> None:
-    plan = EntityPlan(
-        description=QueueDescription(name="q", lock_duration=5.0), keys=(KeyPlan(key_name="web", rights=("Send",)),)
-    )
+    plan = EntityPlan(description=QueueDescription(name="q", lock_duration=5.0), keys=(wanted(),))
     made = new_description(plan, lambda: "key", NOW)
     assert made.lock_duration == 5.0
     assert [each.key_name for each in made.authorization_rules] == ["web"]
@@ -139,7 +141,7 @@ def test_only_what_is_given_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stands", "wanted"),
+    ("stands", "properties"),
     [
         (QueueDescription(name="q"), {"requires_session": True, "lock_duration": 5.0}),
         (SubscriptionDescription(topic="t", name="s"), {"requires_session": True, "lock_duration": 5.0}),
@@ -147,21 +149,21 @@ def test_only_what_is_given_is_compared() -> None:
     ],
 )
 def test_what_is_fixed_is_told_and_the_rest_is_changed(
-    stands: QueueDescription | TopicDescription | SubscriptionDescription, wanted: dict[str, object]
+    stands: QueueDescription | TopicDescription | SubscriptionDescription, properties: dict[str, object]
 ) -> None:
-    plan = EntityPlan(description=replace(stands, **wanted), given=frozenset(wanted))  # type: ignore[arg-type, type-var, misc]
+    plan = EntityPlan(description=replace(stands, **properties), given=frozenset(properties))  # type: ignore[arg-type, type-var, misc]
     new, notes = changed_description(stands, plan, lambda: "key", NOW)  # type: ignore[type-var, misc]
-    fixed, changed = sorted(wanted, key=lambda name: not name.startswith("requires"))
-    assert new == replace(stands, **{changed: wanted[changed]})  # type: ignore[arg-type]
+    fixed, changed = sorted(properties, key=lambda name: not name.startswith("requires"))
+    assert new == replace(stands, **{changed: properties[changed]})  # type: ignore[arg-type]
     (note,) = notes
     assert note.startswith(f"{fixed} can't become True; it stays False; it is fixed when the")
 
 
 def test_keys_alone_are_a_change() -> None:
     stands = QueueDescription(name="q", authorization_rules=(rule(),))
-    plan = EntityPlan(description=QueueDescription(name="q"), keys=(KeyPlan(key_name="web", rights=("Send",)),))
+    plan = EntityPlan(description=QueueDescription(name="q"), keys=(wanted(),))
     assert changed_description(stands, plan, lambda: "key", NOW) == (None, [])
-    plan = replace(plan, keys=(KeyPlan(key_name="job", rights=("Send",)),))
+    plan = replace(plan, keys=(wanted("job"),))
     new, _ = changed_description(stands, plan, lambda: "key", NOW)
     assert new is not None
     assert [each.key_name for each in new.authorization_rules] == ["web", "job"]

@@ -1,6 +1,6 @@
 import pytest
 
-from pairbus.broker.http.resources import Missing, Queues, ResourcePath, Rules, Subscriptions, Topics, parse_place
+from pairbus.broker.http.resources import Missing, Queues, ResourcePath, Rules, Subscriptions, Topics, parse_path
 from pairbus.broker.model.description import (
     CorrelationFilter,
     FalseFilter,
@@ -29,7 +29,7 @@ from tests.broker.fake_namespace import FakeNamespace, entity
     ],
 )
 def test_paths(path, place):
-    assert parse_place(path) == place
+    assert parse_path(path) == place
 
 
 def test_the_name_is_that_of_the_last_part():

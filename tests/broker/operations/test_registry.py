@@ -73,9 +73,3 @@ def test_a_topic_that_is_copied_while_it_is_deleted_stays_deleted() -> None:
 
 async def _nothing() -> None:
     pass
-
-
-def test_repr() -> None:
-    with Rig() as rig:
-        rig.create_topic()
-        assert repr(rig.namespace._registry) == "<Registry of contoso: 0 queues, 1 topics>"

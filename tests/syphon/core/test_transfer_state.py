@@ -62,7 +62,7 @@ class TestTheWayHome:
         assert transfer_state.in_hand == 2, "until the backlog has answered"
         transfer_state.settled(send.transfers)
         assert (transfer_state.in_hand, transfer_state.in_hand_bytes, transfer_state.deadline) == (0, 0, None)
-        assert repr(transfer_state) == "<Underway 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
+        assert repr(transfer_state) == "<TransferState 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
     def test_messages_of_several_queues_are_completed_each_in_its_own(self) -> None:
         transfer_state = TransferState()
@@ -265,7 +265,7 @@ class TestSettling:
         commands, wanted = transfer_state.received([again], 61.0)
         assert (commands, wanted) == ([Complete(QUEUE, [again])], set())
         transfer_state.settled([again])
-        assert repr(transfer_state) == "<Underway 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
+        assert repr(transfer_state) == "<TransferState 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
     def test_p39_a_queue_made_anew_has_the_same_numbers_and_other_messages(self) -> None:
         transfer_state = TransferState()

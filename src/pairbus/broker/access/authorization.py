@@ -1,17 +1,16 @@
-"""Which rules are in force where, and what the tokens that a connection has put permit, and until when
-(docs/reference/protocol.md#tokens-over-cbs).
+"""Decides which authorization rules are in force at a path, and what the tokens of a connection permit until when
+(docs/reference/protocol.md#tokens-over-cbs). Pure.
 
 Several tokens may be in force at once (JS puts one per link); the newest of a scope and key replaces the older.
-
-Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
-from pairbus.broker.model.description import AuthorizationRule
+from pairbus.broker.model.description import RIGHTS, AuthorizationRule
 from pairbus.sas import Claims, EntityRule, owner_path
 
 #: A client puts one token per entity it touches; beyond this the oldest go.
@@ -19,7 +18,7 @@ _CLAIMS_MAX = 1000
 
 
 class Entities(Protocol):
-    """What is read of a namespace. Keys are lower-cased names."""
+    """The queues and topics of a namespace, by lower-case name. A pure module can't import `Namespace` itself."""
 
     @property
     def queues(self) -> Mapping[str, Any]: ...
@@ -30,8 +29,8 @@ class Entities(Protocol):
 def rules_in_force(
     namespace_rules: Iterable[AuthorizationRule], namespace: Entities, path: str
 ) -> Iterator[AuthorizationRule]:
-    """At a path, lower-cased: the namespace's own, and those of the queue or topic that the path belongs to. A
-    subscription has none of its own."""
+    """Yield the rules in force at a lower-case path: the namespace's own, and those of the queue or topic that the path
+    belongs to. A subscription has no rules of its own."""
     yield from namespace_rules
     owner = owner_path(path)
     entity = namespace.queues.get(owner)
@@ -42,7 +41,29 @@ def rules_in_force(
             yield EntityRule(entity=owner, **(rule.to_json() | {"rights": rule.rights}))
 
 
+def ordered_rights(rights: Collection[str]) -> tuple[str, ...]:
+    """Return the rights in the service's order; unknown ones, which validation refuses by name, come last."""
+    return tuple(right for right in RIGHTS if right in rights) + tuple(r for r in rights if r not in RIGHTS)
+
+
+def complete_rule(
+    rule: AuthorizationRule, before: AuthorizationRule | None, new_key: Callable[[], str], now: float
+) -> AuthorizationRule:
+    """Return the rule with its times, and in place of each empty key that of `before`, the rule that it replaces, or a
+    new one."""
+    complete = replace(
+        rule,
+        primary_key=rule.primary_key or (before.primary_key if before else new_key()),
+        secondary_key=rule.secondary_key or (before.secondary_key if before else new_key()),
+        created_at=before.created_at if before else now,
+        modified_at=before.modified_at if before else now,
+    )
+    return complete if complete == before else replace(complete, modified_at=now)
+
+
 class Authorization:
+    """The tokens that one connection has put."""
+
     __slots__ = ("_claims",)
 
     def __init__(self) -> None:
@@ -55,6 +76,7 @@ class Authorization:
         return bool(self._claims)
 
     def put(self, claims: Claims) -> None:
+        """Add a verified token; it replaces an older one of the same scope and key."""
         key = (claims.scope_path, claims.key_name)
         self._claims.pop(key, None)
         self._claims[key] = claims
@@ -62,10 +84,11 @@ class Authorization:
             del self._claims[next(iter(self._claims))]
 
     def allows(self, right: str, path: str, now: float) -> bool:
+        """Return whether one of the tokens that have not expired permits this on the entity at the path."""
         return any(claims.expires_at > now and claims.allows(right, path) for claims in self._claims.values())
 
     def expire(self, now: float) -> bool:
-        """Drops what has run out and says whether anything did."""
+        """Forget the tokens that have expired and return whether there were any."""
         gone = [key for key, claims in self._claims.items() if claims.expires_at <= now]
         for key in gone:
             del self._claims[key]
@@ -73,4 +96,5 @@ class Authorization:
 
     @property
     def deadline(self) -> float | None:
+        """When the next token expires."""
         return min((claims.expires_at for claims in self._claims.values()), default=None)

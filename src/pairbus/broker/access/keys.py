@@ -1,6 +1,6 @@
 """The keys of a namespace: the root rule, made at random at the first start, and those added later.
 
-They stand in one file that only its owner can read. An entity's own rules are part of its description.
+They are kept in one file that only its owner can read. An entity's own rules are part of its description.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pairbus.broker.http.resources import ManagedNamespace
 from pairbus.broker.model.description import (
     RIGHTS,
     AuthorizationRule,
@@ -25,9 +24,12 @@ from pairbus.broker.model.description import (
     validate,
     validate_authorization_rule,
 )
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.durable_files import write_file
 from pairbus.errors import BrokerError
+
+from .authorization import complete_rule, ordered_rights
 
 ROOT_RULE = "RootManageSharedAccessKey"
 NAMESPACE_RULES_MAX = 100
@@ -37,31 +39,21 @@ _Described = TypeVar("_Described", QueueDescription, TopicDescription)
 
 
 def random_key() -> str:
+    """Return a new key of 32 random bytes, in base64."""
     return base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def granted(
     rules: Iterable[AuthorizationRule], name: str, rights: tuple[str, ...], now: float
 ) -> tuple[tuple[AuthorizationRule, ...], AuthorizationRule]:
-    """`rules` with the one of that name having those rights, and that one. It keeps its keys when there is one."""
-    rules = tuple(rules)
-    rights = tuple(right for right in RIGHTS if right in rights) + tuple(r for r in rights if r not in RIGHTS)
-    before = next((rule for rule in rules if rule.key_name == name), None)
-    if before is not None:
-        new = dataclasses.replace(before, rights=rights, modified_at=now)
-        rules = tuple(new if rule is before else rule for rule in rules)
-    else:
-        new = AuthorizationRule(
-            key_name=name,
-            rights=rights,
-            primary_key=random_key(),
-            secondary_key=random_key(),
-            created_at=now,
-            modified_at=now,
-        )
-        rules = (*rules, new)
+    """Return `rules` with the rule of that name added or given these rights, and that rule. An existing one keeps its
+    keys. Raise InvalidDescription for a name or rights that can't be."""
+    by_name = {rule.key_name: rule for rule in rules}
+    wanted = AuthorizationRule(key_name=name, rights=ordered_rights(rights), primary_key="")
+    new = dataclasses.replace(complete_rule(wanted, by_name.get(name), random_key, now), modified_at=now)
     validate_authorization_rule(new)
-    return rules, new
+    by_name[name] = new
+    return tuple(by_name.values()), new
 
 
 class KeyRing:
@@ -72,7 +64,7 @@ class KeyRing:
         self._stored = rules
         self._lent: str | None = None
         self.rules = rules
-        """Those in force."""
+        """The rules in force."""
 
     def __repr__(self) -> str:
         return f"<KeyRing {', '.join(rule.key_name for rule in self.rules)}>"
@@ -83,6 +75,8 @@ class KeyRing:
 
     @classmethod
     def load(cls, folder: Path) -> KeyRing:
+        """Read the key file of a namespace's folder, or make it with a new root rule. Raise BrokerError for a file that
+        is damaged."""
         path = folder / _FILE
         try:
             rules = tuple(AuthorizationRule.from_json(each) for each in json.loads(path.read_text()))
@@ -101,7 +95,8 @@ class KeyRing:
             ) from None
 
     def grant(self, name: str, rights: tuple[str, ...], now: float) -> AuthorizationRule:
-        """Adds a rule, or gives the one of that name other rights; it is on disk when this returns."""
+        """Add a rule, or give the one of that name these rights; it is on disk when this returns. Raise
+        InvalidDescription for what can't be, and OSError."""
         if name == ROOT_RULE:
             raise InvalidDescription("name", name, "another: the root rule keeps all rights")
         rules, rule = granted(self._stored, name, rights, now)
@@ -113,8 +108,8 @@ class KeyRing:
         return rule
 
     def lend(self, root_key: str) -> None:
-        """Let the root rule's primary key be this one while the process runs. It never gets to the disk: a key that
-        everybody knows must not be in force at the next start, which may be for others to reach."""
+        """Replace the root rule's primary key while the process runs. It is never written to disk: a key that everybody
+        knows must not be in force at the next start, when others may reach the broker."""
         self._lent = root_key
         self.rules = self._in_force(self._stored)
 
@@ -124,7 +119,7 @@ class KeyRing:
         return (dataclasses.replace(stored[0], primary_key=self._lent), *stored[1:])
 
     def put(self, rules: tuple[AuthorizationRule, ...]) -> None:
-        """All rules at once, the root rule first with all its rights; on disk when this returns."""
+        """Replace all rules; the first must be the root rule with all rights. They are on disk when this returns."""
         for rule in rules:
             validate_authorization_rule(rule)
         if not rules or rules[0].key_name != ROOT_RULE or set(rules[0].rights) != set(RIGHTS):
@@ -135,7 +130,7 @@ class KeyRing:
             self._put(rules)
 
     def find(self, name: str, key: str) -> AuthorizationRule | None:
-        """The rule of that name, when `key` is one of its keys."""
+        """Return the rule of that name when `key` is one of its keys."""
         given = key.encode()
         found = None
         for rule in self.rules:
@@ -152,14 +147,14 @@ class KeyRing:
 
 
 def grant_on_entity(
-    namespace: ManagedNamespace,
+    namespace: Namespace,
     path: str,
     name: str,
     rights: tuple[str, ...],
     now: float,
     done: Callable[[AuthorizationRule | Refusal | Exception], None],
 ) -> None:
-    """As `KeyRing.grant`, on a queue or topic; `done` gets the rule when it is on disk, or why there is none."""
+    """Do as `KeyRing.grant`, on a queue or topic; `done` gets the rule when it is on disk, or the reason why not."""
     folded = path.strip("/").lower()
     queue, topic = namespace.queues.get(folded), namespace.topics.get(folded)
     try:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.broker.access.keys import KeyRing, random_key
-from pairbus.broker.http.resources import ManagedNamespace, SubscriptionLike
 from pairbus.broker.model.description import InvalidDescription
+from pairbus.broker.model.topic import Subscription
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.errors import BrokerError
 
 from .config_file import ConfigError, parse
@@ -58,12 +59,12 @@ def hand_out_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
         raise BrokerError(f"{plan.name}: authorization rules of the configuration can't be taken: {error}") from None
 
 
-async def construct(namespace: ManagedNamespace, plan: NamespacePlan, clock: Clock) -> None:
+async def construct(namespace: Namespace, plan: NamespacePlan, clock: Clock) -> None:
     await _PlanApplier(namespace, clock).carry_out(plan)
 
 
 class _PlanApplier:
-    def __init__(self, namespace: ManagedNamespace, clock: Clock) -> None:
+    def __init__(self, namespace: Namespace, clock: Clock) -> None:
         self._namespace = namespace
         self._clock = clock
 
@@ -103,7 +104,7 @@ class _PlanApplier:
             elif old.filter != rule.filter:
                 await self._do(f"rule {rule.name!r} of {what}", "changed", namespace.update_rule, topic, name, rule)
 
-    def _find(self, topic: str, name: str) -> SubscriptionLike | None:
+    def _find(self, topic: str, name: str) -> Subscription | None:
         return self._namespace.topics[topic.lower()].subscriptions.get(name.lower())
 
     async def _entity(

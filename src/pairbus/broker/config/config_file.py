@@ -14,6 +14,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -56,7 +57,7 @@ from .config_table import (
     shown,
     snake_case,
 )
-from .plan import EntityPlan, KeyPlan, NamespacePlan, SubscriptionPlan, TopicPlan
+from .plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 
 __all__ = ["ConfigError", "parse"]
 
@@ -191,7 +192,7 @@ def _from_toml(content: dict[str, Any]) -> list[NamespacePlan]:
 def _namespace(table: Table, name: str) -> NamespacePlan:
     ports: tuple[int, ...] = ()
     link_idle_timeout = None
-    keys: tuple[KeyPlan, ...] = ()
+    keys: tuple[AuthorizationRule, ...] = ()
     if table.form is TOML:
         port = table.take("Port", PORT)
         ports = table.take("Ports", PORTS) or (() if port is None else (port,))
@@ -346,31 +347,23 @@ def _property(value: Any) -> Any:
     return value
 
 
-def _keys(table: Table) -> tuple[KeyPlan, ...]:
-    plans: list[KeyPlan] = []
+def _keys(table: Table) -> tuple[AuthorizationRule, ...]:
+    rules: list[AuthorizationRule] = []
     taken: dict[str, str] = {}
     for each in table.tables("AuthorizationRules"):
         _claim(taken, each)
-        plan = KeyPlan(
+        primary_key = each.take("PrimaryKey", TEXT, secret=True)
+        rule = AuthorizationRule(
             key_name=each.take("Name", TEXT, required=True),
             rights=each.take("Rights", RIGHTS_LIST, required=True),
-            primary_key=each.take("PrimaryKey", TEXT, secret=True),
-            secondary_key=each.take("SecondaryKey", TEXT, secret=True),
+            primary_key=primary_key or "",
+            secondary_key=each.take("SecondaryKey", TEXT, secret=True) or "",
         )
         each.finish()
         try:
-            validate_authorization_rule(
-                AuthorizationRule(
-                    key_name=plan.key_name,
-                    rights=plan.rights,
-                    primary_key="made later" if plan.primary_key is None else plan.primary_key,
-                    secondary_key=plan.secondary_key or "",
-                )
-            )
+            validate_authorization_rule(replace(rule, primary_key="made later") if primary_key is None else rule)
         except InvalidDescription as error:
-            name = {"key_name": "Name", "rights": "Rights", "primary_key": "PrimaryKey"}.get(
-                error.field, "SecondaryKey"
-            )
-            each.refuse(name, error.value, error.allowed)
-        plans.append(plan)
-    return tuple(plans)
+            names = {"key_name": "Name", "rights": "Rights", "primary_key": "PrimaryKey"}
+            each.refuse(names.get(error.field, "SecondaryKey"), error.value, error.allowed)
+        rules.append(rule)
+    return tuple(rules)

@@ -9,9 +9,10 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from pairbus.broker.access.authorization import complete_rule
 from pairbus.broker.model.description import (
     AuthorizationRule,
     InvalidDescription,
@@ -35,21 +36,12 @@ D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPlan:
-    """An authorization rule. A key that is None is made at random when the rule is."""
-
-    key_name: str
-    rights: tuple[str, ...]
-    primary_key: str | None = field(default=None, repr=False)
-    secondary_key: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EntityPlan(Generic[D]):
     description: D
     given: frozenset[str] = frozenset()
     """The fields of the description that the configuration speaks of; the others are defaults for a new entity."""
-    keys: tuple[KeyPlan, ...] = ()
+    keys: tuple[AuthorizationRule, ...] = ()
+    """An empty key is made at random when the rule is created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +64,7 @@ class NamespacePlan:
     """None at all: any free one. All of them serve all protocols."""
     link_idle_timeout: float | None = None
     """Seconds; None leaves it to the broker."""
-    keys: tuple[KeyPlan, ...] = ()
+    keys: tuple[AuthorizationRule, ...] = ()
     queues: tuple[EntityPlan[QueueDescription], ...] = ()
     topics: tuple[TopicPlan, ...] = ()
 
@@ -158,27 +150,16 @@ def changed_description(
 
 
 def authorization_rules(
-    stand: Iterable[AuthorizationRule], plans: Iterable[KeyPlan], new_key: Callable[[], str], now: float
+    stand: Iterable[AuthorizationRule], wanted: Iterable[AuthorizationRule], new_key: Callable[[], str], now: float
 ) -> tuple[AuthorizationRule, ...]:
     """The rules that stand, brought to what the plans say of them, and the missing ones behind them."""
     rules = {rule.key_name: rule for rule in stand}
-    for plan in plans:
-        old = rules.get(plan.key_name)
-        primary = plan.primary_key or (old.primary_key if old else new_key())
-        secondary = plan.secondary_key or (old.secondary_key if old else new_key())
-        new = AuthorizationRule(
-            key_name=plan.key_name,
-            rights=plan.rights,
-            primary_key=primary,
-            secondary_key=secondary,
-            created_at=old.created_at if old else now,
-            modified_at=old.modified_at if old else now,
-        )
-        rules[plan.key_name] = new if old is None or new == old else replace(new, modified_at=now)
+    for rule in wanted:
+        rules[rule.key_name] = complete_rule(rule, rules.get(rule.key_name), new_key, now)
     return tuple(rules.values())
 
 
-def _with_keys(description: D, keys: Iterable[KeyPlan], new_key: Callable[[], str], now: float) -> D:
+def _with_keys(description: D, keys: Iterable[AuthorizationRule], new_key: Callable[[], str], now: float) -> D:
     if isinstance(description, SubscriptionDescription) or not keys:
         return description
     return replace(

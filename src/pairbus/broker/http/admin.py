@@ -18,17 +18,17 @@ import ipaddress
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pairbus import sas
 from pairbus.amqp import errors as conditions
+from pairbus.broker.access.authorization import complete_rule
 from pairbus.broker.access.keys import random_key
 from pairbus.broker.http import atom
 from pairbus.broker.http.resources import (
-    ManagedNamespace,
     Missing,
     Queues,
     ResourceKind,
@@ -36,12 +36,13 @@ from pairbus.broker.http.resources import (
     Rules,
     Subscriptions,
     Topics,
-    parse_place,
+    parse_path,
 )
 from pairbus.broker.http.server import Request, Response
 from pairbus.broker.http.xml import BadDocument
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import IMMUTABLE, AuthorizationRule
+from pairbus.broker.model.description import IMMUTABLE
+from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 
 log = logging.getLogger("pairbus.broker.admin_api")
@@ -120,7 +121,7 @@ class _Call:
 class AdminApi:
     def __init__(
         self,
-        namespace: ManagedNamespace,
+        namespace: Namespace,
         authorize: Callable[[str, float], sas.Claims],
         clock: Callable[[], float],
         *,
@@ -131,7 +132,6 @@ class AdminApi:
         answered: Callable[[str, str, int, int, float], None] | None = None,
         created_at: float = 0.0,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-        new_key: Callable[[], str] = random_key,
     ) -> None:
         """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
         call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
@@ -146,7 +146,6 @@ class AdminApi:
         self._answered = answered
         self._created_at = created_at
         self._new_id = new_id
-        self._new_key = new_key
         self._queues = Queues(namespace)
         self._topics = Topics(namespace)
         self._subscriptions = Subscriptions(namespace)
@@ -187,21 +186,21 @@ class AdminApi:
             return {"GET": partial(self._list, self._queues, ResourcePath(""))}
         if folded == "$resources/topics":
             return {"GET": partial(self._list, self._topics, ResourcePath(""))}
-        place = parse_place(call.path)
-        if not folded or folded.startswith("$") or place is None:
+        path = parse_path(call.path)
+        if not folded or folded.startswith("$") or path is None:
             raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
-        if place.rule is not None:
-            resource_kinds: tuple[ResourceKind, ...] = (self._rules,)
-        elif place.subscription is not None:
-            resource_kinds = (self._subscriptions,)
+        if path.rule is not None:
+            kinds_here: tuple[ResourceKind, ...] = (self._rules,)
+        elif path.subscription is not None:
+            kinds_here = (self._subscriptions,)
         else:
-            resource_kinds = (self._queues, self._topics)
-        if not place.name:
-            return {"GET": partial(self._list, resource_kinds[0], place)}
+            kinds_here = (self._queues, self._topics)
+        if not path.name:
+            return {"GET": partial(self._list, kinds_here[0], path)}
         return {
-            "GET": partial(self._get, resource_kinds, place),
-            "PUT": partial(self._put, resource_kinds, place),
-            "DELETE": partial(self._delete, resource_kinds, place),
+            "GET": partial(self._get, kinds_here, path),
+            "PUT": partial(self._put, kinds_here, path),
+            "DELETE": partial(self._delete, kinds_here, path),
         }
 
     def _asks_for_entity(self, call: _Call) -> bool:
@@ -238,89 +237,74 @@ class AdminApi:
         )
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
-    async def _list(self, resource_kind: ResourceKind, place: ResourcePath, call: _Call) -> Response:
+    async def _list(self, resources: ResourceKind, path: ResourcePath, call: _Call) -> Response:
         skip = call.whole("$skip", 0)
         top = min(call.whole("$top", PAGE_MAX), PAGE_MAX)
-        found = resource_kind.all(place)
+        found = resources.all(path)
         names = sorted(found)
-        entries = [self._entry(call, resource_kind, place, found[name]) for name in names[skip : skip + top]]
+        entries = [self._entry(call, resources, path, found[name]) for name in names[skip : skip + top]]
         next_url = None
         if top and skip + top < len(names):
             version = f"&api-version={quote(call.version)}" if "api-version" in call.query else ""
             next_url = f"{call.base}/{quote(call.path, safe='/$')}?$skip={skip + top}&$top={top}{version}"
-        title = resource_kind.table.feed_title
+        title = resources.table.feed_title
         feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
-    async def _get(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
-        return self._answer(200, call, *_find(resource_kinds, place), place)
+    async def _get(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
+        return self._answer(200, call, *_find(kinds_here, path), path)
 
-    async def _put(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
+    async def _put(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
         """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
         only way to take a value away. Without, it creates."""
-        by_table = {resource_kind.table.tag: resource_kind for resource_kind in resource_kinds}
-        kinds = [resource_kind.table for resource_kind in resource_kinds]
-        resource_kind = resource_kinds[0]
+        by_table = {resources.table.tag: resources for resources in kinds_here}
+        kinds = [resources.table for resources in kinds_here]
+        resources = kinds_here[0]
         try:
             kind, fields = atom.read_entry(call.request.body, kinds, call.version)
-            resource_kind = by_table[kind.tag]
+            resources = by_table[kind.tag]
             old = None
             if "if-match" in call.request.headers:
-                old = resource_kind.description(_find([resource_kind], place)[1])
+                old = resources.description(_find([resources], path)[1])
             else:
-                for each in resource_kinds:
-                    if place.name.lower() in each.all(place):
-                        raise _Answer(409, 40900, f"The messaging entity '{place.path}' already exists.")
-            new = self._described(resource_kind, place, fields, old, call)
-            resource_kind.check(new, old)
+                for each in kinds_here:
+                    if path.name.lower() in each.all(path):
+                        raise _Answer(409, 40900, f"The messaging entity '{path.path}' already exists.")
+            new = self._described(resources, path, fields, old, call)
+            resources.check(new, old)
         except BadDocument as error:
             raise _Answer(400, 40000, f"{error}.") from None
         except InvalidDescription as error:
-            raise _invalid(error, resource_kind) from None
-        change = resource_kind.create if old is None else resource_kind.update
-        await self._settled(resource_kind, lambda done: change(place, new, call.now, done))
-        return self._answer(201 if old is None else 200, call, *_find([resource_kind], place), place)
+            raise _invalid(error, resources) from None
+        change = resources.create if old is None else resources.update
+        await self._settled(resources, lambda done: change(path, new, call.now, done))
+        return self._answer(201 if old is None else 200, call, *_find([resources], path), path)
 
     def _described(
-        self, resource_kind: ResourceKind, place: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
+        self, resources: ResourceKind, path: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
     ) -> Any:
         """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
         if "authorization_rules" in fields:
-            given = fields["authorization_rules"]
-            stand = () if old is None else old.authorization_rules
-            fields = fields | {"authorization_rules": self._stamped(given, stand, call.now)}
+            before = {} if old is None else {rule.key_name: rule for rule in old.authorization_rules}
+            rules = (
+                complete_rule(rule, before.get(rule.key_name), random_key, call.now)
+                for rule in fields["authorization_rules"]
+            )
+            fields = fields | {"authorization_rules": tuple(rules)}
         if old is None:
-            return resource_kind.describe(place, fields, call.now)
-        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | resource_kind.table.unknown_to(call.version)
+            return resources.describe(path, fields, call.now)
+        kept = {*IMMUTABLE, "authorization_rules", "default_rule"} | resources.table.unknown_to(call.version)
         kept = {name for name in kept if name not in fields and hasattr(old, name)}
-        new = resource_kind.describe(place, fields | {name: getattr(old, name) for name in kept}, call.now)
+        new = resources.describe(path, fields | {name: getattr(old, name) for name in kept}, call.now)
         return dataclasses.replace(new, name=old.name, created_at=old.created_at)
 
-    def _stamped(
-        self, given: Iterable[AuthorizationRule], stand: Iterable[AuthorizationRule], now: float
-    ) -> tuple[AuthorizationRule, ...]:
-        """With times, and with keys where none were given: those that stand, or new ones."""
-        by_name = {rule.key_name: rule for rule in stand}
-        stamped = []
-        for rule in given:
-            before = by_name.get(rule.key_name)
-            new = dataclasses.replace(
-                rule,
-                primary_key=rule.primary_key or (before.primary_key if before else self._new_key()),
-                secondary_key=rule.secondary_key or (before.secondary_key if before else self._new_key()),
-                created_at=before.created_at if before else now,
-                modified_at=before.modified_at if before else now,
-            )
-            stamped.append(new if new == before else dataclasses.replace(new, modified_at=now))
-        return tuple(stamped)
-
-    async def _delete(self, resource_kinds: Sequence[ResourceKind], place: ResourcePath, call: _Call) -> Response:
-        resource_kind, found = _find(resource_kinds, place)
-        description = resource_kind.description(found)
-        await self._settled(resource_kind, lambda done: resource_kind.delete(place, description, call.now, done))
+    async def _delete(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
+        resources, found = _find(kinds_here, path)
+        description = resources.description(found)
+        await self._settled(resources, lambda done: resources.delete(path, description, call.now, done))
         return Response(200)
 
-    async def _settled(self, resource_kind: ResourceKind, begin: Callable[[Done], object]) -> None:
+    async def _settled(self, resources: ResourceKind, begin: Callable[[Done], object]) -> None:
         """Begin a change and wait for the namespace's word on it."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin(lambda error: None if answer.done() else answer.set_result(error))
@@ -330,26 +314,24 @@ class AdminApi:
         if isinstance(error, Refusal):
             raise _refused(error)
         if isinstance(error, InvalidDescription):
-            raise _invalid(error, resource_kind)
+            raise _invalid(error, resources)
         log.error("a change of namespace %s failed: %r", self._namespace.name, error)
         raise _Answer(500, 50000, "The change could not be written; nothing was changed.")
 
-    def _entry(self, call: _Call, resource_kind: ResourceKind, place: ResourcePath, found: Any) -> str:
-        description = resource_kind.description(found)
+    def _entry(self, call: _Call, resources: ResourceKind, path: ResourcePath, found: Any) -> str:
+        description = resources.description(found)
         return atom.write_entry(
-            atom.write_description(resource_kind.table, description, resource_kind.counts(found), call.version),
+            atom.write_description(resources.table, description, resources.counts(found), call.version),
             title=description.name,
             # the JS SDK takes names from here as they stand
-            url=f"{call.base}/{quote(resource_kind.path(place, description), safe='/$')}",
+            url=f"{call.base}/{quote(resources.path(path, description), safe='/$')}",
             author=self._namespace.name,
             published=description.created_at,
             updated=getattr(description, "updated_at", description.created_at),
         )
 
-    def _answer(
-        self, status: int, call: _Call, resource_kind: ResourceKind, found: Any, place: ResourcePath
-    ) -> Response:
-        entry = self._entry(call, resource_kind, place, found)
+    def _answer(self, status: int, call: _Call, resources: ResourceKind, found: Any, path: ResourcePath) -> Response:
+        entry = self._entry(call, resources, path, found)
         return Response(status, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
     def _health(self) -> Response:
@@ -387,16 +369,16 @@ def _take_apart(request: Request, now: float) -> _Call:
     return _Call(request, unquote(parts.path).strip("/"), query, base, now)
 
 
-def _find(resource_kinds: Sequence[ResourceKind], place: ResourcePath) -> tuple[ResourceKind, Any]:
-    for resource_kind in resource_kinds:
-        found = resource_kind.all(place).get(place.name.lower())
+def _find(kinds_here: Sequence[ResourceKind], path: ResourcePath) -> tuple[ResourceKind, Any]:
+    for resources in kinds_here:
+        found = resources.all(path).get(path.name.lower())
         if found is not None:
-            return resource_kind, found
-    raise Missing(" or ".join(resource_kind.noun for resource_kind in resource_kinds), place.name)
+            return resources, found
+    raise Missing(" or ".join(resources.noun for resources in kinds_here), path.name)
 
 
-def _invalid(error: InvalidDescription, resource_kind: ResourceKind) -> _Answer:
-    element = resource_kind.table.element_of(error.field)
+def _invalid(error: InvalidDescription, resources: ResourceKind) -> _Answer:
+    element = resources.table.element_of(error.field)
     value = repr(error.value)
     shown = value if len(value) <= 100 else value[:99] + "…"
     return _Answer(400, 40000, f"{element} may not be {shown}; allowed: {error.allowed}. Parameter name: {element}.")

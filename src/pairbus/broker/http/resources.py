@@ -1,7 +1,7 @@
-"""What the management API can reach, and by which path: queues, topics, subscriptions and rules, behind one face.
+"""The kinds of resources that the management API manages (queues, topics, subscriptions, rules) and their paths.
 
-Each kind knows where its things stand in the namespace, how one is made from the fields of a request, what counts are
-shown of it, and which call of the namespace creates, changes or removes it. admin_api.py does the rest, alike for all.
+Each kind knows where its resources are in the namespace, how a description is made from the fields of a request, which
+counts are shown, and which calls of the namespace create, update and delete one. admin.py does the rest, alike for all.
 """
 
 from __future__ import annotations
@@ -10,86 +10,28 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from pairbus.broker.model.description import (
     CorrelationFilter,
-    QueueDescription,
     RuleDescription,
     SubscriptionDescription,
-    TopicDescription,
     validate,
     validate_rule,
     validate_update,
 )
-from pairbus.broker.model.topic import RULES, SUBSCRIPTIONS
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.topic import RULES, SUBSCRIPTIONS, Subscription, Topic
+from pairbus.broker.operations.namespace import Namespace
 
 from .atom import QUEUE, RULE, SUBSCRIPTION, TOPIC, DescriptionKind, RuntimeCounts
 
 Done = Callable[[Any], None]
-
-
-class QueueLike(Protocol):
-    """What is read of a queue or a subscription."""
-
-    @property
-    def description(self) -> Any: ...
-    @property
-    def active_count(self) -> int: ...
-    @property
-    def dead_letter_count(self) -> int: ...
-    @property
-    def scheduled_count(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def accessed_at(self) -> float: ...
-
-
-class SubscriptionLike(QueueLike, Protocol):
-    @property
-    def rules(self) -> Mapping[str, RuleDescription]: ...
-
-
-class TopicLike(Protocol):
-    @property
-    def description(self) -> TopicDescription: ...
-    @property
-    def subscriptions(self) -> Mapping[str, SubscriptionLike]: ...
-    @property
-    def scheduled_count(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def accessed_at(self) -> float: ...
-
-
-class ManagedNamespace(Protocol):
-    """What is asked of a namespace. Keys are lower-cased names; `done` gets None, or a Refusal or error that says why
-    not."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def queues(self) -> Mapping[str, QueueLike]: ...
-    @property
-    def topics(self) -> Mapping[str, TopicLike]: ...
-    def create_queue(self, description: QueueDescription, now: float, done: Done) -> object: ...
-    def update_queue(self, description: QueueDescription, now: float, done: Done) -> object: ...
-    def delete_queue(self, name: str, now: float, done: Done) -> object: ...
-    def create_topic(self, description: TopicDescription, now: float, done: Done) -> object: ...
-    def update_topic(self, description: TopicDescription, now: float, done: Done) -> object: ...
-    def delete_topic(self, name: str, now: float, done: Done) -> object: ...
-    def create_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> object: ...
-    def update_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> object: ...
-    def delete_subscription(self, topic: str, name: str, now: float, done: Done) -> object: ...
-    def create_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> object: ...
-    def update_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> object: ...
-    def delete_rule(self, topic: str, subscription: str, name: str, now: float, done: Done) -> object: ...
+_Change = Callable[..., object]
 
 
 class Missing(Exception):
-    """What a path leads through does not exist."""
+    """A resource that the path of a request names does not exist."""
 
     def __init__(self, noun: str, name: str) -> None:
         super().__init__(f"The {noun} '{name}' does not exist.")
@@ -97,7 +39,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
-    """Where a path of the API leads. The last part that is not None is what is meant; an empty one means all there."""
+    """A path of the API, parsed. The last part that is not None names the resource; an empty one stands for all."""
 
     entity: str
     subscription: str | None = None
@@ -111,14 +53,14 @@ class ResourcePath:
 
     @property
     def path(self) -> str:
-        """As errors name it."""
+        """Return the path as errors name it."""
         subscription = "" if self.subscription is None else f"{SUBSCRIPTIONS}{self.subscription}"
         return self.entity + subscription + ("" if self.rule is None else f"{RULES}{self.rule}")
 
 
-def parse_place(path: str) -> ResourcePath | None:
-    """`news`, `news/Subscriptions`, `news/Subscriptions/all`, `news/Subscriptions/all/Rules[/$Default]`, in any case.
-    None for what can't be a path at all. Names of topics hold slashes, but never that word (bounds.py)."""
+def parse_path(path: str) -> ResourcePath | None:
+    """Parse `news`, `news/Subscriptions`, `news/Subscriptions/all` or `news/Subscriptions/all/Rules[/$Default]`, in any
+    letter case. Return None for what can't be a path. A topic's name may hold slashes, never that word (bounds.py)."""
     segments = path.split("/")
     lowered = path.lower().split("/")
     at = lowered.index("subscriptions", 1) if "subscriptions" in lowered[1:] else len(segments)
@@ -135,30 +77,46 @@ def parse_place(path: str) -> ResourcePath | None:
 
 
 class ResourceKind(ABC):
-    """One kind of thing. `place` says where; what a path leads through and isn't there is `Missing`."""
+    """One kind of resource. Its methods raise `Missing` when the topic or subscription of a path does not exist."""
 
     noun: ClassVar[str]
     table: ClassVar[DescriptionKind]
 
-    def __init__(self, namespace: ManagedNamespace) -> None:
+    def __init__(self, namespace: Namespace, create: _Change, update: _Change, delete: _Change) -> None:
         self._namespace = namespace
+        self._create = create
+        self._update = update
+        self._delete = delete
 
     @abstractmethod
-    def all(self, place: ResourcePath) -> Mapping[str, Any]: ...
-    @abstractmethod
-    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> Any: ...
-    @abstractmethod
-    def create(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
-    @abstractmethod
-    def update(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
-    @abstractmethod
-    def delete(self, place: ResourcePath, description: Any, now: float, done: Done) -> None: ...
+    def all(self, path: ResourcePath) -> Mapping[str, Any]:
+        """Return the resources of this kind there, by lower-case name."""
+
+    def describe(self, path: ResourcePath, fields: dict[str, Any], now: float) -> Any:
+        """Return the description of a new resource with these fields."""
+        return self.table.describes(name=path.entity, created_at=now, updated_at=now, **fields)
+
+    def create(self, path: ResourcePath, description: Any, now: float, done: Done) -> None:
+        """Create it. As with `update` and `delete`, `done` gets None when it is on disk, or the Refusal or error."""
+        self._create(description, now, done)
+
+    def update(self, path: ResourcePath, description: Any, now: float, done: Done) -> None:
+        self._update(description, now, done)
+
+    def delete(self, path: ResourcePath, description: Any, now: float, done: Done) -> None:
+        self._delete(*self.parents(path), description.name, now, done)
+
+    def parents(self, path: ResourcePath) -> tuple[str, ...]:
+        """Return the names of the topic and the subscription that a resource belongs to, as they were created."""
+        return ()
 
     def description(self, found: Any) -> Any:
         return found.description
 
-    def path(self, place: ResourcePath, description: Any) -> str:
-        return str(description.name)
+    def path(self, path: ResourcePath, description: Any) -> str:
+        """Return the path of a resource, with all names as they were created."""
+        words = ("", SUBSCRIPTIONS, RULES)
+        return "".join(map("".join, zip(words, (*self.parents(path), description.name), strict=False)))
 
     def counts(self, found: Any) -> RuntimeCounts:
         return RuntimeCounts(
@@ -170,15 +128,16 @@ class ResourceKind(ABC):
         )
 
     def check(self, new: Any, old: Any | None) -> None:
+        """Raise InvalidDescription for a resource that can't be created, or updated from `old`, like that."""
         if old is None:
             validate(new)
         else:
             validate_update(old, new)
 
-    def _topic(self, place: ResourcePath) -> TopicLike:
-        topic = self._namespace.topics.get(place.entity.lower())
+    def _topic(self, path: ResourcePath) -> Topic:
+        topic = self._namespace.topics.get(path.entity.lower())
         if topic is None:
-            raise Missing("topic", place.entity)
+            raise Missing("topic", path.entity)
         return topic
 
 
@@ -186,42 +145,24 @@ class Queues(ResourceKind):
     noun = "queue"
     table = QUEUE
 
-    def all(self, place: ResourcePath) -> Mapping[str, QueueLike]:
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, namespace.create_queue, namespace.update_queue, namespace.delete_queue)
+
+    def all(self, path: ResourcePath) -> Mapping[str, QueueEntity]:
         return self._namespace.queues
-
-    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> QueueDescription:
-        return QueueDescription(name=place.entity, created_at=now, updated_at=now, **fields)
-
-    def create(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
-        self._namespace.create_queue(description, now, done)
-
-    def update(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
-        self._namespace.update_queue(description, now, done)
-
-    def delete(self, place: ResourcePath, description: QueueDescription, now: float, done: Done) -> None:
-        self._namespace.delete_queue(description.name, now, done)
 
 
 class Topics(ResourceKind):
     noun = "topic"
     table = TOPIC
 
-    def all(self, place: ResourcePath) -> Mapping[str, TopicLike]:
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, namespace.create_topic, namespace.update_topic, namespace.delete_topic)
+
+    def all(self, path: ResourcePath) -> Mapping[str, Topic]:
         return self._namespace.topics
 
-    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> TopicDescription:
-        return TopicDescription(name=place.entity, created_at=now, updated_at=now, **fields)
-
-    def create(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
-        self._namespace.create_topic(description, now, done)
-
-    def update(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
-        self._namespace.update_topic(description, now, done)
-
-    def delete(self, place: ResourcePath, description: TopicDescription, now: float, done: Done) -> None:
-        self._namespace.delete_topic(description.name, now, done)
-
-    def counts(self, found: TopicLike) -> RuntimeCounts:
+    def counts(self, found: Topic) -> RuntimeCounts:
         rules = [rule for each in found.subscriptions.values() for rule in each.rules.values()]
         correlated = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
         return RuntimeCounts(
@@ -239,58 +180,50 @@ class Subscriptions(ResourceKind):
     noun = "subscription"
     table = SUBSCRIPTION
 
-    def all(self, place: ResourcePath) -> Mapping[str, SubscriptionLike]:
-        return self._topic(place).subscriptions
+    def __init__(self, namespace: Namespace) -> None:
+        changes = (namespace.create_subscription, namespace.update_subscription, namespace.delete_subscription)
+        super().__init__(namespace, *changes)
 
-    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> SubscriptionDescription:
-        topic = self._topic(place).description.name
+    def all(self, path: ResourcePath) -> Mapping[str, Subscription]:
+        return self._topic(path).subscriptions
+
+    def describe(self, path: ResourcePath, fields: dict[str, Any], now: float) -> SubscriptionDescription:
+        (topic,) = self.parents(path)
         rule = fields.get("default_rule")
         if rule is not None:
             fields = fields | {"default_rule": dataclasses.replace(rule, created_at=now)}
-        return SubscriptionDescription(topic=topic, name=place.name, created_at=now, updated_at=now, **fields)
+        return SubscriptionDescription(topic=topic, name=path.name, created_at=now, updated_at=now, **fields)
 
-    def create(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
-        self._namespace.create_subscription(description, now, done)
-
-    def update(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
-        self._namespace.update_subscription(description, now, done)
-
-    def delete(self, place: ResourcePath, description: SubscriptionDescription, now: float, done: Done) -> None:
-        self._namespace.delete_subscription(description.topic, description.name, now, done)
-
-    def path(self, place: ResourcePath, description: SubscriptionDescription) -> str:
-        return f"{description.topic}/Subscriptions/{description.name}"
+    def parents(self, path: ResourcePath) -> tuple[str, ...]:
+        return (self._topic(path).description.name,)
 
 
 class Rules(ResourceKind):
     noun = "rule"
     table = RULE
 
-    def all(self, place: ResourcePath) -> Mapping[str, RuleDescription]:
-        return {rule.name.lower(): rule for rule in self._subscription(place).rules.values()}
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, namespace.create_rule, namespace.update_rule, namespace.delete_rule)
+
+    def all(self, path: ResourcePath) -> Mapping[str, RuleDescription]:
+        return {rule.name.lower(): rule for rule in self._subscription(path).rules.values()}
 
     def description(self, found: RuleDescription) -> RuleDescription:
         return found
 
-    def describe(self, place: ResourcePath, fields: dict[str, Any], now: float) -> RuleDescription:
-        self._subscription(place)
-        return RuleDescription(name=place.name, created_at=now, **fields)
+    def describe(self, path: ResourcePath, fields: dict[str, Any], now: float) -> RuleDescription:
+        self._subscription(path)
+        return RuleDescription(name=path.name, created_at=now, **fields)
 
-    def create(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
-        at = self._subscription(place).description
-        self._namespace.create_rule(at.topic, at.name, description, now, done)
+    def create(self, path: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
+        self._create(*self.parents(path), description, now, done)
 
-    def update(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
-        at = self._subscription(place).description
-        self._namespace.update_rule(at.topic, at.name, description, now, done)
+    def update(self, path: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
+        self._update(*self.parents(path), description, now, done)
 
-    def delete(self, place: ResourcePath, description: RuleDescription, now: float, done: Done) -> None:
-        at = self._subscription(place).description
-        self._namespace.delete_rule(at.topic, at.name, description.name, now, done)
-
-    def path(self, place: ResourcePath, description: RuleDescription) -> str:
-        at = self._subscription(place).description
-        return f"{at.topic}/Subscriptions/{at.name}/Rules/{description.name}"
+    def parents(self, path: ResourcePath) -> tuple[str, ...]:
+        description = self._subscription(path).description
+        return description.topic, description.name
 
     def counts(self, found: RuleDescription) -> RuntimeCounts:
         return RuntimeCounts()
@@ -298,9 +231,9 @@ class Rules(ResourceKind):
     def check(self, new: RuleDescription, old: RuleDescription | None) -> None:
         validate_rule(new)
 
-    def _subscription(self, place: ResourcePath) -> SubscriptionLike:
-        name = place.subscription or ""
-        found = self._topic(place).subscriptions.get(name.lower())
+    def _subscription(self, path: ResourcePath) -> Subscription:
+        name = path.subscription or ""
+        found = self._topic(path).subscriptions.get(name.lower())
         if found is None:
             raise Missing("subscription", name)
         return found

@@ -11,8 +11,9 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from pairbus.amqp.types import Described, Int, Timestamp
+from pairbus.broker.access.authorization import ordered_rights
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import RIGHTS, AuthorizationRule
+from pairbus.broker.model.description import AuthorizationRule
 from pairbus.broker.model.rule_description import (
     DEFAULT_RULE,
     PROPERTIES_MAX,
@@ -217,7 +218,7 @@ def _read_authorization_rule(element: Element) -> AuthorizationRule:
     rights = [(right.text or "").strip() for child in element if local_name(child) == "Rights" for right in child]
     return AuthorizationRule(
         key_name=text.get("KeyName", ""),
-        rights=tuple(right for right in RIGHTS if right in rights) + tuple(r for r in rights if r not in RIGHTS),
+        rights=ordered_rights(rights),
         primary_key=text.get("PrimaryKey", ""),
         secondary_key=text.get("SecondaryKey", ""),
     )

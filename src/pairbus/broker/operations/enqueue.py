@@ -22,7 +22,7 @@ from pairbus.broker.model.message import SCHEDULED, Message
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.send_results import DUPLICATE, PINGED
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, Store, Written, not_found, recopied, refusal_of
+from pairbus.broker.storage.store import Done, StoreOperations, Written, not_found, recopied, refusal_of
 from pairbus.journal import JournalError
 
 _RECORD_HEAD_BYTES: Final = records.BATCH_HEAD_BYTES
@@ -30,15 +30,10 @@ _RECORD_HEAD_BYTES: Final = records.BATCH_HEAD_BYTES
 _ACTIVATED_MAX: Final = 1000
 
 
-class EnqueueOperations:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._journal = store.journal
+class EnqueueOperations(StoreOperations):
+    """Takes messages into queues; part of the namespace."""
 
-    def __repr__(self) -> str:
-        return f"<Intake of {self._store!r}>"
-
-    def send(
+    def enqueue(
         self,
         queue: MessageQueue,
         payloads: Sequence[bytes],

@@ -8,13 +8,12 @@ calls are the namespace's own. Here are only the way to an entity, and time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
-from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, QueueEntity
+from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
@@ -26,10 +25,9 @@ from .enqueue import EnqueueOperations
 from .lock_tokens import random_tokens
 from .publish import PublishOperations
 from .receive import ReceiveOperations
-from .registry import ENTITIES_MAX, Registry
+from .registry import ENTITIES_MAX
 from .session_access import SessionAccess
-from .settlement import SettlementOperations
-from .topics import Topics
+from .topics import TopicOperations
 
 __all__ = ["ENTITIES_MAX", "Done", "Namespace", "refusal_of"]
 
@@ -37,51 +35,16 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace:
+class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, SessionAccess, TopicOperations):
+    """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
+
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
-        self.name = name
+        store = Store(journal, memory_budget, new_token)
+        super().__init__(name, store)
         self.journal = journal
-        store = self._store = Store(journal, memory_budget, new_token)
         self.notes = store.notes
         self.live_records = store.live_records
         self.maintenance = store.maintenance
-        registry = self._registry = Registry(name, store)
-        self.queues: Mapping[str, QueueEntity] = MappingProxyType(registry.queues)
-        topics = self._topics = Topics(registry, store)
-        self.topics = topics.by_name
-        self.create_queue = registry.create_queue
-        self.update_queue = registry.update_queue
-        self.delete_queue = registry.delete_queue
-        self.create_topic = topics.create_topic
-        self.update_topic = topics.update_topic
-        self.delete_topic = topics.delete_topic
-        self.create_subscription = topics.create_subscription
-        self.update_subscription = topics.update_subscription
-        self.delete_subscription = topics.delete_subscription
-        self.create_rule = topics.create_rule
-        self.update_rule = topics.update_rule
-        self.delete_rule = topics.delete_rule
-
-        self._intake = EnqueueOperations(store)
-        settlement = self._settlement = SettlementOperations(store)
-        self._publishing = PublishOperations(store, settlement)
-        deliveries = ReceiveOperations(store, settlement)
-        access = SessionAccess(store, settlement)
-        self.acquire = deliveries.acquire
-        self.take = deliveries.take
-        self.receive_deferred = deliveries.receive_deferred
-        self.delivery = deliveries.delivery
-        self.peek = deliveries.peek
-        self.renew = deliveries.renew
-        self.settle = settlement.settle
-        self.delete_messages = settlement.delete_messages
-        self.accept_session = access.accept_session
-        self.held_session = access.held_session
-        self.renew_session = access.renew_session
-        self.release_session = access.release_session
-        self.list_sessions = access.list_sessions
-        self.get_session_state = access.get_session_state
-        self.set_session_state = access.set_session_state
 
     @classmethod
     def open(
@@ -98,7 +61,7 @@ class Namespace:
         self = cls(name, journal, memory_budget, new_token or random_tokens())
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
-        self._registry.restore(rebuilt.entities.values(), now)
+        self._restore(rebuilt.entities.values(), now)
         self.live_records.next_id = rebuilt.next_id
         self.live_records.meta = rebuilt.meta
         return self
@@ -123,7 +86,7 @@ class Namespace:
         entity_key = key.removesuffix(_SUFFIX)
         entity = self.queues.get(entity_key)
         if entity is None:
-            entity = self._topics.find_subscription(*_parts(entity_key))
+            entity = self.find_subscription(*_parts(entity_key))
         if entity is None:
             return None
         return entity.active if entity_key == key else entity.dead_letter
@@ -143,9 +106,9 @@ class Namespace:
         """All of them or none. `fates` is filled with what became of each (fates.py); `numbered`: by its number in any
         case."""
         if isinstance(target, Topic):
-            self._publishing.publish(target, payloads, now, done, fates, numbered)
+            self.publish(target, payloads, now, done, fates, numbered)
         else:
-            self._intake.send(target, payloads, now, done, fates)
+            self.enqueue(target, payloads, now, done, fates)
 
     def schedule(
         self,
@@ -162,10 +125,6 @@ class Namespace:
             done([] if refusal is not None else [max(0, fate) for fate in became], refusal)
 
         self.send(target, payloads, now, finish, became, numbered=True)
-
-    def cancel_scheduled(self, target: MessageQueue | Topic, numbers: Sequence[int], now: float, done: Done) -> None:
-        queue = target.active if isinstance(target, Topic) else target
-        self._settlement.cancel_scheduled(queue, numbers, now, done)
 
     # ---- what somebody who keeps books wants to know
 
@@ -199,7 +158,7 @@ class Namespace:
                 del watched[queue]
             elif earliest is None or deadline < earliest:
                 earliest = deadline
-        for entity in self._registry.mortal.values():
+        for entity in self._aging.values():
             deadline = min(entity.idle_deadline, inf if entity.duplicates is None else entity.duplicates.deadline())
             if deadline != inf and (earliest is None or deadline < earliest):
                 earliest = deadline
@@ -211,17 +170,17 @@ class Namespace:
         for queue in list(self._store.watched):
             if queue.entity.deleting:
                 continue
-            self._settlement.expire_locks(queue, now)
-            self._settlement.expire_messages(queue, now)
+            self.expire_locks(queue, now)
+            self.expire_messages(queue, now)
             if isinstance(queue.entity, Topic):
-                self._publishing.publish_due(queue.entity, now)
+                self.publish_due(queue.entity, now)
             else:
-                self._intake.activate_due(queue, now)
-        for entity in list(self._registry.mortal.values()):
+                self.activate_due(queue, now)
+        for entity in list(self._aging.values()):
             if entity.duplicates is not None:
                 entity.duplicates.forget(now)
             if entity.is_idle(now):
-                self._registry.delete_idle(entity, now)
+                self._delete_idle(entity, now)
         return self.deadline
 
     def shift(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ from pairbus.broker.model.send_results import DUPLICATE, NO_SUBSCRIPTION, PINGED
 from pairbus.broker.model.shared_bodies import Copy, Shared, header_of
 from pairbus.broker.model.topic import SESSION_MISSING, Subscription, Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal_of
+from pairbus.broker.storage.store import Done, nobody, not_found, refusal_of
 from pairbus.journal import JournalError
 
 from .enqueue import Duplicates, contents_of
@@ -57,14 +57,8 @@ class Printed(NamedTuple):
     nbytes: int
 
 
-class PublishOperations:
-    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
-        self._store = store
-        self._settlement = settlement
-        self._journal = store.journal
-
-    def __repr__(self) -> str:
-        return f"<Publishing to {self._store!r}>"
+class PublishOperations(SettlementOperations):
+    """Takes messages into topics; part of the namespace."""
 
     def publish(
         self,
@@ -273,7 +267,7 @@ class PublishOperations:
             # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
             for message in recopied:
                 message.state = SETTLING
-            self._settlement.remove(queue, recopied, False, nobody, True)
+            self.remove(queue, recopied, False, nobody, True)
         for woken_queue in woken:
             woken_queue.wake()
 

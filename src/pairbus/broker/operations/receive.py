@@ -24,7 +24,7 @@ from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SCHEDULED, Mes
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Store, not_found, refusal_of
+from pairbus.broker.storage.store import not_found, refusal_of
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations, messages_not_found
@@ -37,13 +37,8 @@ _UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, Typ
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
 
-class ReceiveOperations:
-    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
-        self._store = store
-        self._settlement = settlement
-
-    def __repr__(self) -> str:
-        return f"<Deliveries of {self._store!r}>"
+class ReceiveOperations(SettlementOperations):
+    """Locks, takes, peeks and renews messages; part of the namespace."""
 
     def acquire(self, queue: MessageQueue, count: int, now: float, session: SessionLock | None = None) -> list[Message]:
         """Locked, or held by the session's lock. None while the entity does not let anyone receive."""
@@ -51,7 +46,7 @@ class ReceiveOperations:
         if entity.deleting or entity.refuses_receives is not None:
             return []
         if queue.lifetimes.next <= now:
-            self._settlement.expire_messages(queue, now)
+            self.expire_messages(queue, now)
         messages = queue.acquire(count, now, self._store.new_token, session)
         if messages:
             self._store.watched[queue] = None
@@ -62,18 +57,18 @@ class ReceiveOperations:
         self, queue: MessageQueue, count: int, now: float, done: Taken, session: SessionLock | None = None
     ) -> None:
         """For good: they are told when their removal is synced."""
-        refusal = self._refusal(queue)
+        refusal = _refusal(queue)
         if refusal is not None:
             done([], refusal if not queue.entity.deleting else None)
             return
         if queue.lifetimes.next <= now:
-            self._settlement.expire_messages(queue, now)
+            self.expire_messages(queue, now)
         messages = queue.draw(count, now, session)
         if not messages:
             done([], None)
             return
         queue.entity.accessed_at = now
-        self._remove(queue, messages, done)
+        self._take_for_good(queue, messages, done)
 
     def receive_deferred(
         self,
@@ -86,7 +81,7 @@ class ReceiveOperations:
         session: SessionLock | None = None,
     ) -> None:
         """All or none: locked, or with `delete` for good."""
-        refusal = self._refusal(queue)
+        refusal = _refusal(queue)
         if refusal is None and queue.requires_session:
             if session is None:
                 text = f"'{queue.path}' requires sessions: deferred messages are received by who holds their session."
@@ -102,15 +97,12 @@ class ReceiveOperations:
         if messages is None:
             done([], messages_not_found(queue, numbers, DEFERRED))
         elif delete and messages:
-            self._remove(queue, messages, done)
+            self._take_for_good(queue, messages, done)
         else:
             self._store.watched[queue] = None
             done(messages, None)
 
-    def _refusal(self, queue: MessageQueue) -> Refusal | None:
-        return not_found(queue.path) if queue.entity.deleting else queue.entity.refuses_receives
-
-    def _remove(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
+    def _take_for_good(self, queue: MessageQueue, messages: list[Message], done: Taken) -> None:
         def finish(refusal: Refusal | None) -> None:
             done([] if refusal is not None else messages, refusal)
 
@@ -122,7 +114,7 @@ class ReceiveOperations:
                 queue.restore(message)
             done([], refusal_of(error))
             return
-        self._settlement.remove(queue, messages, False, finish)
+        self.remove(queue, messages, False, finish)
 
     def delivery(self, queue: MessageQueue, message: Message, *, locked: bool, is_peeked: bool = False) -> bytes:
         """Raises JournalError when the content is on disk and can't be read."""
@@ -180,3 +172,7 @@ class ReceiveOperations:
             return Refusal(conditions.NOT_ALLOWED, text)
         until = queue.renew(tokens, now)
         return until if isinstance(until, Refusal) else [until] * len(tokens)
+
+
+def _refusal(queue: MessageQueue) -> Refusal | None:
+    return not_found(queue.path) if queue.entity.deleting else queue.entity.refuses_receives

@@ -7,10 +7,11 @@ one set of them. What is special about topics, subscriptions and rules is in top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any, Final
 
 from pairbus.amqp import errors as conditions
@@ -20,29 +21,30 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED
-from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal_of
+from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, not_found, refusal_of
 from pairbus.journal import JournalError
 
 #: Queues and topics.
 ENTITIES_MAX: Final = 10_000
 
 
-class Registry:
-    def __init__(self, namespace: str, store: Store) -> None:
-        self.queues: dict[str, QueueEntity] = {}
-        self.topics: dict[str, Topic] = {}
-        #: Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
-        self.mortal: dict[int, QueueEntity] = {}
-        self._namespace = namespace
-        self._store = store
-        self._journal = store.journal
+class Registry(StoreOperations):
+    """Holds the entities of a namespace by name, and creates, describes and deletes them; part of the namespace."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        super().__init__(store)
+        self.name = name
+        self._queues: dict[str, QueueEntity] = {}
+        self._topics: dict[str, Topic] = {}
+        #: Queues and topics by name in lower case.
+        self.queues: Mapping[str, QueueEntity] = MappingProxyType(self._queues)
+        self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
+        # Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
+        self._aging: dict[int, QueueEntity] = {}
         # names that are being created
         self._claimed: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"<Registry of {self._namespace}: {len(self.queues)} queues, {len(self.topics)} topics>"
-
-    def restore(self, entities: Iterable[QueueEntity], now: float) -> None:
+    def _restore(self, entities: Iterable[QueueEntity], now: float) -> None:
         """As they are after replay."""
         for entity in entities:
             self._store.by_id[entity.id] = entity
@@ -50,35 +52,35 @@ class Registry:
             if entity.duplicates is not None:
                 entity.duplicates.resume(now)
             if isinstance(entity, Topic):
-                self.topics[entity.name.lower()] = entity
+                self._topics[entity.name.lower()] = entity
             elif not isinstance(entity, Subscription):
-                self.queues[entity.name.lower()] = entity
-            self.watch(entity)
+                self._queues[entity.name.lower()] = entity
+            self._watch(entity)
 
-    def watch(self, entity: QueueEntity) -> None:
+    def _watch(self, entity: QueueEntity) -> None:
         """What of it time brings, after it was described or came back."""
         if entity.active.is_timed:
             self._store.watched[entity.active] = None
         if entity.detects_duplicates:
             entity.watch_duplicates(self._journal.release)
         if entity.duplicates is not None or entity.description.auto_delete_on_idle != inf:
-            self.mortal[entity.id] = entity
+            self._aging[entity.id] = entity
         else:
-            self.mortal.pop(entity.id, None)
+            self._aging.pop(entity.id, None)
 
     # ---- queues
 
     def create_queue(self, description: QueueDescription, now: float, done: Done) -> None:
-        refusal = self.refuses_name(description.name)
+        refusal = self._refuses_name(description.name)
         if refusal is not None:
             done(refusal)
             return
         described = replace(description, created_at=now, updated_at=now)
         entity = QueueEntity(self._store.live_records.next_id, described)
-        self.create(entity, description.name.lower(), partial(self._list_queue, entity), now, done)
+        self._create(entity, description.name.lower(), partial(self._list_queue, entity), now, done)
 
     def _list_queue(self, entity: QueueEntity) -> None:
-        self.queues[entity.name.lower()] = entity
+        self._queues[entity.name.lower()] = entity
 
     def update_queue(self, description: QueueDescription, now: float, done: Done) -> None:
         entity = self.queues.get(description.name.lower())
@@ -87,32 +89,32 @@ class Registry:
             return
         stands = entity.description
         new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
-        self.describe(entity, new.to_json(), partial(entity.describe, new), now, done)
+        self._describe(entity, new.to_json(), partial(entity.describe, new), now, done)
 
     def delete_queue(self, name: str, now: float, done: Done) -> None:
         entity = self.queues.get(name.lower())
         if entity is None or entity.deleting:
             done(not_found(name))
             return
-        self.delete([entity], done)
+        self._delete([entity], done)
 
     # ---- any entity
 
-    def refuses_name(self, name: str) -> Refusal | None:
+    def _refuses_name(self, name: str) -> Refusal | None:
         """Of a queue or topic to be."""
         key = name.lower()
         if key in self.queues or key in self.topics or key in self._claimed:
-            return self.exists(name)
+            return self._exists(name)
         if len(self.queues) + len(self.topics) + len(self._claimed) >= ENTITIES_MAX:
-            text = f"Namespace '{self._namespace}' has {ENTITIES_MAX} entities, the most that it can have."
+            text = f"Namespace '{self.name}' has {ENTITIES_MAX} entities, the most that it can have."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         return None
 
-    def exists(self, name: str) -> Refusal:
-        text = f"The messaging entity '{name}' already exists in namespace '{self._namespace}'."
+    def _exists(self, name: str) -> Refusal:
+        text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
 
-    def create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
+    def _create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
         """`enter` puts it where others find it, once it is written; until then `claim` keeps the name."""
         entity.accessed_at = now
         payload = records.pack_queue(entity.id, 0, 0, entity.document())
@@ -127,7 +129,7 @@ class Registry:
                 return
             entity.segment, entity.offset = segment, offset
             enter()
-            self.watch(entity)
+            self._watch(entity)
             done(None)
 
         try:
@@ -140,7 +142,7 @@ class Registry:
         self._claimed.add(claim)
         self._store.by_id[entity.id] = entity
 
-    def describe(
+    def _describe(
         self, entity: QueueEntity, document: dict[str, Any], apply: Callable[[int], None], now: float, done: Done
     ) -> None:
         """`apply` gets the revision, once the record with that document is written."""
@@ -156,23 +158,23 @@ class Registry:
             entity.segment, entity.offset, entity.record_bytes = segment, offset, len(payload)
             apply(revision)
             entity.accessed_at = now
-            self.watch(entity)
+            self._watch(entity)
             done(None)
 
         self._store.append(entity.KIND, payload, written)
 
-    def delete(self, entities: Sequence[QueueEntity], done: Done) -> None:
+    def _delete(self, entities: Sequence[QueueEntity], done: Done) -> None:
         """All of them with one record."""
         for entity in entities:
             entity.deleting = True
-        self._delete(entities, done, False)
+        self._write_deletion(entities, done, False)
 
-    def delete_idle(self, entity: QueueEntity, now: float) -> None:
+    def _delete_idle(self, entity: QueueEntity, now: float) -> None:
         # Should the disk refuse it, it is as idle after another while.
         entity.accessed_at = now
-        self.delete(entity.with_parts(), nobody)
+        self._delete(entity.with_parts(), nobody)
 
-    def _delete(self, entities: Sequence[QueueEntity], done: Done, again: bool) -> None:
+    def _write_deletion(self, entities: Sequence[QueueEntity], done: Done, again: bool) -> None:
         payload = records.pack_deleted(*(entity.id for entity in entities))
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
@@ -181,10 +183,10 @@ class Registry:
                 if any(entity.recopied for entity in entities):
                     for entity in entities:
                         entity.recopied = False
-                    self._delete(entities, done, True)
+                    self._write_deletion(entities, done, True)
                     return
             elif again:
-                self._store.maintenance.retry(partial(self._delete, entities, nobody, True))
+                self._store.maintenance.retry(partial(self._write_deletion, entities, nobody, True))
             else:
                 for entity in entities:
                     entity.deleting = entity.recopied = False
@@ -202,7 +204,7 @@ class Registry:
         self._unlist(entity)
         store = self._store
         del store.by_id[entity.id]
-        self.mortal.pop(entity.id, None)
+        self._aging.pop(entity.id, None)
         self._journal.release(entity.segment, entity.record_bytes)
         if entity.duplicates is not None:
             entity.duplicates.forget(inf)
@@ -222,11 +224,11 @@ class Registry:
             if entity.topic is not None:
                 entity.topic.drop(entity)
         elif isinstance(entity, Topic):
-            del self.topics[key]
+            del self._topics[key]
             if entity.on_deleted is not None:
                 entity.on_deleted()
         else:
-            del self.queues[key]
+            del self._queues[key]
 
     def _write_meta(self) -> None:
         live_records = self._store.live_records

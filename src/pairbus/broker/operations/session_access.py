@@ -17,7 +17,7 @@ from pairbus.broker.model.message import Stored
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Session, SessionLock, Sessions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, Store, nobody, not_found, refusal_of
+from pairbus.broker.storage.store import Done, nobody, not_found, refusal_of
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations
@@ -25,26 +25,21 @@ from .settlement import SettlementOperations
 SESSIONS_MAX: Final = 1_000_000
 
 
-class SessionAccess:
-    def __init__(self, store: Store, settlement: SettlementOperations) -> None:
-        self._store = store
-        self._settlement = settlement
-
-    def __repr__(self) -> str:
-        return f"<SessionAccess of {self._store!r}>"
+class SessionAccess(SettlementOperations):
+    """Accepts, renews and releases sessions and keeps their states; part of the namespace."""
 
     def accept_session(self, queue: MessageQueue, session_id: str | None, now: float) -> SessionLock | Refusal | None:
         """The session of that id or, without one, the next that is free; None: there is none now."""
         sessions = queue.sessions
-        refusal = self._refusal(queue, session_id)
+        refusal = _refusal(queue, session_id)
         if refusal is not None or sessions is None:
             return refusal
         queue.entity.accessed_at = now
         # Its time may be over though nobody has looked yet.
         if sessions.deadline() <= now:
-            self._settlement.expire_locks(queue, now)
+            self.expire_locks(queue, now)
         if queue.lifetimes.next <= now:
-            self._settlement.expire_messages(queue, now)
+            self.expire_messages(queue, now)
         lock = sessions.accept(session_id, now + queue.lock_duration)
         if lock is None and session_id is not None:
             text = (
@@ -55,20 +50,6 @@ class SessionAccess:
         if lock is not None:
             self._store.watched[queue] = None
         return lock
-
-    def _refusal(self, queue: MessageQueue, session_id: str | None) -> Refusal | None:
-        if queue.entity.deleting:
-            return not_found(queue.path)
-        if queue.sessions is None:
-            text = f"'{queue.path}' does not require sessions: no session can be accepted on it."
-            return Refusal(conditions.NOT_ALLOWED, text)
-        if session_id is not None and len(session_id) > ID_CHARS_MAX:
-            text = f"A session id may have {ID_CHARS_MAX} characters; this one has {len(session_id)}."
-            return Refusal(conditions.INVALID_FIELD, text)
-        if len(queue.sessions) >= SESSIONS_MAX:
-            text = f"'{queue.path}' has {SESSIONS_MAX} sessions, the most that it can have."
-            return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
-        return queue.entity.refuses_receives
 
     def held_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
         return None if queue.sessions is None else queue.sessions.holder(session_id, now)
@@ -89,7 +70,7 @@ class SessionAccess:
             return
         queue.entity.accessed_at = now
         queue.release_session(lock)
-        self._settlement.wake(queue)
+        self.wake(queue)
 
     def list_sessions(self, queue: MessageQueue, updated_after: float | None, skip: int, top: int) -> list[str]:
         """Those with messages or state or, with a time, those whose state was set after it."""
@@ -110,7 +91,7 @@ class SessionAccess:
         self, queue: MessageQueue, session_id: str, state: bytes | None, now: float, done: Done
     ) -> None:
         """Whether the caller holds the session is for the caller to say."""
-        refusal = self._refusal(queue, session_id)
+        refusal = _refusal(queue, session_id)
         if refusal is None and state is not None and len(state) > queue.message_bytes_max:
             text = f"A state of {len(state)} bytes; '{queue.path}' takes up to {queue.message_bytes_max} bytes."
             refusal = Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
@@ -119,28 +100,28 @@ class SessionAccess:
             return
         queue.entity.accessed_at = now
         session = queue.sessions.open(session_id)
-        write = partial(self._begin, queue, queue.sessions, session, state, now, done)
+        write = partial(self._begin_state, queue, queue.sessions, session, state, now, done)
         if session.writing is None:
             write()
         else:
             session.waiting.append(write)
 
-    def _begin(
+    def _begin_state(
         self, queue: MessageQueue, sessions: Sessions, session: Session, state: bytes | None, now: float, done: Done
     ) -> None:
         # Rising, so that no two records of a session are alike.
         updated_at = max(now, session.updated_at + 1e-6)
         payload = records.pack_session(queue.entity.id, session.id, updated_at, state)
-        self._set(queue, sessions, session, payload, done, False)
+        self._write_state(queue, sessions, session, payload, done, False)
 
-    def _set(
+    def _write_state(
         self, queue: MessageQueue, sessions: Sessions, session: Session, payload: bytes, done: Done, again: bool
     ) -> None:
         session.writing = payload
-        written = partial(self._was_set, queue, sessions, session, payload, done, again)
+        written = partial(self._state_written, queue, sessions, session, payload, done, again)
         self._store.append(records.SESSION, payload, written)
 
-    def _was_set(
+    def _state_written(
         self,
         queue: MessageQueue,
         sessions: Sessions,
@@ -153,22 +134,22 @@ class SessionAccess:
         offset: int,
     ) -> None:
         if queue.entity.deleted:
-            self._next(sessions, session)
+            self._next_state(sessions, session)
             done(None)
             return
         if error is None:
-            self._tell(session, payload, segment, offset)
+            self._apply_state(session, payload, segment, offset)
             if session.recopied:
                 session.recopied = False
-                self._set(queue, sessions, session, payload, done, True)
+                self._write_state(queue, sessions, session, payload, done, True)
                 return
         elif again:
-            self._store.maintenance.retry(partial(self._repeat, queue, sessions, session, payload))
+            self._store.maintenance.retry(partial(self._repeat_state, queue, sessions, session, payload))
         session.recopied = False
-        self._next(sessions, session)
+        self._next_state(sessions, session)
         done(None if error is None or again else refusal_of(error))
 
-    def _tell(self, session: Session, payload: bytes, segment: int, offset: int) -> None:
+    def _apply_state(self, session: Session, payload: bytes, segment: int, offset: int) -> None:
         release = self._store.journal.release
         if session.state is not None:
             release(session.state.segment, session.record_bytes)
@@ -181,19 +162,34 @@ class SessionAccess:
         else:
             session.state = Stored(segment, offset + told.state_offset, told.state_length)
 
-    def _repeat(self, queue: MessageQueue, sessions: Sessions, session: Session, payload: bytes) -> None:
+    def _repeat_state(self, queue: MessageQueue, sessions: Sessions, session: Session, payload: bytes) -> None:
         """Behind the copy, unless something newer stands there."""
         known = sessions.get(session.id) or session
         if known.updated_at > records.read_session(payload).updated_at:
             return
         if known.writing is not None:
-            self._store.maintenance.retry(partial(self._repeat, queue, sessions, session, payload))
+            self._store.maintenance.retry(partial(self._repeat_state, queue, sessions, session, payload))
         else:
-            self._set(queue, sessions, known, payload, nobody, True)
+            self._write_state(queue, sessions, known, payload, nobody, True)
 
-    def _next(self, sessions: Sessions, session: Session) -> None:
+    def _next_state(self, sessions: Sessions, session: Session) -> None:
         session.writing = None
         if session.waiting:
             session.waiting.popleft()()
         else:
             sessions.forget_if_empty(session)
+
+
+def _refusal(queue: MessageQueue, session_id: str | None) -> Refusal | None:
+    if queue.entity.deleting:
+        return not_found(queue.path)
+    if queue.sessions is None:
+        text = f"'{queue.path}' does not require sessions: no session can be accepted on it."
+        return Refusal(conditions.NOT_ALLOWED, text)
+    if session_id is not None and len(session_id) > ID_CHARS_MAX:
+        text = f"A session id may have {ID_CHARS_MAX} characters; this one has {len(session_id)}."
+        return Refusal(conditions.INVALID_FIELD, text)
+    if len(queue.sessions) >= SESSIONS_MAX:
+        text = f"'{queue.path}' has {SESSIONS_MAX} sessions, the most that it can have."
+        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+    return queue.entity.refuses_receives

@@ -26,9 +26,10 @@ from pairbus.broker.model.message import DEFERRED, SCHEDULED, Message, Stored, h
 from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX
-from pairbus.broker.storage.store import Done, Store, nobody, not_found, recopied, refusal_of
+from pairbus.broker.storage.store import Done, StoreOperations, nobody, not_found, recopied, refusal_of
 from pairbus.journal import JournalError
 
 # A message's delivery count and place, and its changes or None where they stay, once the record is written
@@ -39,13 +40,8 @@ _OVERDUE_MAX: Final = 1000
 _DELETED_MAX: Final = 4000
 
 
-class SettlementOperations:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._journal = store.journal
-
-    def __repr__(self) -> str:
-        return f"<Settlement of {self._store!r}>"
+class SettlementOperations(StoreOperations):
+    """Settles, cancels, deletes and expires messages; part of the namespace."""
 
     def settle(
         self,
@@ -110,8 +106,9 @@ class SettlementOperations:
             return message, count, place, None
         return message, count, place, pack_changes(self._store.changes(message), properties)
 
-    def cancel_scheduled(self, queue: MessageQueue, numbers: Sequence[int], now: float, done: Done) -> None:
-        """All or none."""
+    def cancel_scheduled(self, target: MessageQueue | Topic, numbers: Sequence[int], now: float, done: Done) -> None:
+        """Remove the scheduled messages with these sequence numbers: all of them or none."""
+        queue = target.active if isinstance(target, Topic) else target
         if queue.entity.deleting:
             done(not_found(queue.path))
             return

@@ -6,10 +6,9 @@ one record, rules and all, so its changes are written one after the other: each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 from pairbus.amqp import errors as conditions
@@ -24,7 +23,7 @@ from pairbus.broker.model.topic import (
     subscription_document,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, Store, not_found
+from pairbus.broker.storage.store import Done, not_found
 
 from .registry import Registry
 
@@ -34,62 +33,55 @@ _CHANGES_MAX: Final = 1000
 Rules = dict[str, RuleDescription]
 
 
-class Topics:
-    def __init__(self, registry: Registry, store: Store) -> None:
-        self._registry = registry
-        self._store = store
-        #: By name in lower case.
-        self.by_name: Mapping[str, Topic] = MappingProxyType(registry.topics)
-
-    def __repr__(self) -> str:
-        return f"<Topics: {len(self.by_name)}>"
+class TopicOperations(Registry):
+    """Creates, changes and deletes topics, subscriptions and rules; part of the namespace."""
 
     def find_subscription(self, topic: str, name: str) -> Subscription | None:
-        found = self.by_name.get(topic.lower())
+        found = self._topics.get(topic.lower())
         return None if found is None else found.subscriptions.get(name.lower())
 
     # ---- topics
 
     def create_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        refusal = self._registry.refuses_name(description.name)
+        refusal = self._refuses_name(description.name)
         if refusal is not None:
             done(refusal)
             return
         topic = Topic(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
-        self._registry.create(topic, description.name.lower(), partial(self._list_topic, topic), now, done)
+        self._create(topic, description.name.lower(), partial(self._list_topic, topic), now, done)
 
     def _list_topic(self, topic: Topic) -> None:
-        self._registry.topics[topic.name.lower()] = topic
+        self._topics[topic.name.lower()] = topic
 
     def update_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        topic = self.by_name.get(description.name.lower())
+        topic = self._topics.get(description.name.lower())
         if topic is None or topic.deleting:
             done(not_found(description.name))
             return
         stands = topic.description
         new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
-        self._registry.describe(topic, new.to_json(), partial(topic.describe, new), now, done)
+        self._describe(topic, new.to_json(), partial(topic.describe, new), now, done)
 
     def delete_topic(self, name: str, now: float, done: Done) -> None:
         """With its subscriptions."""
-        topic = self.by_name.get(name.lower())
+        topic = self._topics.get(name.lower())
         if topic is None or topic.deleting:
             done(not_found(name))
             return
-        self._registry.delete(topic.with_parts(), done)
+        self._delete(topic.with_parts(), done)
 
     # ---- subscriptions
 
     def create_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
         """With the rule that its description names or else one that lets everything through."""
-        topic = self.by_name.get(description.topic.lower())
+        topic = self._topics.get(description.topic.lower())
         if topic is None or topic.deleting:
             done(not_found(description.topic))
             return
         path = f"{topic.name}{SUBSCRIPTIONS}{description.name}"
         key = description.name.lower()
         if key in topic.subscriptions or key in topic.arriving:
-            done(self._registry.exists(path))
+            done(self._exists(path))
             return
         if len(topic.subscriptions) + len(topic.arriving) >= SUBSCRIPTIONS_MAX:
             text = f"Topic '{topic.name}' has {SUBSCRIPTIONS_MAX} subscriptions, the most that it can have."
@@ -106,7 +98,7 @@ class Topics:
 
         topic.arriving[key] = subscription
         topic.accessed_at = now
-        self._registry.create(subscription, path.lower(), partial(topic.add, subscription), now, finish)
+        self._create(subscription, path.lower(), partial(topic.add, subscription), now, finish)
 
     def update_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
         subscription = self.find_subscription(description.topic, description.name)
@@ -123,7 +115,7 @@ class Topics:
         if subscription is None or subscription.deleting:
             done(not_found(f"{topic}{SUBSCRIPTIONS}{name}"))
             return
-        self._registry.delete([subscription], done)
+        self._delete([subscription], done)
 
     # ---- rules
 
@@ -202,7 +194,7 @@ class Topics:
 
         subscription.is_changing = True
         document = subscription_document(subscription.topic_id, described, rules.values())
-        self._registry.describe(subscription, document, apply, now, finish)
+        self._describe(subscription, document, apply, now, finish)
 
 
 def _no_rule(path: str, name: str) -> Refusal:

@@ -170,6 +170,14 @@ class Store:
         return self._shared.setdefault(change, change)
 
 
+class StoreOperations:
+    """Base class of the operations on a store, of which the namespace is made."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._journal = store.journal
+
+
 def recopied(messages: list[Message]) -> bool:
     """Whether compaction has copied one of them while its record was on its way: the record must follow the copy."""
     found = False

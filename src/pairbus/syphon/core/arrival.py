@@ -1,6 +1,7 @@
-"""What comes out of a backlog queue: which message it is, how long it is ours, and where it belongs (P26, P27, P40).
+"""Reads a delivery of a backlog queue: which message it is, until when it is locked, where it belongs (P26, P27, P40).
 
-Decides which parcel or rejection an encoded delivery becomes. Bytes in, bytes out. It settles and sends nothing.
+Decides whether an encoded delivery becomes a pending transfer or a rejection. Bytes in, bytes out. It settles and sends
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def arrive(
     count_backlog_time: bool = False,
     is_replay: bool = False,
 ) -> PendingTransfer | Rejection:
-    """`now`: the engine's clock; `now_unix`: the wall's. `is_replay`: it comes from the queue's dead letters."""
+    """Return the transfer or the rejection that a delivery becomes.
+
+    `now` is the engine's clock, `now_unix` the wall clock; `is_replay` says that it comes from the dead letters.
+    """
     try:
         annotations = read_message_annotations(payload, split(payload))
     except AmqpError:
@@ -67,7 +71,7 @@ def bound_for(
     handle: Any = None,
     is_dead_letter: bool = False,
 ) -> PendingTransfer | Rejection:
-    """A delivery of any entity that goes on to `destination` as it is, without what its broker laid on top."""
+    """Return the transfer of a delivery to `destination`, without the annotations that its broker added."""
     try:
         sections = split(payload)
         annotations = read_message_annotations(payload, sections)
@@ -101,7 +105,7 @@ def _lock_s(locked_until_ms: object, now_unix: float) -> float:
 
 
 def path_of(payload: bytes) -> str:
-    """Where a message of the backlog wants to go; "" where that can't be read."""
+    """Return the destination of a message in the backlog, or "" where it can't be read."""
     try:
         path = read_application_properties(payload, split(payload)).get(PATH)
     except AmqpError:
@@ -110,7 +114,7 @@ def path_of(payload: bytes) -> str:
 
 
 def message_id_of(payload: bytes) -> str | None:
-    """For the ledger."""
+    """Return the message id as the ledger writes it."""
     try:
         found = read_properties(payload, split(payload)).message_id
     except AmqpError:

@@ -1,4 +1,4 @@
-"""What a refusal by the primary means for a message (P40), and when a destination that is away is tried again.
+"""Decides what a refusal by the primary means for a message (P40), and when a destination is tried again.
 
 Decides: whether messages for a destination may be sent now; how long one that is away is left alone, so that it costs
 one attempt in a while and not one a message; which message is that attempt. Never decided by a message's age or by
@@ -59,7 +59,7 @@ class RefusalVerdict(enum.Enum):
 
 
 class Row(NamedTuple):
-    """`condition`: the peer's word, or None for every one of that kind of error."""
+    """One row of the table of refusals. `condition` is the peer's; None stands for every condition of that error."""
 
     kind: type[WireError]
     condition: str | None
@@ -101,7 +101,7 @@ def verdict_of(error: WireError) -> RefusalVerdict:
 
 
 class Trouble(NamedTuple):
-    """Why a destination is not sent to."""
+    """Says why nothing is sent to a destination."""
 
     verdict: RefusalVerdict
     text: str
@@ -139,7 +139,7 @@ class Destinations:
     # -- asked
 
     def obstacle(self, path: str, now: float) -> Trouble | None:
-        """Why a message for `path` must not be sent now; None: it may."""
+        """Return why a message for `path` must not be sent now, or None if it may."""
         record = self._records.get(path)
         if record is not None:
             trouble = record.trouble
@@ -152,7 +152,7 @@ class Destinations:
         return None
 
     def begin(self, path: str) -> int:
-        """A message is put on the wire: the epoch that its answer has to carry. Only where there is no obstacle."""
+        """Note a send, and return the epoch that its answer must carry. There must be no obstacle."""
         record = self._records.get(path)
         if record is None:
             record = self._records[path] = _Record()
@@ -163,17 +163,17 @@ class Destinations:
         return record.epoch
 
     def is_trial(self, path: str) -> bool:
-        """Whether only a single message may go: what answers it decides for the others."""
+        """Return whether only a single message may be sent; its answer decides for the others."""
         record = self._records.get(path)
         return record is not None and record.trouble is not None
 
     def is_trying(self, path: str) -> bool:
-        """Whether that single message is under way."""
+        """Return whether that single message has been sent and has no answer yet."""
         record = self._records.get(path)
         return record is not None and record.trying
 
     def trouble(self, path: str) -> Trouble | None:
-        """What it last suffered from, whether or not it may be tried again by now."""
+        """Return the last trouble of a destination, whether or not it may be tried again by now."""
         record = self._records.get(path)
         return None if record is None else record.trouble
 
@@ -183,7 +183,7 @@ class Destinations:
                 yield path, record.trouble
 
     def due(self, now: float) -> list[str]:
-        """Those that wait for a message to be tried with."""
+        """Return the destinations that wait for a message to be tried with."""
         return [
             path
             for path, record in self._records.items()
@@ -193,7 +193,7 @@ class Destinations:
     # -- told
 
     def succeeded(self, path: str, epoch: int) -> bool:
-        """True: it was in trouble, and is no longer."""
+        """Note a confirmed send; return whether it ended a trouble of the destination."""
         record = self._records.get(path)
         if record is None or record.epoch != epoch or record.trouble is None:
             return False
@@ -202,7 +202,7 @@ class Destinations:
         return True
 
     def failed(self, path: str, epoch: int, error: WireError, now: float) -> bool:
-        """True: this is news; False: it began before the last failure, which said as much."""
+        """Note a failed send; return False if it began before the last failure, which said the same."""
         record = self._records.setdefault(path, _Record())
         verdict = verdict_of(error)
         before = record.trouble
@@ -230,7 +230,7 @@ class Destinations:
 
 
 def pause(verdict: RefusalVerdict, strikes: int) -> float:
-    """How long nothing is sent after so many failures in a row."""
+    """Return for how many seconds nothing is sent after so many failures in a row."""
     if verdict.is_for_good:
         return GONE_S
     first = HALT_S if verdict is RefusalVerdict.BUSY else AWAY_S_FIRST

@@ -1,4 +1,4 @@
-"""When a drain is over (P41): nothing is left in the backlog, or only what can't be delivered.
+"""Decides when a drain is over (P41): when nothing is left in the backlog, or only what can't be delivered.
 
 Decides from what peek finds while nothing is in hand. It neither peeks nor waits.
 """
@@ -19,7 +19,7 @@ LOOK_S: Final = 1.0
 
 
 class Known(Protocol):
-    """What is known of destinations."""
+    """What `judge` asks about destinations."""
 
     def trouble(self, path: str) -> Trouble | None: ...
     def troubled(self) -> Iterable[tuple[str, Trouble]]: ...
@@ -27,7 +27,7 @@ class Known(Protocol):
 
 
 class Seen(NamedTuple):
-    """A message that peek found. `path` is "" where none can be read."""
+    """A message that a peek found. `path` is "" where no destination can be read."""
 
     key: Key
     path: str
@@ -43,7 +43,7 @@ class Unavailable(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """`remaining` is empty where the backlog is."""
+    """The drain is over. `remaining` is empty if the backlog is."""
 
     remaining: list[Unavailable]
 
@@ -58,7 +58,10 @@ class TryAgain(NamedTuple):
 def judge(
     seen: Iterable[Seen], destinations: Known, now: float, refused: Mapping[Key, str] | None = None
 ) -> Finished | TryAgain:
-    """`refused`: messages that were refused for good and can't be dead-lettered, and why."""
+    """Return whether the drain is over, from what was seen.
+
+    `refused` holds the messages that were refused for good and can't be dead-lettered, with the reasons.
+    """
     known_refused = refused or {}
     counts: dict[str, int] = {}
     reasons: dict[str, str] = {}

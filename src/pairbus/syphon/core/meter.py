@@ -1,4 +1,4 @@
-"""How many a second it has lately been. Counts what it is told; `now` is any clock of seconds."""
+"""Measures a rate: how many a second over the last seconds. `now` is any clock of seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Meter:
             self._counts.append((now, count))
 
     def per_s(self, now: float) -> float:
-        """Over the span, or since the first count in it, if that is less; over a second at least."""
+        """Return the rate over the span, or since the first count in it if that is shorter; over a second at least."""
         while self._counts and self._counts[0][0] <= now - self._span_s:
             self._sum -= self._counts.popleft()[1]
         if not self._counts:

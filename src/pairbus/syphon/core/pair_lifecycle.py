@@ -1,4 +1,4 @@
-"""What follows for one client of a pair when the other closes or faults, in the process that runs the syphon (P43).
+"""Decides what follows for one client of a pair when the other closes or faults, where the syphon runs (P43).
 
     closed    `close()` was called
     faulted   the syphon's access to that namespace has been refused for five seconds
@@ -20,7 +20,7 @@ RETRY_S: Final = 30.0
 
 
 class Fault(NamedTuple):
-    """The client of `which` raises this text from now on."""
+    """Command: the client of `which` raises an error with this text from now on."""
 
     which: Which
     text: str
@@ -45,7 +45,7 @@ class _Side:
 
     @property
     def ends_at(self) -> float | None:
-        """When it counts as closed or faulted; may lie ahead."""
+        """Return when this side counts as closed or faulted; the time may lie ahead."""
         if self.closed_at is not None:
             return self.closed_at
         return None if self.refused_at is None else self.refused_at + REFUSED_S
@@ -135,7 +135,7 @@ class PairLifecycle:
         ]
 
     def _due(self) -> tuple[float, Which] | None:
-        """When the partner of whichever ended first has had its time."""
+        """Return when the grace period of the side that did not end first is over."""
         ends = [(side.ends_at + GRACE_S, which) for which, side in self._sides.items() if side.ends_at is not None]
         return min(ends, default=None)
 

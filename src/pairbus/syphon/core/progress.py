@@ -1,6 +1,6 @@
-"""How far the syphon has come, as values: moved, waiting, left, dead-lettered, the rate, when it will be over (P41).
+"""Counts how far the syphon has come: moved, waiting, left, dead-lettered, the rate, the time to go (P41).
 
-Counts what it is told and reckons from it. It neither reads a clock nor prints.
+It neither reads a clock nor prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DESTINATIONS_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class TransferCounts:
-    """Of one destination. `left` counts deliveries that were left to their lock, so a message may be in it often."""
+    """The counts of one destination. `left` counts deliveries, so one message may be counted several times."""
 
     moved: int = 0
     left: int = 0
@@ -67,7 +67,7 @@ class Report:
         }
 
     def line(self) -> str:
-        """For a terminal."""
+        """Return the report as one line for a terminal."""
         parts = [f"{self.moved:,} moved"]
         if self.remaining is not None:
             parts.append(f"{self.remaining:,} to go")
@@ -121,11 +121,11 @@ class Progress:
         self._polls += 1
 
     def counted(self, depth: int) -> None:
-        """So many messages are in the backlog now."""
+        """Note how many messages the backlog holds now."""
         self._depth = depth + self._moved + self._buried
 
     def found(self, messages: int) -> None:
-        """So many more, in a queue that is new."""
+        """Note how many messages a newly found queue holds."""
         if self._depth is not None:
             self._depth += messages
 

@@ -1,8 +1,8 @@
-"""Which backlog queues a running syphon reads, and how long until it asks again which there are (P36).
+"""Decides which backlog queues a running syphon reads, and when they are listed again (P36).
 
 Queues may be made while it runs: by an application that pairs for the first time, or with a larger count. Decides which
 of those listed are wanted, which of them are new, when to list again and what is worth a line. It neither lists nor
-reads. A queue that is gone stays on the roster: whoever reads it looks for it by itself, since it may come back.
+reads. A queue that is gone stays known: its reader looks for it by itself, since it may come back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Listed(NamedTuple):
 
 
 class News(NamedTuple):
-    """The queues to read from now on as well, and what is to be said."""
+    """The queues that a listing found to be new, and the lines to log."""
 
     queues: list[Listed]
     lines: list[str]
@@ -63,7 +63,7 @@ class QueueDiscovery:
 
     @property
     def pause_s(self) -> float | None:
-        """From one listing to the next; None: all that are wanted are known."""
+        """Return the seconds until the next listing, or None if all wanted queues are known."""
         if not self._known:
             return FIRST_S
         if self._count is not None and not self._orphans and len(self._known) >= self._count:
@@ -72,11 +72,11 @@ class QueueDiscovery:
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps the whole from going on, in a few words."""
+        """Return in a few words what the syphon waits for."""
         return None if self._known else f"{self._where} has no backlog queue of {self._whose} yet"
 
     def greeting(self) -> str | None:
-        """At the start, where nothing is there to be read."""
+        """Return the line to log at the start if there is no queue to read."""
         told = self.waiting_for
         return None if told is None else f"{told}; waiting for the first to appear (pairbus provision makes them)"
 
@@ -95,7 +95,7 @@ class QueueDiscovery:
         return News(new, lines)
 
     def failed(self, reason: str) -> str | None:
-        """What is to be said of a listing that failed: once, until one succeeds."""
+        """Return the line to log for a failed listing: once, until one succeeds."""
         if self._is_blind:
             return None
         self._is_blind = True

@@ -1,4 +1,4 @@
-"""How fast messages may come out of the backlog: below a ceiling, and yielding to server busy (P24, P41).
+"""Limits the rate of a transfer: it stays below a ceiling and yields to a server that is busy (P24, P41).
 
 Decides when the next messages may be asked for and how many at once. Without a ceiling and without trouble there is no
 limit. When a destination says busy, half of what was lately moved to it is taken off; after a quiet time the limit
@@ -37,7 +37,7 @@ BURST_S: Final = 0.5
 
 
 class RateLimit:
-    """`ceiling`: messages a second, None for none."""
+    """A limit on messages a second. `ceiling` is the highest rate ever allowed, None for no ceiling."""
 
     def __init__(self, ceiling: float | None = None) -> None:
         if ceiling is not None and not (ceiling > 0 and math.isfinite(ceiling)):
@@ -58,7 +58,7 @@ class RateLimit:
         return f"<Rate {limit}{', yielding' if math.isfinite(self._refused) else ''}>"
 
     def limit(self, now: float) -> float:
-        """Messages a second, infinite for no limit."""
+        """Return the limit in messages a second; infinite if there is none."""
         self._climb(now)
         return self._limit
 
@@ -67,7 +67,7 @@ class RateLimit:
         return math.isfinite(self._refused)
 
     def wait_s(self, now: float) -> float:
-        """How long until anything may be asked for; 0.0: now."""
+        """Return the seconds until more messages may be asked for; 0.0 means now."""
         limit = self.limit(now)
         if math.isinf(limit):
             return 0.0
@@ -75,14 +75,14 @@ class RateLimit:
         return 0.0 if self._level > -1e-9 else -self._level / limit
 
     def batch(self, count_max: int, readers: int, now: float) -> int:
-        """How many one of `readers` may ask for at once; at least one, so that an idle queue can be listened to."""
+        """Return how many messages one of `readers` may ask for; at least one, so that an idle queue can be polled."""
         limit = self.limit(now)
         if math.isinf(limit):
             return count_max
         return max(1, min(count_max, int(limit * BURST_S / max(1, readers))))
 
     def measured(self, now: float) -> float:
-        """Messages a second over the last seconds."""
+        """Return the rate of the last seconds in messages a second."""
         return self._moved.per_s(now)
 
     # -- told
@@ -96,7 +96,8 @@ class RateLimit:
         self._moved.count(count, now)
 
     def busy(self, now: float, share: float = 1.0) -> None:
-        """A destination is too busy. `share`: how much of what was lately moved went there. One that gets next to
+        """Lower the limit, since a destination is too busy. `share` is how much of what was lately moved went there.
+        One that gets next to
         nothing slows nobody down: its own halt is enough (P24, P40)."""
         if share < SHARE_MIN:
             return

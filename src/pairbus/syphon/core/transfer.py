@@ -1,6 +1,6 @@
-"""A message on its way home, what can become of it, and what the ledger tells its engine to do.
+"""The states of a message on its way home, and the commands that an engine carries out for it.
 
-`TABLE` has every change of a parcel's state; an input that it has no entry for comes late and changes nothing. Which
+`TABLE` has every change of a transfer's state; an input that it has no entry for comes late and changes nothing. Which
 input comes when is decided in `transfer_state`.
 """
 
@@ -74,7 +74,7 @@ Key = tuple[str, int | None, int | None]
 
 
 class PendingTransfer:
-    """One delivery of one message. `handle` is the engine's: what it needs to settle it."""
+    """One delivery of one message. `handle` is what the engine needs to settle it."""
 
     __slots__ = (
         "alone", "epoch", "handle", "key", "lock_s", "locked_until", "path", "payload", "queue", "reason",
@@ -129,7 +129,7 @@ class Rejection(NamedTuple):
 
 
 class Send(NamedTuple):
-    """To the destination; several in one transfer, all or nothing."""
+    """Command: send these messages to their destination in one AMQP transfer, all or nothing."""
 
     path: str
     transfers: list[PendingTransfer]
@@ -148,7 +148,7 @@ class DeadLetter(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Nothing to do but to tell: these wait for their locks to end."""
+    """Command: report these messages as left; they wait for their locks to end."""
 
     path: str
     transfers: list[PendingTransfer]
@@ -161,7 +161,7 @@ class Renew(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Back to the queue at once."""
+    """Command: return these messages to the queue at once."""
 
     queue: str
     transfers: list[PendingTransfer]

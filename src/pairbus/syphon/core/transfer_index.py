@@ -1,7 +1,7 @@
-"""Where the messages on their way home lie: in hand, waiting for their destination, left, or remembered.
+"""Indexes the messages on their way home: in hand, waiting for their destination, left, or remembered.
 
-Keeps the counts right and the limits kept; `_move` is the only one that changes a parcel's state, by `transfer.TABLE`.
-Which input comes when is decided in `transfer_state`.
+Keeps the counts right and the limits kept; `_move` is the only one that changes a transfer's state, by
+`transfer.TABLE`. Which input comes when is decided in `transfer_state`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TransferIndex:
 
     @property
     def in_hand(self) -> int:
-        """Locked and not given up: what counts against the engine's room."""
+        """Return how many messages are locked and not given up; they count against the engine's limit."""
         return len(self._transfers)
 
     @property
@@ -55,14 +55,14 @@ class TransferIndex:
         return len(self._left)
 
     def left_paths(self) -> set[str]:
-        """Destinations that left messages wait for. What is refused for good waits for nothing."""
+        """Return the destinations that left messages wait for, without those that refused a message for good."""
         return {transfer.path for transfer in self._left.values() if transfer.reason is None}
 
     def waiting(self, path: str) -> int:
         return len(self._waiting.get(path, ()))
 
     def is_crowded(self, now: float) -> bool:
-        """Whether a destination has plenty to take, and takes it: then more can wait in the backlog."""
+        """Return whether a destination has enough messages in hand, so that more can wait in the backlog."""
         return any(len(waiting) > CROWD and not self._is_slow(path, now) for path, waiting in self._waiting.items())
 
     def _is_slow(self, path: str, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""The ledger of messages on their way home: which are locked, on the wire, confirmed, settled (P39, P40).
+"""Tracks the messages on their way home: which are locked, sent, confirmed, settled (P39, P40).
 
 Decides what happens to each: a message is completed in the backlog only after the primary confirmed it; one that is
 refused for good is dead-lettered; one whose destination is away is left to its lock's expiry, which is the back-off,
@@ -47,7 +47,7 @@ SETTLE_TRIES: Final = 5
 
 
 class TransferState(TransferIndex):
-    """`buries`: False where dead-lettering is no way out, since the messages come from a dead-letter queue."""
+    """The transfers of one engine. `buries` is False if messages can't be dead-lettered, since they come from there."""
 
     def __init__(self, destinations: Destinations | None = None, *, buries: bool = True) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class TransferState(TransferIndex):
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is next wanted."""
+        """Return when `tick` must be called next."""
         return self._ticked_at + TICK_S if self._transfers or self._left else None
 
     # -- from the backlog
 
     def received(self, arrivals: Iterable[PendingTransfer | Rejection], now: float) -> tuple[list[Command], set[str]]:
-        """What to do at once, and the destinations that have something to `send`. Parcels come in state WAITING."""
+        """Take in deliveries, all in state WAITING; return what to do at once, and which destinations to `send` to."""
         commands: list[Command] = []
         left: dict[str, tuple[Trouble, list[PendingTransfer]]] = {}
         known: list[PendingTransfer] = []
@@ -106,7 +106,7 @@ class TransferState(TransferIndex):
         return self.destinations.is_trying(path) and self._in_hand[path] <= AT_TRIAL_MAX
 
     def _came_again(self, known: PendingTransfer, transfer: PendingTransfer) -> bool:
-        """The same message while it is still in hand: its lock had run out. The new lock serves a send under way."""
+        """Take in a message that is still in hand, since its lock had run out. The new lock serves a send under way."""
         if self._move(known, Input.AGAIN):
             known.token, known.handle = transfer.token, transfer.handle
             known.lock_s, known.locked_until = transfer.lock_s, transfer.locked_until
@@ -121,8 +121,8 @@ class TransferState(TransferIndex):
     # -- to the primary
 
     def send(self, path: str, now: float, count_max: int, bytes_max: int) -> tuple[Send | None, list[Command]]:
-        """What goes on the wire for `path` now: one message, or several that may share a transfer. The caller reports
-        `confirmed` or `failed` for it, always and once."""
+        """Return what to send to `path` now: one message, or several that may share an AMQP transfer. The caller
+        must report `confirmed` or `failed` for it once."""
         commands: list[Command] = []
         waiting = self._waiting.get(path)
         if not waiting:
@@ -161,7 +161,7 @@ class TransferState(TransferIndex):
         return Send(path, chosen), commands
 
     def confirmed(self, transfers: Sequence[PendingTransfer]) -> list[Command]:
-        """By the primary, all of one transfer. The only way to a completion."""
+        """Note that the primary confirmed a send. This is the only way to a completion."""
         home: list[PendingTransfer] = []
         for transfer in transfers:
             if self._move(transfer, Input.CONFIRMED):
@@ -174,7 +174,7 @@ class TransferState(TransferIndex):
         return [Complete(queue, given) for queue, given in _by_queue(home)]
 
     def failed(self, transfers: Sequence[PendingTransfer], error: WireError, now: float) -> list[Command]:
-        """One transfer was refused, or its outcome is unknown."""
+        """Note that a send was refused, or that its outcome is unknown."""
         commands: list[Command] = []
         if not transfers:
             return commands
@@ -203,7 +203,7 @@ class TransferState(TransferIndex):
         return commands
 
     def unsendable(self, path: str, error: WireError, now: float) -> list[Command]:
-        """The destination could not even be opened: so much for everything that waits for it."""
+        """Note that the link to a destination could not be opened, and give up what waits for it."""
         commands: list[Command] = []
         self.destinations.failed(path, self.destinations.epoch(path), error, now)
         self._leave_if_obstructed(path, now, commands)
@@ -232,8 +232,9 @@ class TransferState(TransferIndex):
             self._remembered.pop(transfer.key, None)
 
     def unsettled(self, transfers: Iterable[PendingTransfer], now: float, *, lock_lost: bool) -> list[Command]:
-        """The settlement failed, or nobody knows: it is asked for again while the lock lasts. A message that stays in
-        the backlog although it is home comes again, and is known then."""
+        """Note that a settlement failed or has an unknown outcome; ask for it again while the lock lasts. A message
+        that
+        stays in the backlog although it is home is delivered again, and recognised then."""
         commands: list[Command] = []
         again: list[PendingTransfer] = []
         for transfer in transfers:
@@ -281,8 +282,8 @@ class TransferState(TransferIndex):
             transfer.locked_until = now + transfer.lock_s
 
     def revive(self, now: float) -> list[Command]:
-        """Left messages that are wanted before their locks end: all those of a destination that is back, and one of
-        each that may be tried again. A lock's end is the back-off (P40) while a destination is away, not after."""
+        """Return the left messages to release before their locks end: all those of a destination that is back, and one
+        of each that may be tried again. A lock's end is the back-off (P40) while a destination is away, not after."""
         commands: list[Command] = []
         due = set(self.destinations.due(now))
         for path in self.left_paths():
@@ -295,14 +296,14 @@ class TransferState(TransferIndex):
     # -- ending
 
     def retry(self, path: str, count_max: int) -> list[Command]:
-        """Left messages of a destination wanted back before their locks end, to try it or since it is back."""
+        """Return left messages of a destination to release before their locks end, to try it or since it is back."""
         chosen = [each for each in self._left.values() if each.path == path and each.reason is None][:count_max]
         for transfer in chosen:
             self._move(transfer, Input.RETRIED)
         return [Release(queue, transfers) for queue, transfers in _by_queue(chosen)]
 
     def stop(self) -> list[Command]:
-        """Nothing more is sent. What is on the wire is worth a few seconds' wait, then `give_up`."""
+        """Send nothing more. Callers wait a few seconds for answers, then call `give_up`."""
         self._stopping = True
         released = [transfer for transfers in self._waiting.values() for transfer in transfers]
         released += self._left.values()
@@ -312,8 +313,8 @@ class TransferState(TransferIndex):
         return [Release(queue, transfers) for queue, transfers in _by_queue(released)]
 
     def give_up(self) -> list[Command]:
-        """What has no answer from the primary goes back, and what it refused meanwhile; what it confirmed must not, and
-        waits for its lock to end."""
+        """Return what to release: messages without an answer from the primary, and those that it refused. What it
+        confirmed must not be released, and waits for its lock to end."""
         commands = self.stop()
         released: list[PendingTransfer] = []
         for transfer in list(self._transfers.values()):
@@ -339,7 +340,7 @@ class TransferState(TransferIndex):
 
 
 def _words(path: str, trouble: Trouble) -> tuple[str, str]:
-    """Reason and description of a dead letter."""
+    """Return the reason and the description of a dead letter."""
     if trouble.verdict is RefusalVerdict.GONE:
         return "DestinationNotFound", f"the primary has no {path!r}: {trouble.text} ({trouble.condition})"
     return "DestinationRefused", f"{path!r} refused the message for good: {trouble.text} ({trouble.condition})"

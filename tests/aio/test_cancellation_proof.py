@@ -1,0 +1,128 @@
+"""What only the async guarded sender has to prove: of cancelled tasks, its timer, uvloop, and a forked child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.aio import guarded_sender
+from pairbus.aio.guarded_sender import GuardedSender
+from pairbus.broker.server import Broker
+from pairbus.pairing.errors import ForkedClientError
+
+from ..pairing.sdk_rig import LATE_S, TRANSPORTS, sdk_client, takes
+from ..pairing.silent_proxy import SilentProxy
+from .test_guarded_sender import Rig, hello
+from .test_guarded_sender import rig as rig
+
+
+async def test_p13_an_opening_goes_on_after_its_caller_was_cancelled(rig: Rig) -> None:
+    network = rig.proxy("delay", 0.1)
+    sender = rig.sender(port=network.port)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sender.open(5, 5), 0.2)
+    await sender.send(hello(), 10)
+    assert network.accepted == 1
+    assert await rig.drain() == ["hello"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_p19_under_uvloop_too(pairbus_broker: Broker, pairbus_queue: Callable[..., str], transport: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    queue = pairbus_queue("uvloop")
+    server = pairbus_broker.namespaces["contoso"]
+
+    async def silence(proxy: SilentProxy) -> None:
+        async with sdk_client(ServiceBusClient, transport, server, proxy.port) as client:
+            sender = GuardedSender(lambda: client.get_queue_sender(queue), queue)
+            await sender.send(hello(), 5)
+            proxy.fall_silent()
+            for _ in range(2):
+                with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+                    await sender.send(hello(), 0.3)
+            proxy.speak_again()
+            await sender.send(hello(), 5)
+            await sender.close()
+            while guarded_sender._background:
+                await asyncio.sleep(0.05)
+
+    with SilentProxy(server.port) as proxy, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(silence(proxy))
+
+
+@pytest.mark.parametrize("point", ["", "accept", "attach"])
+async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works(rig: Rig, point: str) -> None:
+    proxy = rig.proxy(point)
+    sender = rig.sender(port=proxy.port)
+    if not point:
+        await sender.send(hello(), 5)
+        proxy.fall_silent()
+    task = asyncio.create_task(sender.send(hello(), 20))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with takes(0.0, 0.1), pytest.raises(asyncio.CancelledError):
+        await task
+    assert sender._guarded is None
+    proxy.speak_again()
+    await sender.send(hello(), 5)
+
+
+async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    with takes(0.15, 0.2 + LATE_S), pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await sender.send(hello(), 20)
+
+
+async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    for wait_s in (30, 60, 30, 60):
+        await sender.send(hello(), wait_s)
+    guarded = sender._guarded
+    assert guarded is not None
+    timer = guarded._alarm._timer
+    await sender.send(hello(), 60)
+    assert guarded._alarm._timer is timer
+    await sender.send(hello(), 0.2)
+    await asyncio.sleep(0.3)  # its timer rings, and nothing is under way
+    assert guarded._alarm._timer is None
+    sending = asyncio.create_task(sender.send(hello(), 0.2))
+    await sending
+    await asyncio.sleep(0.1)
+    proxy.fall_silent()
+    with takes(0.39, 0.4 + LATE_S), pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.4)  # the timer of the send before it rings meanwhile
+
+
+async def test_a_task_that_timed_out_goes_on_uncancelled(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    await sender.send(hello(), 5)
+    proxy.fall_silent()
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(OperationTimeoutError):
+        await sender.send(hello(), 0.2)
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = rig.sender()
+    await sender.send(hello(), 5)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ForkedClientError, match="Make the client in the child"):
+            await sender.send(hello(), 5)
+    await sender.send(hello(), 5)
