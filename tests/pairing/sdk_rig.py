@@ -9,12 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from azure.servicebus import TransportType
 
 from pairbus.broker.server import NamespaceServer
+
+from ..cpu_wait import CpuWait
 
 LATE_S = 0.1  # how late the end of a time-out may be noticed
 TRANSPORTS = ["plain", "tls", "websocket"]
@@ -38,20 +39,11 @@ def sdk_client(kind: Any, transport: str, server: NamespaceServer, port: int = 0
 @contextlib.contextmanager
 def takes(least: float, most: float) -> Iterator[None]:
     """Assert how long the block takes; the time that a busy machine kept threads of this process waiting is added."""
-    began, waited_before = time.monotonic(), waited_for_cpu_s()
+    began, wait = time.monotonic(), CpuWait(os.getpid())
     yield
     took = time.monotonic() - began
-    waited_s = sum(seconds - waited_before.get(thread, 0.0) for thread, seconds in waited_for_cpu_s().items())
+    waited_s = wait.seconds
     assert least <= took <= most + waited_s, f"{took:.3f} s, of which at most {waited_s:.3f} s waiting for a CPU"
-
-
-def waited_for_cpu_s() -> dict[str, float]:
-    """How long each thread of this process has been ready to run without a CPU, as the kernel counts it."""
-    found = {}
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-    return found
 
 
 class Leftovers:

@@ -220,15 +220,16 @@ def test_what_is_buffered_at_exit_is_written(tmp_path: Path) -> None:
 
 def test_a_forked_child_goes_on_in_a_file_of_its_own(tmp_path: Path) -> None:
     program = (
-        "import os, time, warnings\n"
+        "import os, pathlib, time, warnings\n"
         "warnings.simplefilter('ignore', DeprecationWarning)\n"  # fork with threads: that is the point
         "from pairbus.pairing.observers import LedgerObserver\n"
-        f"ledger = LedgerObserver({str(tmp_path)!r}, 'contoso', 'contoso2')\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "ledger = LedgerObserver(folder, 'contoso', 'contoso2')\n"
         "ledger.pinged('parent', 'ok', 3)\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    ledger.pinged('child', 'ok', 3)\n"
-        "    time.sleep(1)\n"  # the flushing thread is the child's own
+        "    while not any('child' in each.read_text() for each in folder.glob('*.jsonl')): time.sleep(0.01)\n"
         "    os._exit(0)\n"
         "os.waitpid(child, 0)\n"
         "ledger.close()\n"

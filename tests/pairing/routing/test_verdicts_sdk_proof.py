@@ -11,9 +11,8 @@ import asyncio
 import gc
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,12 +133,14 @@ class Peer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-                with closing(connection):
-                    connection.recv(100)
-                    connection.sendall(self._words)
-                    time.sleep(0.2)
             except OSError:
                 return
+            with closing(connection), suppress(OSError):
+                connection.settimeout(5)
+                connection.recv(100)
+                connection.sendall(self._words)
+                while connection.recv(4096):  # until the client has read them and hung up
+                    pass
 
     def close(self) -> None:
         self._listener.close()
