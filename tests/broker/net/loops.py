@@ -19,7 +19,7 @@ def on_both_loops(test):
             runner.run(asyncio.wait_for(test(**arguments), _SECONDS_MAX))
 
     parameters = [inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)]
-    run.__signature__ = inspect.Signature([*inspect.signature(test).parameters.values(), *parameters])
+    run.__signature__ = inspect.Signature([*inspect.signature(test).parameters.values(), *parameters])  # type: ignore[attr-defined]
     del run.__wrapped__  # pytest would take it for a coroutine function
     loops = [asyncio.new_event_loop, uvloop.new_event_loop]
     return pytest.mark.parametrize("new_loop", loops, ids=["asyncio", "uvloop"])(run)
