@@ -131,18 +131,8 @@ def _read_publication(payload: bytes, start: int) -> Publication:
         offset += _COPY.size
         copies.append(CopyEntry(subscription_id, number, expires_at, delivery_count, place, offset, changes_length))
         offset += changes_length
-    return Publication(
-        scheduled,
-        enqueued_at,
-        payload[header_at:session_at],
-        session_id,
-        pairs_count,
-        pairs_bytes,
-        offset,
-        content_length,
-        head,
-        copies,
-    )
+    kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
+    return Publication(scheduled, enqueued_at, *kept, offset, content_length, head, copies)
 
 
 def _misshapen(payload: bytes) -> RecordError:

@@ -60,8 +60,6 @@ PLACES: Final = frozenset((ACTIVE, DEAD, ACTIVE_DEFERRED, DEAD_DEFERRED, SCHEDUL
 
 VERSION: Final = 1
 PAIRS_MAX: Final = 65535
-#: Of a session id in UTF-8.
-SESSION_BYTES_MAX: Final = 65534
 #: Of a message id in the duplicate history.
 KEY_BYTES: Final = 16
 _UNCHANGED: Final = 0xFFFFFFFF
@@ -151,8 +149,9 @@ class Described(NamedTuple):
     description: dict[str, Any]
 
 
-def pack_meta(next_id: int) -> bytes:
-    return _ID.pack(VERSION, next_id)
+def pack_id(id: int) -> bytes:
+    """Return a META record with the next entity id, or the head of a PING or SEEN record of this entity."""
+    return _ID.pack(VERSION, id)
 
 
 def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str, Any]) -> bytes:
@@ -162,11 +161,6 @@ def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str
 
 def pack_deleted(*ids: int) -> bytes:
     return struct.pack(f">B{len(ids)}I", VERSION, *ids)
-
-
-def pack_ping(id: int) -> bytes:
-    """The head; the ping follows as a part of its own."""
-    return _ID.pack(VERSION, id)
 
 
 def pack_first(
@@ -270,12 +264,8 @@ def pack_session(id: int, session_id: str, updated_at: float, state: bytes | Non
 
 
 def pack_seen(time: float, keys: Iterable[bytes]) -> bytes:
-    """To stand at the end of an ENQUEUE, or behind `pack_seen_head` as a record of its own."""
+    """To stand at the end of an ENQUEUE, or behind `pack_id` as a record of its own."""
     return _SEEN.pack(time) + b"".join(keys)
-
-
-def pack_seen_head(id: int) -> bytes:
-    return _ID.pack(VERSION, id)
 
 
 def read_id(payload: bytes) -> int:
@@ -323,19 +313,9 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
         _, id, count = _BATCH.unpack_from(payload)
         offset = _BATCH.size
         for _ in range(count):
-            (
-                number,
-                enqueued_at,
-                expires_at,
-                delivery_count,
-                place,
-                header_length,
-                session_length,
-                pairs_count,
-                pairs_bytes,
-                changes_length,
-                content_length,
-            ) = _ENTRY.unpack_from(payload, offset)
+            *head, header_length, session_length, pairs_count, pairs_bytes, changes_length, content_length = (
+                _ENTRY.unpack_from(payload, offset)
+            )
             header_at = offset + _ENTRY.size
             session_at = changes_at = header_at + header_length
             session_id = None
@@ -344,23 +324,8 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
                 session_id = payload[session_at:changes_at].decode()
             content_at = changes_at + changes_length
             offset = content_at + content_length
-            entries.append(
-                Entry(
-                    number,
-                    enqueued_at,
-                    expires_at,
-                    delivery_count,
-                    place,
-                    payload[header_at:session_at],
-                    session_id,
-                    pairs_count,
-                    pairs_bytes,
-                    changes_at,
-                    changes_length,
-                    content_at,
-                    content_length,
-                )
-            )
+            kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
+            entries.append(Entry._make((*head, *kept, changes_at, changes_length, content_at, content_length)))
     except (struct.error, UnicodeDecodeError):
         raise _misshapen("ENQUEUE record", payload) from None
     if offset > len(payload):

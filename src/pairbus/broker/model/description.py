@@ -56,6 +56,7 @@ __all__ = [
     "SubscriptionDescription",
     "TopicDescription",
     "TrueFilter",
+    "as_queue",
     "validate",
     "validate_authorization_rule",
     "validate_name",
@@ -190,6 +191,12 @@ _NOT_SUPPORTED_YET: Final = {"enable_partitioning": False, "forward_to": None, "
 IMMUTABLE: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
 _KIND: Final = {QueueDescription: "queue", TopicDescription: "topic", SubscriptionDescription: "subscription"}
+
+
+def as_queue(description: Description, name: str) -> QueueDescription:
+    """Return the description of a queue with this name that has all the fields that both kinds of entity know."""
+    shared = {f.name: getattr(description, f.name) for f in fields(QueueDescription) if hasattr(description, f.name)}
+    return QueueDescription(**shared | {"name": name})
 
 
 def validate(description: Description) -> None:

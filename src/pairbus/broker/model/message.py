@@ -39,6 +39,7 @@ _PLACES: Final = {
     (DEFERRED, True): records.DEAD_DEFERRED,
     (SCHEDULED, False): records.SCHEDULED,
 }
+_SHARED_MAX: Final = 1024
 _HOMES: Final = {place: home for (home, _), place in _PLACES.items()}
 
 
@@ -51,6 +52,20 @@ class Stored:
         self.segment = segment
         self.offset = offset
         self.length = length
+
+
+class SharedValues:
+    """Makes equal byte strings one object: few headers and few changes differ."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+
+    def __call__(self, value: bytes) -> bytes:
+        if len(self._values) >= _SHARED_MAX:
+            self._values.clear()
+        return self._values.setdefault(value, value)
 
 
 class Message:

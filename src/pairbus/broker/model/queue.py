@@ -150,10 +150,6 @@ class MessageQueue:
     def available(self) -> int:
         return len(self.line) if self.sessions is None else self.sessions.available
 
-    @property
-    def has_available(self) -> bool:
-        return len(self.line) > 0 if self.sessions is None else self.sessions.available > 0
-
     def available_in(self, lock: SessionLock) -> int:
         session = None if self.sessions is None else self.sessions.get(lock.session_id)
         return 0 if session is None or session.lock is not lock else len(session.line)

@@ -117,10 +117,6 @@ class Facts:
             known = self._known[signature] = None if None in values else values
             return known
 
-    @property
-    def is_decoded(self) -> bool:
-        return self._sections is not None
-
     def _value(self, name: str) -> Hashable:
         sections = self._sections
         if sections is None:

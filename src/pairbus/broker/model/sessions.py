@@ -123,10 +123,6 @@ class Sessions:
     def available(self) -> int:
         return sum(len(session.line) for session in self._by_id.values())
 
-    @property
-    def has_free(self) -> bool:
-        return self._next_free() is not None
-
     def listed(self, updated_after: float | None, skip: int, top: int) -> list[str]:
         """By id: those with messages or state or, with a time, those whose state was set after it."""
         ids = sorted(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pairbus.broker.format import records
 
-from .description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from .description import RuleDescription, SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
 from .rules import Facts, RuleSet
@@ -52,21 +52,9 @@ class Topic(QueueEntity):
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
     def describe(self, description: TopicDescription, revision: int) -> None:  # type: ignore[override]
-        as_queue = QueueDescription(
-            name=description.name,
-            default_ttl=description.default_ttl,
-            max_size_mb=description.max_size_mb,
-            requires_duplicate_detection=description.requires_duplicate_detection,
-            duplicate_window=description.duplicate_window,
-            status=description.status,
-            max_message_size_kb=description.max_message_size_kb,
-        )
-        super().describe(as_queue, revision)
+        super().describe(as_queue(description, description.name), revision)
         self.needs_traits = self.needs_traits or self.has_sessions
         self.description = description
-
-    def document(self) -> dict[str, Any]:
-        return self.description.to_json()
 
     def with_parts(self) -> list[QueueEntity]:
         return [self, *self._subscriptions.values(), *self.arriving.values()]
@@ -151,14 +139,7 @@ class Subscription(QueueEntity):
         return cls(id, document["topic_id"], *_read(document), revision)
 
     def describe(self, description: SubscriptionDescription, revision: int) -> None:  # type: ignore[override]
-        as_queue = QueueDescription(
-            name=f"{description.topic}{SUBSCRIPTIONS}{description.name}",
-            lock_duration=description.lock_duration,
-            requires_session=description.requires_session,
-            max_delivery_count=description.max_delivery_count,
-            status=description.status,
-        )
-        super().describe(as_queue, revision)
+        super().describe(as_queue(description, f"{description.topic}{SUBSCRIPTIONS}{description.name}"), revision)
         # What it was created with is no more than the first rule.
         self.description = replace(description, default_rule=None)
         self.default_ttl = description.default_ttl

@@ -280,8 +280,8 @@ def _record_without_messages(
     """Return the kind, the bytes to release and the parts (none: nothing is to be written) of a send's record where no
     message is stored."""
     if duplicates is not None and duplicates.keys:
-        return records.SEEN, records.ID_BYTES, [records.pack_seen_head(id)]
-    parts = [records.pack_ping(id), *pings] if pings else []
+        return records.SEEN, records.ID_BYTES, [records.pack_id(id)]
+    parts = [records.pack_id(id), *pings] if pings else []
     return records.PING, sum(map(len, parts)), parts
 
 

@@ -239,5 +239,5 @@ class Registry(StoreOperations):
             # When it failed, so did the creation behind it, and the next one writes it again.
             live_records.meta = (segment, offset) if error is None else None
 
-        self._journal.append(records.META, records.pack_meta(live_records.next_id), written)
+        self._journal.append(records.META, records.pack_id(live_records.next_id), written)
         live_records.meta = UNPLACED

@@ -51,9 +51,6 @@ class SessionAccess(SettlementOperations):
             self._store.watched[queue] = None
         return lock
 
-    def held_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
-        return None if queue.sessions is None else queue.sessions.holder(session_id, now)
-
     def renew_session(self, lock: SessionLock, now: float) -> float | Refusal:
         queue = lock.queue
         if queue.sessions is None or not lock.is_held(now):

@@ -64,7 +64,7 @@ class LiveRecords:
         self._read = read
         self._release = release
         self._batches: dict[int, Batch] = {}
-        self._rewritten = LivePublications(entities, self._changes, release)
+        self._publications = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
         kind = record.kind
@@ -79,7 +79,7 @@ class LiveRecords:
         if kind == records.SEEN:
             return self._live_ids(record)
         if kind == records.META and self.meta in (UNPLACED, (record.segment, record.offset)):
-            return kind, records.pack_meta(self.next_id)
+            return kind, records.pack_id(self.next_id)
         return None
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
@@ -101,7 +101,7 @@ class LiveRecords:
         for copied in messages:
             self._place(entity, copied, segment, offset)
         if record.kind == records.PUBLISH:
-            self._rewritten.moved(record, segment, offset)
+            self._publications.moved(record, segment, offset)
         if sighting is not None:
             history = None if entity is None else entity.duplicates
             if history is not None and history.known(sighting.time, sighting.keys) is sighting:
@@ -230,36 +230,27 @@ class LiveRecords:
             copies.append(copied)
             parts += (head, content)
             at += len(head) + len(content)
-        sighting = None if seen is None else _sighting(entity, seen)
-        if seen is not None and sighting is not None:
-            parts.append(payload[-seen.nbytes :])
+        return self._with_ids(record, len(copies), parts, seen, copies)
+
+    def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
+        count, parts, seen = self._publications.live(record)
+        return self._with_ids(record, count, parts, seen, [])
+
+    def _with_ids(
+        self, record: Record, count: int, parts: list[bytes], seen: Seen | None, copies: list[Copied]
+    ) -> tuple[int, tuple[bytes, ...]] | None:
+        """Return the copy of a record of which `count` messages are left in `parts`, with the ids that still count."""
+        id = records.read_id(record.payload)
+        entity = self._entities.get(id)
+        sighting = None if seen is None or entity is None else _sighting(entity, seen)
+        if seen is not None and sighting is not None and entity is not None:
+            parts.append(record.payload[-seen.nbytes :])
             if entity.deleting:
                 entity.recopied = True
         if not parts:
             return None
-        if copies:
-            kind, head = records.ENQUEUE, records.pack_batch_head(entity.id, len(copies))
-        else:
-            kind, head = records.SEEN, records.pack_seen_head(entity.id)
+        kind, head = (record.kind, records.pack_batch_head(id, count)) if count else (records.SEEN, records.pack_id(id))
         self._batches[record.lsn] = Batch(copies, sighting, len(head))
-        return kind, (head, *parts)
-
-    def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
-        topic_id = records.read_id(record.payload)
-        topic = self._entities.get(topic_id)
-        count, parts, seen = self._rewritten.live(record)
-        sighting = None if seen is None or topic is None else _sighting(topic, seen)
-        if seen is not None and sighting is not None and topic is not None:
-            parts.append(record.payload[-seen.nbytes :])
-            if topic.deleting:
-                topic.recopied = True
-        if not parts:
-            return None
-        if count:
-            kind, head = records.PUBLISH, records.pack_batch_head(topic_id, count)
-        else:
-            kind, head = records.SEEN, records.pack_seen_head(topic_id)
-        self._batches[record.lsn] = Batch([], sighting, len(head))
         return kind, (head, *parts)
 
 

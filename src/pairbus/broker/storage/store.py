@@ -6,12 +6,11 @@ A shell: it holds no rule of its own but how memory is shared out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format.content import message_id_in
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import RECOPIED, SETTLING, Message, Stored
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message, SharedValues, Stored
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.refusal import Refusal
@@ -24,8 +23,6 @@ Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
 #: The ledger's kind, the path of the queue or topic, sequence number, message id, outcome
 Witness = Callable[[str, str, int | None, str | None, str], None]
-
-_SHARED_MAX: Final = 1024
 
 
 def refusal_of(error: JournalError) -> Refusal:
@@ -50,7 +47,6 @@ def nobody(refusal: Refusal | None) -> None:
 
 class Store:
     __slots__ = (
-        "_shared",
         "by_id",
         "journal",
         "live_records",
@@ -59,6 +55,7 @@ class Store:
         "new_token",
         "notes",
         "resident",
+        "same",
         "watched",
         "witness",
     )
@@ -77,8 +74,8 @@ class Store:
         self.witness: Witness | None = None
         self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
         self.maintenance = Maintenance(journal, self.live_records, self.notes)
-        # changes that many messages have alike, such as the reason of a dead letter
-        self._shared: dict[bytes, bytes] = {}
+        #: For changes that many messages have alike, such as the reason of a dead letter.
+        self.same = SharedValues()
 
     def __repr__(self) -> str:
         return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"
@@ -163,11 +160,6 @@ class Store:
         if isinstance(changes, Stored):
             return self.journal.read(changes.segment, changes.offset, changes.length)
         return changes
-
-    def same(self, change: bytes) -> bytes:
-        if len(self._shared) >= _SHARED_MAX:
-            self._shared.clear()
-        return self._shared.setdefault(change, change)
 
 
 class StoreOperations:
