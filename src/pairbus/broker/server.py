@@ -177,7 +177,7 @@ class NamespaceServer:
             self._every(_LEDGER_FLUSH_S, ledger.flush)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
         if ledger is not None:
-            self.namespace.tell(self.recorder.witnessed)
+            self.namespace.observe_removals(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
             self._ends.push_async_callback(self._write_last_inventory, ledger)
         self._ends.push_async_callback(self._listener.close)

@@ -64,7 +64,7 @@ class PublishOperations(SettlementOperations):
         for content, payload in zip(contents, payloads, strict=True):
             number, is_stored = record.add_sent(content, payload, now, numbered)
             numbers.append(number)
-            if not is_stored and self._store.witness is not None:
+            if not is_stored and self._store.observer is not None:
                 unmatched.append(message_id_in(payload))
         if unmatched:
             done = partial(self._report_unmatched, topic, unmatched, done)
@@ -74,10 +74,10 @@ class PublishOperations(SettlementOperations):
         self, topic: Topic, message_ids: list[str | None], done: Done, refusal: Refusal | None
     ) -> None:
         done(refusal)
-        witness = self._store.witness
-        if refusal is None and witness is not None:
+        observer = self._store.observer
+        if refusal is None and observer is not None:
             for mid in message_ids:
-                witness("expire", topic.path, None, mid, NO_SUBSCRIPTION)
+                observer("expire", topic.path, None, mid, NO_SUBSCRIPTION)
 
     def _insert_copies(
         self, topic: QueueEntity, publications: list[StoredPublication], segment: int, offset: int
@@ -125,7 +125,7 @@ class PublishOperations(SettlementOperations):
                 continue
             record.add_due(message, content, now)
             messages.append(message)
-            if self._store.witness is not None and not record.publications[-1].copies:
+            if self._store.observer is not None and not record.publications[-1].copies:
                 unmatched.append((message.sequence_number, message_id_in(content, message.pairs_bytes)))
         if messages:
             written = partial(self._due_published, topic, messages, record.publications, unmatched)
@@ -154,10 +154,10 @@ class PublishOperations(SettlementOperations):
         for each in publications:
             if not each.copies:
                 self._journal.release(segment, each.nbytes)
-        witness = self._store.witness
+        observer = self._store.observer
         for number, mid in unmatched:
-            assert witness is not None
-            witness("expire", topic.path, number, mid, NO_SUBSCRIPTION)
+            assert observer is not None
+            observer("expire", topic.path, number, mid, NO_SUBSCRIPTION)
         woken = self._insert_copies(topic, publications, segment, offset)
         recopied = [message for message in messages if message.state == RECOPIED]
         for message in messages:

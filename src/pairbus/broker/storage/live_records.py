@@ -1,4 +1,4 @@
-"""What of an old journal record still counts, and what its copy must say: the owner that compaction asks. Pure.
+"""Decides what of an old journal record still counts, and what its copy must say, when compaction asks. Pure.
 
 Pure but for `read`, through which it fetches what a copy must carry along. Called for the records of the oldest
 segment, each at the moment when its copy is appended; messages are locked, settled, moved and sent all the while.
@@ -51,6 +51,8 @@ class Batch(NamedTuple):
 
 
 class LiveRecords:
+    """Tells compaction what to copy (`live`) and learns where the copies are (`moved`)."""
+
     def __init__(
         self,
         entities: Mapping[int, QueueEntity],
@@ -67,6 +69,7 @@ class LiveRecords:
         self._publications = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
+        """Return kind and payload of the copy of a record, or None when nothing of it counts any more."""
         kind = record.kind
         if kind == records.ENQUEUE:
             return self._live_messages(record)
@@ -83,6 +86,7 @@ class LiveRecords:
         return None
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
+        """Note that the copy of a record was written there."""
         if record.kind == records.META:
             self.meta = (segment, offset)
             return
@@ -110,7 +114,7 @@ class LiveRecords:
                 self._release(segment, sighting.nbytes)
 
     def _place(self, entity: QueueEntity | None, copied: Copied, segment: int, offset: int) -> None:
-        """The copy is written: the message is there now, if it still is anywhere."""
+        """Note where the copy of a message is, if the message still exists."""
         known = None if entity is None else entity.find(copied.sequence_number)
         if known is None:
             self._release(segment, copied.nbytes)
@@ -125,8 +129,10 @@ class LiveRecords:
             message.changes = Stored(segment, offset + copied.changes_offset, message.changes.length)
 
     def _copy(self, entity: QueueEntity, queue: MessageQueue, message: Message, at: int) -> tuple[bytes, Copied]:
-        """The entry that says what a message is now, up to its content, to stand `at` in its record. A settlement that
-        is on its way must follow it again."""
+        """Return the entry of a message as it is now, up to its content, to stand `at` in its record.
+
+        A settlement that is being written must be written again behind it.
+        """
         if message.state == SETTLING:
             message.state = RECOPIED
         if entity.deleting:

@@ -1,11 +1,11 @@
-"""What the journal's records amount to: the entities and messages that they leave behind. Pure.
+"""Rebuilds the entities and messages of a namespace from the records of its journal. Pure.
 
-Pure: records in, entities out. Nothing is read back and no content is kept in memory: a message knows its place.
+Nothing is read back and no content is kept in memory: a message knows where it is stored.
 
-A compacted journal tells a story out of order: a record that was copied forward stands behind later ones about the
+A compacted journal is out of order: a record that was copied forward stands behind later ones about the
 same entity or message. So what belongs to an entity whose description is yet to come is kept until the end; a REMOVE or
 UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
-a message that is told of again is what it was last said to be. But what has become active does not become scheduled
+a message that is recorded again is what the last record says. But what has become active does not become scheduled
 again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
 scheduled on a topic and has been published.
 """
@@ -36,6 +36,8 @@ _UNKNOWN: Final = QueueDescription(name="-")
 
 
 class ReplayedState:
+    """What replay has found."""
+
     __slots__ = ("entities", "meta", "next_id", "notes")
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class ReplayedState:
 
 
 def rebuild(history: Iterable[Record], release: Release) -> ReplayedState:
-    """`release(segment, nbytes)` hears of every byte that turns out to be of no use."""
+    """Return what these records lead to; `release(segment, nbytes)` is called for every byte that is of no more use."""
     replay = _Replay(release)
     for record in history:
         replay.apply(record)
@@ -262,8 +264,8 @@ class _Replay:
             self._see(topic, record, seen)
 
     def _end_schedule(self, topic: QueueEntity, publication: Publication) -> None:
-        """A scheduled message has been published. Had it been before, by a record that the disk answered with an error,
-        then this one stands."""
+        """Remove a scheduled message that has been published. If it was published before, by a record that the disk
+        answered with an error, this publication replaces that one."""
         number = publication.scheduled
         topic.last_sequence = max(topic.last_sequence, number)
         copies = {(entry.subscription_id, entry.sequence_number) for entry in publication.copies}
