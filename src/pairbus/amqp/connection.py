@@ -171,10 +171,6 @@ class Connection:
         out.clear()
         return data
 
-    @property
-    def has_output(self) -> bool:
-        return bool(self._out)
-
     def tick(self, now: float) -> float | None:
         """Sends what keeps the peer content, gives up a peer that has been silent too long; says when to call again."""
         if self.stage is Stage.CLOSED:

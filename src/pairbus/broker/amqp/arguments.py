@@ -14,7 +14,7 @@ _ITEMS_MAX = 5000
 
 
 class BadArgument(Exception):
-    pass
+    """An argument is missing or of the wrong type; the text says what is needed."""
 
 
 class Arguments:

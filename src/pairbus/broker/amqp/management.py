@@ -105,7 +105,7 @@ class Call(NamedTuple):
 
 
 class _SessionLost(Exception):
-    pass
+    """The connection does not hold the session that the request names."""
 
 
 class _BeingSettled(Exception):
