@@ -14,6 +14,8 @@ _MANAGEMENT = "/$management"
 
 
 class NodeKind(enum.Enum):
+    """What an address can name."""
+
     CBS = enum.auto()
     MANAGEMENT = enum.auto()
     ENTITY = enum.auto()
@@ -27,6 +29,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
+    """Return the node that an address names; every text names one."""
     _, separator, rest = text.partition("://")
     if separator:
         _, _, text = rest.partition("/")

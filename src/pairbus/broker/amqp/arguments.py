@@ -1,6 +1,6 @@
-"""The arguments of a `$management` request, read by name and type; a wrong one is named with what would be right.
+"""Reads the arguments of a `$management` request by name and type. Pure.
 
-Pure.
+Every method raises BadArgument, which names the argument and says what is needed, for a missing or wrong one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ class BadArgument(Exception):
 
 
 class Arguments:
+    """The map in the body of a request."""
+
     __slots__ = ("_body",)
 
     def __init__(self, body: Mapping[Any, Any]) -> None:
