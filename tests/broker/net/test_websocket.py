@@ -179,6 +179,15 @@ async def connected(listener, certs=None):
             await writer.wait_closed()
 
 
+@contextlib.asynccontextmanager
+async def upgraded(early=b""):
+    """A client whose connection is a WebSocket, and the protocol that serves it."""
+    async with listening() as listener, connected(listener) as client:
+        await client.upgrade(early)
+        (echo,) = listener.made
+        yield client, echo
+
+
 async def until(condition):
     while not condition():
         await asyncio.sleep(0.002)
@@ -290,8 +299,7 @@ async def test_bytes_come_and_go(certs, tls):
 
 @on_both_loops
 async def test_what_comes_with_the_upgrade_is_not_lost():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade(early=frame(BINARY, b"AMQP") + frame(BINARY, b"\x00\x01\x00\x00")[:3])
+    async with upgraded(early=frame(BINARY, b"AMQP") + frame(BINARY, b"\x00\x01\x00\x00")[:3]) as (client, _):
         assert await client.bytes(4) == b"AMQP"
         client.send(frame(BINARY, b"\x00\x01\x00\x00")[3:])
         assert await client.bytes(4) == b"\x00\x01\x00\x00"
@@ -299,8 +307,7 @@ async def test_what_comes_with_the_upgrade_is_not_lost():
 
 @on_both_loops
 async def test_fragments_with_a_ping_in_between():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, _):
         client.send(
             frame(BINARY, b"ab", fin=False),
             frame(CONTINUATION, b"", fin=False),
@@ -320,12 +327,10 @@ async def test_fragments_with_a_ping_in_between():
 
 @on_both_loops
 async def test_a_message_is_handed_on_as_it_comes_however_long_it_says_it_is():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, echo):
         endless = frame(BINARY, b"x" * 100_000, length=2**62)
         client.send(endless)
         assert await client.bytes(100_000) == b"x" * 100_000
-        (echo,) = listener.made
         await until(lambda: len(echo.heard) == 100_000)
 
 
@@ -448,11 +453,9 @@ async def test_the_peer_closes(certs, tls):
 @on_both_loops
 async def test_we_close(answers):
     """Politely: our close, the peer's, the end; a peer that doesn't answer has little time."""
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, echo):
         client.send(frame(BINARY, b"close"))
         assert await client.event() == CloseConnection(code=1000, reason="")
-        (echo,) = listener.made
         assert echo.transport.is_closing()
         assert not echo.lost.is_set()
         if answers:
@@ -464,20 +467,18 @@ async def test_we_close(answers):
 
 @on_both_loops
 async def test_abort_is_at_once():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, echo):
         client.send(frame(BINARY, b"abort"))
         assert await client.ended() == []
-        await listener.made[0].lost.wait()
+        await echo.lost.wait()
 
 
 @on_both_loops
 async def test_a_peer_that_only_hangs_up():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, echo):
         client.writer.write_eof()
         await client.ended()
-        await listener.made[0].lost.wait()
+        await echo.lost.wait()
 
 
 # -- flow
@@ -485,9 +486,7 @@ async def test_a_peer_that_only_hangs_up():
 
 @on_both_loops
 async def test_large_writes_are_cut_and_the_writer_is_held_back():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
-        (echo,) = listener.made
+    async with upgraded() as (client, echo):
         client.writer.transport.pause_reading()
         echo.transport.set_write_buffer_limits(high=100_000)
         assert echo.transport.get_write_buffer_limits()[1] == 100_000
@@ -509,9 +508,7 @@ async def test_large_writes_are_cut_and_the_writer_is_held_back():
 
 @on_both_loops
 async def test_a_peer_that_sends_pings_and_reads_nothing_fills_no_buffer():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
-        (echo,) = listener.made
+    async with upgraded() as (client, echo):
         echo.transport.set_write_buffer_limits(high=1000)
         client.writer.transport.pause_reading()
         echo.transport.write(b"x" * 30_000_000)
@@ -549,11 +546,10 @@ async def test_reading_stops_when_told():
 
 @on_both_loops
 async def test_many_small_messages_are_one_call():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade(early=b"".join(frame(BINARY, b"%d," % n) for n in range(100)))
+    async with upgraded(early=b"".join(frame(BINARY, b"%d," % n) for n in range(100))) as (client, echo):
         expected = b"".join(b"%d," % n for n in range(100))
         assert await client.bytes(len(expected)) == expected
-        assert listener.made[0].calls <= 3
+        assert echo.calls <= 3
 
 
 @on_both_loops
@@ -575,8 +571,7 @@ async def test_the_black_hole_takes_websockets_too():
 
 @on_both_loops
 async def test_a_text_that_never_ends_is_refused_at_its_first_piece():
-    async with listening() as listener, connected(listener) as client:
-        await client.upgrade()
+    async with upgraded() as (client, _):
         client.send(frame(TEXT, b"x" * 1000, length=2**40))
         event = await client.event()
         assert not isinstance(event, TextMessage)
