@@ -84,7 +84,7 @@ def test_p36_a_queue_that_is_new_is_told_to_the_source_and_to_the_next_query(syp
     syphon.progress.counted(10)
     late = QUEUE.replace("/0", "/3")
     syphon._take_in([Listed(late, 3, 5, 0)])
-    assert ProcessMailbox(syphon._folder).news(QUEUES) == [{"entities": [late]}]
+    assert ProcessMailbox(syphon._folder).read_new(QUEUES) == [{"entities": [late]}]
     assert (syphon._paths, syphon._indexes) == ([QUEUE, late], {QUEUE: 0, late: 3})
     assert syphon.report().remaining == 15
 

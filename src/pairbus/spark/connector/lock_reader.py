@@ -30,7 +30,7 @@ from .listing import EntityDiscovery
 from .lock_batch_size import LockBatchSize
 from .long_poll import LongPoll
 from .options import Address, ConnectorOptions, InvalidOption
-from .schema import CarriedRows, Rows
+from .schema import Rows, TransferRows
 from .selection import Selection
 
 RECEIVE_COUNT: Final = 500
@@ -156,7 +156,7 @@ class LockStream(DataSourceStreamReader):
         else:
             self._watcher.watch(self._discovery.names())
         if self._mailbox is not None:
-            for notice in self._mailbox.news(QUEUES):
+            for notice in self._mailbox.read_new(QUEUES):
                 self._watcher.watch(notice["entities"])
         return self._watcher
 
@@ -179,9 +179,9 @@ class LockStream(DataSourceStreamReader):
         """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
         if self._mailbox is None:
             return
-        for notice in self._mailbox.news(HALTS):
+        for notice in self._mailbox.read_new(HALTS):
             self._halts = notice["halts"]
-        for notice in self._mailbox.news(MOVES):
+        for notice in self._mailbox.read_new(MOVES):
             moved = sum(notice["moved"].values())
             if moved:
                 self._rate.moved(moved, now)
@@ -205,7 +205,7 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
     try:
-        yield from fill(Rows() if options.mailbox is None else CarriedRows(), options.address, share)
+        yield from fill(Rows() if options.mailbox is None else TransferRows(), options.address, share)
     except WireError as error:
         # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
         # would begin the next with the same batch, again and again.
@@ -213,7 +213,7 @@ def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]
             raise
 
 
-def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+def fill(rows: Rows | TransferRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
     for messages in take(address, share):
         while messages:  # those that are handed on need not be kept
             message = messages.pop(0)

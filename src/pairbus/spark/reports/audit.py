@@ -207,8 +207,8 @@ def _gathered(normal: DataFrame, at_home: DataFrame) -> DataFrame:
     )
 
 
-def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
-    """What was seen of the copies (sequence numbers) at home, by subscription; and in the backlog, by id."""
+def _each_copy(ledgers: Ledgers) -> DataFrame:
+    """Return a row for each copy (sequence number) of a message in each queue or subscription: what was seen of it."""
     from pyspark.sql import functions as F
 
     snapshots = ledgers.spark.createDataFrame(_snapshots(ledgers), "ns_key string, left_since double")
@@ -221,7 +221,7 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
         .where("copy is not null")
     )
     received = f"kind = 'receive' and not is_dead and ({_OK} or in_backlog)"
-    each = (
+    return (
         # `in_backlog` is the path's, and no key here: Spark would go over all events once for each of its values.
         seen.groupBy("home", "place", "path", "copy")
         .agg(
@@ -258,6 +258,12 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
         .where("id is not null")
     )
 
+
+def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
+    """Return what was seen of the copies at home, by subscription, and in the backlog, by id."""
+    from pyspark.sql import functions as F
+
+    each = _each_copy(ledgers)
     at_home = (
         each.where("not in_backlog")
         .groupBy(*_KEY, "path")

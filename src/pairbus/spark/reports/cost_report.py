@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
@@ -27,24 +27,13 @@ from .results import BothBooks, CauseFigures, CostFigures, CostSummary, Detour
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from .ledgers import Ledgers
+
 #: Lines of both books that JSON and table show, and that come to the driver at all; Parquet has every one.
 LINES_MAX: Final = 200
 COLLECTED_MAX: Final = 10_000
 DETOUR: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-receives")
 _TRANSFER: Final = "x-servicebus-transfer/"
-
-
-class LedgersRead(Protocol):
-    """As `pairbus.spark.reports.ledgers.Ledgers`."""
-
-    @property
-    def events(self) -> DataFrame: ...
-
-    @property
-    def files(self) -> DataFrame: ...
-
-    @property
-    def notes(self) -> list[str]: ...
 
 
 def _words(words: tuple[str, ...]) -> str:
@@ -190,7 +179,7 @@ class CostReport:
         return "\n".join(cost_lines(self.summary, self._shown, LINES_MAX))
 
 
-def cost_report(ledgers: LedgersRead, prices: PriceBook | None = None) -> CostReport:
+def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport:
     book = prices or EXAMPLE
     events = ledgers.events
     spark = events.sparkSession

@@ -362,9 +362,9 @@ class SparkSyphon:
 
     def _hear(self) -> None:
         with self._lock:
-            for notice in self._mailbox.news(POLLS):
+            for notice in self._mailbox.read_new(POLLS):
                 self._heard_of_source(notice)
-            for notice in self._mailbox.news(MOVES):
+            for notice in self._mailbox.read_new(MOVES):
                 self._heard_of_sink(notice)
             if self._ledger is not None:
                 self._write_events()
@@ -466,7 +466,7 @@ class SparkSyphon:
 
     def _write_events(self) -> None:
         assert self._ledger is not None
-        for notice in self._mailbox.news(EVENTS):
+        for notice in self._mailbox.read_new(EVENTS):
             for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
                 label = self._config.label("primary" if kind == "move" else "secondary")
                 self._ledger.event(
