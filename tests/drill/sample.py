@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pairbus.drill.chart import Bar, Delay, Frame, Moment
+from pairbus.drill.chart import Bar, Delay, Frame, TimeMark
 from pairbus.drill.findings import Figure, Findings, Table, Tile
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.timeline import Timeline
@@ -46,7 +46,7 @@ def findings(*, lost: int = 0) -> Findings:
         step_s=1.0,
         sends=sends,
         depths=depths,
-        moments=[Moment(36.4, "syphon")],
+        moments=[TimeMark(36.4, "syphon")],
         delays=delays,
         cost=[
             Bar("app", 5940, "5,940 operations, 0.059 USD", "app"),

@@ -26,7 +26,7 @@ from pairbus.aio.sender import PairedSender, SenderContext, close_senders
 from pairbus.pairing import pair_validation
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
-from pairbus.pairing.clients import agreed, claimed, made, namespace_of
+from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
 from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
 from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
 from pairbus.pairing.health_monitor import Subscribers
@@ -99,11 +99,11 @@ class ServiceBusClient(SdkClient):
         secondary_ca_file = secondary_ca_file or ca_file
         to_close: list[Any] = []
         try:
-            client: Self = made(cls, primary, credential, primary_ca_file or ca_file, client_options)
+            client: Self = make_client(cls, primary, credential, primary_ca_file or ca_file, client_options)
             to_close.append(client)
-            partner = made(SdkClient, secondary, credential, secondary_ca_file, client_options)
+            partner = make_client(SdkClient, secondary, credential, secondary_ca_file, client_options)
             to_close.append(partner)
-            manager = made(administration_client(), secondary, credential, secondary_ca_file) if manage else None
+            manager = make_client(administration_client(), secondary, credential, secondary_ca_file) if manage else None
             if manager is not None:
                 to_close.append(manager)
             await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
@@ -124,7 +124,7 @@ class ServiceBusClient(SdkClient):
         """
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
-        options = agreed(self, options)
+        options = validated_options(self, options)
         is_mine = False
         try:
             with _PAIRING:

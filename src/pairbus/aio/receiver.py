@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.aio.concurrency import ReceiverAfterFork, pause
 from pairbus.pairing.health_monitor import guarded
-from pairbus.pairing.observers import Observer, booked_as, outcome_of
+from pairbus.pairing.observers import Observer, ledger_entity, outcome_of
 from pairbus.pairing.routing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
 
@@ -70,7 +70,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         adopted._halted_until = halted_until
         adopted._check_client = check_client
         adopted._watchers = watchers
-        adopted._booked_as = booked_as(entity, receiver.entity_path)
+        adopted._booked_as = ledger_entity(entity, receiver.entity_path)
         adopted._made_in_this_process()
         return adopted
 

@@ -228,17 +228,17 @@ class PairedSender(ServiceBusSender):
             mark=context.settings.mark_diverted,
             transport=self._amqp_transport,
         )
-        while pending.parcels:
-            parcel = pending.parcels[0]
+        while pending.batches:
+            batch = pending.batches[0]
             left_s = self._left_s(pending, deadline)
             try:
-                await backlog.send(parcel.argument, left_s)
+                await backlog.send(batch.argument, left_s)
             except Exception as error:
-                pending.parcel_failed(error)
-                self._tell_sent("backlog", action.queue, parcel.messages, error, began)
+                pending.batch_failed(error)
+                self._tell_sent("backlog", action.queue, batch.messages, error, began)
                 raise
-            pending.parcel_confirmed()
-            self._tell_sent("backlog", action.queue, parcel.messages, None, began)
+            pending.batch_confirmed()
+            self._tell_sent("backlog", action.queue, batch.messages, None, began)
             began = clock()
 
     def _backlog_sender(self, queue: int) -> GuardedSender:
@@ -260,11 +260,11 @@ class PairedSender(ServiceBusSender):
             raise error
 
     def _left_s(self, pending: PendingSend, deadline: float) -> float:
-        """For the next parcel."""
+        """For the next batch."""
         now = self._context.monitor.clock()
         if now >= deadline:
             raise NotTriedError(
-                f"{self.entity_name}: {len(pending.parcels)} batches of this send were left when its time was over"
+                f"{self.entity_name}: {len(pending.batches)} batches of this send were left when its time was over"
             )
         return deadline - now
 
@@ -281,7 +281,7 @@ class PairedSender(ServiceBusSender):
         with monitor.lock:
             route = monitor.coordinator.route(self.entity_name)
         if route is not Route.PRIMARY:
-            raise pending_send.no_schedule(self.entity_name)
+            raise pending_send.schedule_refused(self.entity_name)
         argument = pending.argument
         return await self._manage(lambda left_s: self._primary.schedule(argument, schedule_time_utc, left_s), timeout)
 
@@ -296,7 +296,9 @@ class PairedSender(ServiceBusSender):
     async def _manage(self, call: Callable[[float], Awaitable[T]], timeout: float | None) -> T:
         """A management call: the primary's business only, and it keeps the entity's halts (P24)."""
         monitor = self._context.monitor
-        turns = pending_send.Turns(self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout)
+        turns = pending_send.ManagementCallTime(
+            self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout
+        )
         while True:
             with monitor.lock:
                 halted_until = monitor.coordinator.halted_until(self.entity_name)

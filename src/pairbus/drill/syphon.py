@@ -93,7 +93,7 @@ class DrillSyphon:
         self._before = 0
 
     def __repr__(self) -> str:
-        return f"<Syphoning {self._plan.engine}: {self._before} moved>"
+        return f"<DrillSyphon {self._plan.engine}: {self._before} moved>"
 
     async def drain(self, tell: Callable[[int], None]) -> None:
         """Until the backlog is empty. `tell` hears how many messages were moved, all drains together."""

@@ -25,7 +25,7 @@ from pairbus.spark.reports.results import (
     counts_of,
 )
 
-from .chart import Bar, Delay, Frame, Moment, seconds
+from .chart import Bar, Delay, Frame, TimeMark, seconds
 from .findings import Figure, Findings, Table, Tile
 from .plan import BODY_BYTES, PRIMARY, DrillPlan
 from .timeline import Timeline
@@ -106,7 +106,7 @@ def foreseen(plan: DrillPlan) -> Estimate:
 
 def compared(plan: DrillPlan, before: Estimate, cost: CostSummary) -> list[Comparison]:
     """How soon a ping finds the primary again nobody knows before: so many messages more may take the detour."""
-    slack = round(plan.rate_per_s * (plan.ping_s + plan.trouble.notice_s)) + plan.entity_count
+    slack = round(plan.rate_per_s * (plan.ping_s + plan.drill_fault.notice_s)) + plan.entity_count
     allowed = {
         "pings": 3 * plan.entity_count,
         # A link that ends while it waits is an empty receive (P51), and every drain ends its links.
@@ -149,7 +149,7 @@ def reckon(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, 
         step_s=reports.series["step"],
         sends=_shifted(timeline, reports.series, reports.series["sends"]),
         depths=_shifted(timeline, reports.series, {"depth": reports.series["backlog_depth"]})["depth"],
-        moments=[Moment(at, "syphon") for at in _times(timeline, "syphon", "drains")],
+        moments=[TimeMark(at, "syphon") for at in _times(timeline, "syphon", "drains")],
         delays=[
             Delay(each["t"] - timeline.began, each["p50"], each["p99"])
             for each in reports.series["delay"]
@@ -220,7 +220,7 @@ def _remarks(plan: DrillPlan, timeline: Timeline, audit: AuditSummary) -> list[s
     began, ended = timeline.outage
     away = (ended or began) - began
     found = [
-        f"{PRIMARY} {plan.trouble.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
+        f"{PRIMARY} {plan.drill_fault.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
         f"backlog, {audit['carried_home']:,} came home; {_raised(timeline.tally.raised)}; doubled {audit['doubled']:,}."
     ]
     for finding, count in (("lost", audit["lost"]), ("unknown", audit["unknown"])):

@@ -28,7 +28,7 @@ from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, M
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.pairing.health_monitor import guarded
-from pairbus.pairing.observers import Observer, booked_as, outcome_of
+from pairbus.pairing.observers import Observer, ledger_entity, outcome_of
 from pairbus.pairing.routing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
 from pairbus.sync.concurrency import ReceiverAfterFork, pause
@@ -70,7 +70,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         adopted._halted_until = halted_until
         adopted._check_client = check_client
         adopted._watchers = watchers
-        adopted._booked_as = booked_as(entity, receiver.entity_path)
+        adopted._booked_as = ledger_entity(entity, receiver.entity_path)
         adopted._made_in_this_process()
         return adopted
 

@@ -21,7 +21,7 @@ def test_p24_a_halt_lasts_ten_seconds(pause: BusyPause) -> None:
     assert pause.until == 110.0
     assert pause.is_on(109.9)
     assert not pause.is_on(110.0)
-    assert repr(pause) == "<Halt until 110.0>"
+    assert repr(pause) == "<BusyPause until 110.0>"
 
 
 def test_p24_each_refusal_counts_its_own_ten_seconds(pause: BusyPause) -> None:
