@@ -1,5 +1,5 @@
 # Generated from src/pairbus/aio/receiver.py by scripts/generate_sync.py; do not edit.
-"""The SDK's receiver, as a paired client gives it: it drops pings (P32) and halts on server busy (P24). No more.
+"""The paired receiver: a subclass of the SDK's that drops pings (P32) and halts on server busy (P24). No more.
 
 Messages come from the primary only, and during an outage a receive behaves as the SDK's own (P54). How long an entity
 halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
@@ -37,7 +37,7 @@ _log = logging.getLogger("pairbus.pairing")
 
 
 class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[misc]  # the SDK's own bases disagree
-    """Adopted from what the SDK's client made."""
+    """Made by `get_queue_receiver` and `get_subscription_receiver` of a paired client."""
 
     _halting_entity: str
     _on_busy: Callable[[], object]

@@ -1,5 +1,5 @@
 # Generated from src/pairbus/aio/sender.py by scripts/generate_sync.py; do not edit.
-"""The paired sender: it looks like the SDK's sender, and has the backlog behind it.
+"""The paired sender: a subclass of the SDK's sender that sends to the backlog while the primary is away.
 
 `send_messages` asks its Dispatch what to do, does it, and reports how it went, until the message is confirmed or an
 error is due; where a message goes and what a failure means is decided there (`pairing/routing/dispatch.py`). The SDK's
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class SenderContext(NamedTuple):
-    """What the senders of one paired client share."""
+    """Holds what the senders of one paired client share."""
 
     #: The paired client: its `_check_usable` raises if it has been faulted or closed.
     client: Any
@@ -250,7 +250,7 @@ class PairedSender(ServiceBusSender):
         return sender
 
     def _check_send_fits(self, backlog: GuardedSender, deadline: float) -> None:
-        """Now that its link is open."""
+        """Raise NotTriedError if opening the link has left too little time for a send."""
         if not budget.send_fits(deadline - self._context.monitor.clock(), backlog.opening_s):
             error = NotTriedError(
                 f"{self.entity_name}: the message was not tried: opening its link took {backlog.opening_s:.1f} s, and "
@@ -260,7 +260,7 @@ class PairedSender(ServiceBusSender):
             raise error
 
     def _left_s(self, pending: PendingSend, deadline: float) -> float:
-        """For the next batch."""
+        """Return the seconds left for the next batch; raises NotTriedError if there are none."""
         now = self._context.monitor.clock()
         if now >= deadline:
             raise NotTriedError(
@@ -294,7 +294,7 @@ class PairedSender(ServiceBusSender):
         self._manage(lambda left_s: self._primary.cancel(sequence_numbers, left_s), timeout)
 
     def _manage(self, call: Callable[[float], T], timeout: float | None) -> T:
-        """A management call: the primary's business only, and it keeps the entity's halts (P24)."""
+        """Make a management call to the primary, after any halt of the entity (P24)."""
         monitor = self._context.monitor
         turns = pending_send.ManagementCallTime(
             self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout
@@ -315,8 +315,8 @@ class PairedSender(ServiceBusSender):
                 monitor.attend()
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """As the SDK's, but it needs no primary: where none can be asked for its limit, the backlog's or the last known
-        limit holds, with room left for what the backlog adds."""
+        """Return a batch as the SDK does, but without needing the primary: where it can't be asked for its limit, the
+        last known limit holds or the backlog's, with room left for what the backlog adds."""
         self._check_live()
         primary, limits, monitor = self._primary, self._context.limits, self._context.monitor
         if not primary.max_batch_size and not limits.knows(self.entity_name):
@@ -332,7 +332,7 @@ class PairedSender(ServiceBusSender):
     # Opening and closing
 
     def _try_opening(self) -> None:
-        """Raises what is the caller's own; that the primary is away is not."""
+        """Open the link to the primary; raises only errors of the caller's own, not that the primary is away."""
         primary, settings = self._primary, self._context.settings
         try:
             primary.open(min(pending_send.OPEN_S, settings.send_timeout / 2))
@@ -347,7 +347,7 @@ class PairedSender(ServiceBusSender):
         return [self._primary, *self._backlog.values()]
 
     def stop(self) -> None:
-        """Nothing more is begun, and what waits is woken."""
+        """Refuse further calls, and wake those that wait for the end of a halt."""
         self._shutdown.set()
 
     def close(self) -> None:
