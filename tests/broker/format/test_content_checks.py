@@ -120,7 +120,7 @@ def taken() -> dict[str, bytes]:
             None, {SCHEDULED_TIME: Timestamp(ms)}, Properties(message_id="m"), body=b"x"
         )
     for key in ("x-opt-partition-key", "x-opt-via-partition-key"):
-        for value in (None, "", "k" * 128):
+        for value in (None, "", "k" * 128, b"k"):
             table[f"{key} {value!r:.9}"] = encode_message(None, {key: value}, Properties(message_id="m"), body=b"x")
     return table
 
@@ -146,7 +146,7 @@ def refused() -> dict[str, bytes]:
     for field in ("message_id", "group_id", "reply_to_group_id"):
         table[f"a long {field}"] = message(**{field: "x" * 129}) + DATA
     for key in ("x-opt-partition-key", "x-opt-via-partition-key"):
-        for value in ("k" * 129, Int(5), b"k"):
+        for value in ("k" * 129, Int(5), b"k" * 129, b"\xff"):
             table[f"{key} {value!r:.9}"] = encode_message(None, {key: value}, Properties(message_id="m"), body=b"x")
     return table
 
