@@ -434,7 +434,7 @@ async def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None
 async def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:
     async with (
         fault(pair.broker, "black-hole", namespace="contoso"),
-        await pair.client(send_timeout=3) as client,
+        await pair.client(send_timeout=8) as client,
         client.get_queue_sender("orders") as sender,
     ):
         await sender.send_messages(ServiceBusMessage("early"))

@@ -433,7 +433,7 @@ def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None:
 def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:
     with (
         fault(pair.broker, "black-hole", namespace="contoso"),
-        pair.client(send_timeout=3) as client,
+        pair.client(send_timeout=8) as client,
         client.get_queue_sender("orders") as sender,
     ):
         sender.send_messages(ServiceBusMessage("early"))
