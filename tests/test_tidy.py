@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "pairbus"
 LINES_MAX = 800
+FUNCTION_LINES_MAX = 60
 
 # Decisions take `now` and bytes and give answers. A folder in this list is pure, every module of it. In other folders a
 # module whose docstring says "Pure." is held to the same.
@@ -237,6 +238,21 @@ def test_no_file_grows_past_the_limit(repository: list[Path]) -> None:
         if path.suffix == ".py" and (lines := path.read_text().count("\n")) > LINES_MAX
     }
     assert grown == {}, "look for the second idea in it"
+
+
+# Each is a hot path, which a call per part would slow down.
+LONG_FUNCTIONS = {"amqp/performatives._hot_flow", "broker/format/content.delivery", "broker/operations/enqueue.send"}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{name}.{node.name}"
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert long == LONG_FUNCTIONS, "look for the second idea in it, or say here why it is one"
 
 
 def texts(repository: list[Path]) -> list[tuple[str, str]]:

@@ -241,22 +241,13 @@ class Dispatch:
         coordinator.refresh(failover, now)
         if self._once_more:
             self._failed_once_more(now, error, verdict)
-        elif (
-            verdict is None
-        ):  # it waited behind others and did not even begin: it says nothing, and may go where they go
+        elif verdict is None:  # it waited behind others and did not begin: it says nothing, and may go where they go
             if trial:
                 coordinator.trial_abandoned(failover)
             if not failover.is_diverting:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
-            too_long = coordinator.send_busy(failover, now, self._epoch, trial, error)
-            self._busy_error = error
-            if failover.is_diverting:
-                return
-            if too_long and coordinator.rotation and self._is_spared_failures():
-                self._leaving = True
-            elif not budget.halt_fits(coordinator.halted_until(failover.entity), self.ends):
-                self._fail(error)
+            self._primary_was_busy(now, error)
         elif verdict is Verdict.QUALIFIES:
             if trial and not is_reach(error):  # as for a ping, whatever the table says of messages (P34)
                 coordinator.trial_refused(failover, now, error)
@@ -277,6 +268,18 @@ class Dispatch:
         else:
             if trial:
                 coordinator.trial_abandoned(failover)
+            self._fail(error)
+
+    def _primary_was_busy(self, now: float, error: BaseException) -> None:
+        """Wait for the end of the entity's pause if the caller has time for it (P24); otherwise divert or fail."""
+        coordinator, failover = self._coordinator, self._failover
+        too_long = coordinator.send_busy(failover, now, self._epoch, self._trial, error)
+        self._busy_error = error
+        if failover.is_diverting:
+            return
+        if too_long and coordinator.rotation and self._is_spared_failures():
+            self._leaving = True
+        elif not budget.halt_fits(coordinator.halted_until(failover.entity), self.ends):
             self._fail(error)
 
     def _failed_once_more(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
