@@ -14,10 +14,11 @@ import time
 from collections import Counter
 
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from pairbus import EntityState, Event, StateChanged
-from pairbus.aio import PairedSender, ServiceBusClient
+from pairbus.aio import ServiceBusClient
 from pairbus.broker import serve
 from pairbus.testing import fault
 
@@ -35,7 +36,7 @@ def tell(event: Event) -> None:
         say(f"        {event.entity}: {event.previous.value} → {event.state.value} ({event.cause})")
 
 
-async def place_orders(sender: PairedSender, task: int, orders: range) -> float:
+async def place_orders(sender: ServiceBusSender, task: int, orders: range) -> float:
     """One task's orders, one after the other; returns the longest that it had to wait."""
     longest = 0.0
     for order in orders:

@@ -89,7 +89,7 @@ def test_no_secret_in_repr() -> None:
         Login("guest", "SECRET"),
         EntraToken(SimpleNamespace(get_token=print, text="SECRET")),
     ]
-    signature = parse_qs(made[1].text)["sig"][0]  # type: ignore[union-attr]
+    signature = parse_qs(made[1].text)["sig"][0]  # type: ignore[attr-defined]
     for credential in made:
         assert "SECRET" not in repr(credential)
         assert signature not in repr(credential)

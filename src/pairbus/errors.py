@@ -1,4 +1,4 @@
-"""The errors that pairbus raises to its users. Pure.
+"""The errors that pairbus raises for its users. Pure.
 
     PairbusError
     ├── BrokerError             a broker that cannot start or serve as asked
@@ -57,7 +57,7 @@ _NEXT_STEPS: Final = {
 
 
 def file_problem(error: OSError) -> str:
-    """What the system said, of which file, and the next step, on one line."""
+    """Return one line with the system's message, the file and what to do next."""
     subject = "the output" if error.filename is None and error.errno == errno.ENOSPC else error.filename
     said = error.strerror or str(error)
     step = _NEXT_STEPS.get(error.errno or 0, "run it with --debug to see where")
@@ -65,7 +65,7 @@ def file_problem(error: OSError) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint with a blank after it, or nothing where no known word is near; letter case makes no difference."""
+    """Return a hint with a blank after it, or nothing where no known word is near; letter case does not matter."""
     by_key = {each.lower(): each for each in known}
     near = difflib.get_close_matches(word.lower(), by_key, n=1, cutoff=0.6)
     return f"did you mean {by_key[near[0]]!r}? " if near else ""
@@ -76,16 +76,16 @@ class PairbusError(Exception):
 
 
 class BrokerError(PairbusError):
-    pass
+    """A broker can't start or serve as asked."""
 
 
 class InvalidFault(PairbusError, ValueError):
-    pass
+    """A fault can't be brought about as asked for."""
 
 
 class ControlError(PairbusError):
-    pass
+    """The control socket of a data folder can't be used."""
 
 
 class LedgerError(PairbusError, OSError):
-    pass
+    """A ledger folder can't be written."""

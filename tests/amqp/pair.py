@@ -54,7 +54,7 @@ class ConnectionPair:
                                 event.link.accept()
 
     def take(self, side: str, kind: type[E]) -> list[E]:
-        events = self.client_events if side == "client" else self.server_events
+        events: list[Any] = self.client_events if side == "client" else self.server_events
         found = [event for event in events if isinstance(event, kind)]
         events[:] = [event for event in events if not isinstance(event, kind)]
         return found

@@ -23,7 +23,6 @@ from pairbus.amqp.message import (
     Sections,
     annotation_pairs,
     encode_annotations,
-    encode_header,
     encode_message,
     join_batch,
     read_application_properties,
@@ -36,7 +35,6 @@ from pairbus.amqp.message import (
     split_batch,
     with_application_properties,
     with_header,
-    with_message_annotations,
     with_properties,
 )
 from pairbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong
@@ -262,22 +260,6 @@ def test_annotations_that_do_not_add_up_are_a_decode_error(wire: str) -> None:
         annotation_pairs(payload, split(payload))
 
 
-@given(
-    st.booleans(), st.none() | integers(8, False), st.none() | integers(32, False), st.booleans(), integers(32, False)
-)
-def test_encode_header(durable: bool, priority: int | None, ttl: int | None, first: bool, count: int) -> None:
-    header = Header(durable=durable, priority=priority, ttl=ttl, first_acquirer=first, delivery_count=count)
-    wire = encode_header(durable=durable, priority=priority, ttl=ttl, first_acquirer=first, delivery_count=count)
-    assert read_header(wire, split(wire)) == header
-    assert pyamqp_decode.decode_payload(memoryview(wire)).header.delivery_count == count
-
-
-@pytest.mark.parametrize("wrong", [{"priority": 256}, {"ttl": 2**32}, {"delivery_count": -1}])
-def test_a_header_out_of_range_is_an_encode_error(wrong: dict[str, int]) -> None:
-    with pytest.raises(EncodeError, match="out of range"):
-        encode_header(**wrong)  # type: ignore[arg-type]
-
-
 # Of each shape one: what values can be is the business of test_codec.
 some_values = st.sampled_from(
     [
@@ -387,18 +369,6 @@ def test_application_properties_are_set_and_removed_alone(payload: bytes, new: A
     assert with_application_properties(payload, s, {}) == payload
 
 
-@given(messages(), st.dictionaries(annotation_keys, some_values, max_size=2), st.sets(annotation_keys, max_size=3))
-def test_message_annotations_are_set_and_removed_alone(payload: bytes, new: Any, remove: Any) -> None:
-    s = split(payload)
-    old = annotation_pairs(payload, s)
-    changed = with_message_annotations(payload, s, {str(key): value for key, value in new.items()}, remove)
-    kept = [(key, raw) for key, raw in old if key not in new and key not in remove]
-    assert annotation_pairs(changed, split(changed)) == kept + [
-        (key, encode(Symbol(key)) + encode(value)) for key, value in new.items()
-    ]
-    unchanged_but("message_annotations", payload, changed)
-
-
 def raw_fields(payload: bytes, span: tuple[int, int] | None, count: int) -> list[bytes]:
     """The fields' raw bytes, with the omitted ones as nulls."""
     if span is None:
@@ -455,7 +425,6 @@ def everything(payload: bytes) -> None:
             pass
     for write in (
         lambda: with_application_properties(payload, s, {"a": 1}, ()),
-        lambda: with_message_annotations(payload, s, {"a": 1}, ()),
         lambda: with_properties(payload, s, to="a"),
         lambda: with_header(payload, s, ttl=1),
     ):

@@ -36,7 +36,7 @@ class Sighting(NamedTuple):
     dead: bool
     id: str
     sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # a field hides the tuple's method, on purpose
     intact: bool
     reason: str | None = None
     description: str | None = None

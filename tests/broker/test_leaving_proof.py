@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.performatives import Attach, Close, Detach, End, Flow, Source, Transfer
-from pairbus.amqp.performatives import Target as TargetNode
+from pairbus.amqp.performatives import Target as TargetTerminus
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker, serve
 from pairbus.broker.amqp.connection import AmqpConnection
-from pairbus.broker.amqp.links import Egress, Ingress, RequestNode, ResponseNode
+from pairbus.broker.amqp.links import RequestNode, ResponseNode, SourceNode, TargetNode
 from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.queue import MessageQueue
@@ -42,7 +42,7 @@ from pairbus.wire import ConnectionString, WireClient
 from .attack_words import Target, attach, begun, frame, opened, put_token, transfer
 from .attacks import connected
 
-KINDS = (AmqpConnection, Session, SenderLink, ReceiverLink, Egress, Ingress, RequestNode, ResponseNode)
+KINDS = (AmqpConnection, Session, SenderLink, ReceiverLink, SourceNode, TargetNode, RequestNode, ResponseNode)
 #: `$cbs` has a session of its own, as with the JS SDK: it stays while the others come and go.
 CBS_CHANNEL = 9
 CHANNELS = (0, 1, 2)
@@ -99,7 +99,7 @@ def link(kind: str, channel: int, handle: int, names: Names, credit: int) -> byt
 
 def session_attach(channel: int, handle: int, source: Source) -> bytes:
     asked = Attach(
-        name=f"l{channel}-{handle}", handle=handle, role=True, source=source, target=TargetNode(address="here")
+        name=f"l{channel}-{handle}", handle=handle, role=True, source=source, target=TargetTerminus(address="here")
     )
     return frame(asked.encode(), channel=channel)
 
@@ -280,7 +280,7 @@ def leave(way: str, channel: int, handle: int, pipe: Pipe, world: World, names: 
             connection._tick()
         case "idle link" if connection is not None:
             for each in connection.links():
-                if isinstance(each.context, Ingress | Egress):
+                if isinstance(each.context, TargetNode | SourceNode):
                     connection._idle[each] = (each.delivery_count, float("-inf"))
             if connection._idle_timer is not None:
                 connection._idle_timer.cancel()
@@ -291,7 +291,7 @@ def leave(way: str, channel: int, handle: int, pipe: Pipe, world: World, names: 
             world.host.namespace.tick(world.clock())
         case "fault" if connection is not None:
             for each in connection.links():
-                if isinstance(each.context, Ingress | Egress):
+                if isinstance(each.context, TargetNode | SourceNode):
                     connection.cut(each, Refusal("com.microsoft:server-busy", "a fault"))
     return b""
 
@@ -379,9 +379,9 @@ async def _leaves_nothing(
         assert queue.entity.links == 0
         assert queue.sessions is None or all(session.lock is None for session in queue.sessions)
         if queue in world.host._dispatchers:
-            assert not world.host._dispatchers[queue]._egresses
-        if queue in world.host._doors:
-            assert not world.host._doors[queue]._waiting
+            assert not world.host._dispatchers[queue]._sources
+        if queue in world.host._session_waiters:
+            assert not world.host._session_waiters[queue]._waiting
     connection = pipe.protocol
     kept = Counter[str]()
     if connection is not None and not connection._engine.is_closed:

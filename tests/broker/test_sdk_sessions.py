@@ -90,7 +90,7 @@ async def test_a_receiver_waits_for_a_session_to_come(sdk: Sdk) -> None:
             return await drain(receiver, 1)
 
     waiting = asyncio.create_task(wait())
-    while not any("1 waiting" in repr(door) for door in list(sdk.namespace.session_doors)):
+    while not any("1 waiting" in repr(waiters) for waiters in list(sdk.namespace._session_waiters.values())):
         await asyncio.sleep(0.01)
     await sdk.send(queue, message("late", "x"))
     assert await waiting == ["x"]

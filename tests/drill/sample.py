@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pairbus.drill.chart import Bar, Delay, Frame, Moment
+from pairbus.drill.chart import Bar, Delay, Frame, TimeMark
 from pairbus.drill.findings import Figure, Findings, Table, Tile
 from pairbus.drill.plan import DrillPlan
 from pairbus.drill.timeline import Timeline
@@ -46,7 +46,7 @@ def findings(*, lost: int = 0) -> Findings:
         step_s=1.0,
         sends=sends,
         depths=depths,
-        moments=[Moment(36.4, "syphon")],
+        moments=[TimeMark(36.4, "syphon")],
         delays=delays,
         cost=[
             Bar("app", 5940, "5,940 operations, 0.059 USD", "app"),
@@ -92,7 +92,7 @@ def timeline(plan: DrillPlan) -> Timeline:
 def reports(plan: DrillPlan, **counts: Any) -> Reports:
     """As Spark would make them; `counts` change the audit's."""
     names = [each.name for each in plan.entities]
-    audit: dict[str, Any] = {
+    audit: Any = {
         **dict.fromkeys(MEANINGS, 0),
         "sent": 2400,
         "confirmed": 2400,
@@ -109,7 +109,7 @@ def reports(plan: DrillPlan, **counts: Any) -> Reports:
         "home-sends": 1140, "home-receives": 1141, "pings": 4,
     }  # fmt: skip
     figures = {"units": 10, "bytes_in": 1000, "bytes_out": 0, "money": 0.001}
-    cost = {
+    cost: Any = {
         "currency": "USD",
         "prices": "example prices",
         "terms": {name: {"operations": count} for name, count in terms.items()},
@@ -122,7 +122,7 @@ def reports(plan: DrillPlan, **counts: Any) -> Reports:
         "detour": {"operations_per_message": 4.0},
         "notes": [],
     }
-    series = {
+    series: Any = {
         "start": BEGAN + 3,
         "step": 1.0,
         "sends": {"primary": [50.0, 60.0], "backlog": [0.0, 1.0], "refused": [0.0, 0.0]},
@@ -133,4 +133,5 @@ def reports(plan: DrillPlan, **counts: Any) -> Reports:
                   {"t": BEGAN + 35, "entity": "orders", "outcome": "ok"}],
     }  # fmt: skip
     seen = {"availability": 100.0, "primary_availability": 72.5, "refused": 0, "outage_s": 20.5}
-    return Reports(audit, {"entities": dict.fromkeys(names, seen), "refused": 0}, cost, series)
+    availability: Any = {"entities": dict.fromkeys(names, seen), "refused": 0}
+    return Reports(audit, availability, cost, series)

@@ -4,7 +4,7 @@ import pytest
 
 from pairbus.broker.config.config_file import parse
 from pairbus.drill.broker_config import LOCK_S, primary_config, secondary_config
-from pairbus.drill.plan import PRIMARY, SECONDARY, TROUBLES, DrillPlan
+from pairbus.drill.plan import DRILL_FAULTS, PRIMARY, SECONDARY, DrillPlan
 
 
 @pytest.mark.parametrize("entities", [1, 4, 10])
@@ -30,4 +30,4 @@ def test_p9_the_backlog_queues_are_ready_made() -> None:
 def test_an_outage_outlives_the_locks() -> None:
     """Else what the outage caught would come again only after the drill has counted."""
     assert DrillPlan().outage_s + DrillPlan().after_s > LOCK_S
-    assert TROUBLES
+    assert DRILL_FAULTS

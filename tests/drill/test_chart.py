@@ -12,17 +12,17 @@ from pairbus.drill.chart import (
     Bar,
     Delay,
     Frame,
-    Moment,
-    Stay,
+    StateSpan,
     Texts,
+    TimeMark,
     bars_chart,
     delay_chart,
     depth_chart,
     number,
     rate_chart,
     seconds,
+    state_spans,
     states_chart,
-    stays,
     ticks,
 )
 
@@ -74,15 +74,15 @@ def test_time_runs_from_margin_to_margin() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ([], [Stay("healthy", 0, 60)]),
-        ([(10.0, "failed over")], [Stay("healthy", 0, 10), Stay("failed over", 10, 60)]),
+        ([], [StateSpan("healthy", 0, 60)]),
+        ([(10.0, "failed over")], [StateSpan("healthy", 0, 10), StateSpan("failed over", 10, 60)]),
         ([(10.0, "failed over"), (10.0, "failed over"), (30.0, "healthy")],
-         [Stay("healthy", 0, 10), Stay("failed over", 10, 30), Stay("healthy", 30, 60)]),
-        ([(70.0, "failed over")], [Stay("healthy", 0, 70), Stay("failed over", 70, 70)]),
+         [StateSpan("healthy", 0, 10), StateSpan("failed over", 10, 30), StateSpan("healthy", 30, 60)]),
+        ([(70.0, "failed over")], [StateSpan("healthy", 0, 70), StateSpan("failed over", 70, 70)]),
     ],
 )  # fmt: skip
-def test_stays(changes: list[tuple[float, str]], expected: list[Stay]) -> None:
-    assert stays(changes, 60.0) == expected
+def test_stays(changes: list[tuple[float, str]], expected: list[StateSpan]) -> None:
+    assert state_spans(changes, 60.0) == expected
 
 
 CHARTS = {
@@ -90,7 +90,7 @@ CHARTS = {
         FRAME, TEXTS, {"orders": [(15.0, "failed over"), (35.0, "healthy")]}, {"orders": [(16.0, False), (35.0, True)]}
     ),
     "rate": rate_chart(FRAME, TEXTS, {"primary": [50, 40], "backlog": [0, 10], "refused": [1]}, 1.0),
-    "depth": depth_chart(FRAME, TEXTS, [0, 100, 50, 0], 1.0, [Moment(36.0, "syphon")]),
+    "depth": depth_chart(FRAME, TEXTS, [0, 100, 50, 0], 1.0, [TimeMark(36.0, "syphon")]),
     "delay": delay_chart(FRAME, TEXTS, [Delay(1, 0.005, 0.05), Delay(2, 0.006, 0.06), Delay(40, 12.0, 20.0)], 1.0),
 }
 

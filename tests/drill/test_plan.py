@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pairbus.broker.control.faults import KINDS
-from pairbus.drill.plan import ENTITIES, MESSAGES_MAX, NOT_SENDS, QUEUES, TROUBLES, DrillPlan, InvalidDrill, listed
+from pairbus.drill.plan import DRILL_FAULTS, ENTITIES, MESSAGES_MAX, NOT_SENDS, QUEUES, DrillPlan, InvalidDrill, listed
 
 
 def test_the_default_has_queues_and_a_topic() -> None:
@@ -55,7 +55,7 @@ def test_what_can_t_be_held_is_named(given: dict[str, Any], said: str) -> None:
 
 
 def test_every_fault_of_the_broker_s_is_offered_or_ruled_out() -> None:
-    assert set(KINDS) | {"kill"} == set(TROUBLES) | set(NOT_SENDS)
+    assert set(KINDS) | {"kill"} == set(DRILL_FAULTS) | set(NOT_SENDS)
 
 
 def test_p24_busy_counts_only_where_the_drill_is_about_it() -> None:

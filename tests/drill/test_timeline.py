@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.drill.plan import TROUBLES, DrillPlan
+from pairbus.drill.plan import DRILL_FAULTS, DrillPlan
 from pairbus.drill.timeline import STATUS_S, Timeline, TimelineEntry, introduction
 
 
@@ -29,10 +29,10 @@ def test_times_are_relative() -> None:
     assert texts(told) == ["  12.3 s  state   orders: healthy → failed over (send failed)"]
 
 
-@pytest.mark.parametrize("fault", TROUBLES)
+@pytest.mark.parametrize("fault", DRILL_FAULTS)
 def test_every_outage_is_told_with_its_length(fault: str) -> None:
     told = timeline(fault=fault)
-    assert "contoso " + TROUBLES[fault].begins in str(told.outage_began(1010.0)[0])
+    assert "contoso " + DRILL_FAULTS[fault].begins in str(told.outage_began(1010.0)[0])
     assert str(told.outage_ended(1030.5)[0]).endswith("after 20.5 s")
     assert told.outage == (1010.0, 1030.5)
 

@@ -267,16 +267,16 @@ async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) 
 
 @in_both_apis()
 async def test_p13_a_link_that_takes_longer_to_open_than_an_attempt_has_is_open_for_the_next(world: World) -> None:
-    """0.3 s away each way: opening a link takes longer than any queue's share of 4 s."""
+    """0.6 s away each way: opening a link takes longer than any queue's share of 8 s."""
     queue = await world.queue()
     with SilentProxy(world.secondary.port) as network:
         behind = world.secondary.connection_string.replace(f":{world.secondary.port}", f":{network.port}")
         async with (
             world.fault("no-send", entity=queue),
-            world.pair(secondary=behind, backlog_queue_count=3, send_timeout=4, sdk=AT_ONCE) as pair,
+            world.pair(secondary=behind, backlog_queue_count=3, send_timeout=8, sdk=AT_ONCE) as pair,
         ):
             network.cut()
-            network.point, network.count = "delay", 0.3
+            network.point, network.count = "delay", 0.6
             early = [await pair.send(queue, world.message()) for _ in range(3)]
             assert early[0].error is not None, "the secondary is not far away at all"
             assert early[2].error is None

@@ -22,7 +22,7 @@ class Rig:
         self.asked: dict[int, tuple[int, bytes, bool]] = {}
         self.records: list[Record] = []
         self.errors: list[BaseException] = []
-        self.journal: Journal | None = None
+        self.journal: Journal
 
     def open(self) -> Rig:
         self.journal = Journal.open(FOLDER, self.options, self.files, clock=lambda: self.now)
@@ -43,7 +43,6 @@ class Rig:
             self.errors.append(error)
 
     def append(self, payload: bytes, *, lazy: bool = False, kind: int = 1) -> int:
-        assert self.journal is not None
         lsn = 0
 
         def done(error: JournalError | None, segment: int, offset: int) -> None:
@@ -55,7 +54,6 @@ class Rig:
 
     def turn(self, after: float = 0.0) -> Rig:
         self.now += after
-        assert self.journal is not None
         self.journal.turn()
         return self
 

@@ -11,7 +11,7 @@ from tests.journal.rig import SMALL, Rig, check_crash
 PUT, GONE = 1, 2
 
 
-class Shelf:
+class Owner:
     """The smallest owner: a put has a name, and a tombstone takes it away."""
 
     def __init__(self, rig: Rig) -> None:
@@ -31,11 +31,9 @@ class Shelf:
             if error is None:
                 self.places[name] = (segment, offset, len(payload))
 
-        assert self.rig.journal is not None
         self.rig.journal.append(PUT, payload, done)
 
     def drop(self, name: bytes) -> None:
-        assert self.rig.journal is not None
         segment, _, size = self.places.pop(name)
         self.rig.journal.release(segment, size)
         self.rig.journal.append(GONE, name, lazy=True)
@@ -51,24 +49,23 @@ class Shelf:
             self.places[record.payload[:4]] = (segment, offset, len(record.payload))
 
 
-def filled(files: MemoryFiles | None = None, options: Options = SMALL) -> tuple[Rig, Shelf]:
+def filled(files: MemoryFiles | None = None, options: Options = SMALL) -> tuple[Rig, Owner]:
     rig = Rig(files, options).open()
-    shelf = Shelf(rig)
+    owner = Owner(rig)
     for i in range(60):
-        shelf.put(b"%04d" % i, 150)
+        owner.put(b"%04d" % i, 150)
         rig.turn()
     for i in range(60):
         if i % 5:
-            shelf.drop(b"%04d" % i)
+            owner.drop(b"%04d" % i)
     rig.turn()
     rig.turn(after=1.0)
-    return rig, shelf
+    return rig, owner
 
 
-async def compact(rig: Rig, shelf: Shelf) -> int | None:
+async def compact(rig: Rig, owner: Owner) -> int | None:
     """Runs the compaction with the writer's work done on this thread."""
-    assert rig.journal is not None
-    task = asyncio.ensure_future(rig.journal.compact(shelf))
+    task = asyncio.ensure_future(rig.journal.compact(owner))
     while not task.done():
         await asyncio.sleep(0)
         rig.journal.turn()
@@ -79,71 +76,67 @@ async def compact(rig: Rig, shelf: Shelf) -> int | None:
 
 
 async def test_live_records_move_and_the_segment_goes() -> None:
-    rig, shelf = filled()
-    assert rig.journal is not None
-    names = set(shelf.places)
+    rig, owner = filled()
+    names = set(owner.places)
     count = len(rig.segment_paths())
     assert rig.journal.compaction_is_due()
-    assert await compact(rig, shelf) == 1
+    assert await compact(rig, owner) == 1
     assert len(rig.segment_paths()) == count - 1
-    assert set(shelf.places) == names
-    for name, place in shelf.places.items():
+    assert set(owner.places) == names
+    for name, place in owner.places.items():
         assert place[0] != 1
         assert rig.journal.read(*place)[:4] == name
     again = Rig(rig.files.power_cut()).open()
-    assert set(Shelf(again).places) == names
+    assert set(Owner(again).places) == names
 
 
 async def test_until_only_the_current_one_is_left() -> None:
-    rig, shelf = filled()
-    assert rig.journal is not None
-    names = set(shelf.places)
+    rig, owner = filled()
+    names = set(owner.places)
     while rig.journal.compaction_is_due():
-        await compact(rig, shelf)
+        await compact(rig, owner)
     assert len(rig.journal.segments()) <= 3
-    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == names
+    assert set(Owner(Rig(rig.files.power_cut()).open()).places) == names
 
 
 async def test_nothing_to_compact_in_the_current_segment() -> None:
     rig = Rig().open()
-    assert rig.journal is not None
     rig.send(b"x")
     assert not rig.journal.compaction_is_due()
-    assert await compact(rig, Shelf(rig)) is None
+    assert await compact(rig, Owner(rig)) is None
 
 
 async def test_killed_at_every_file_operation() -> None:
     """With all of what was not synced, with none of it, with any of it; and killed without a power cut."""
-    rig, shelf = filled()
+    rig, owner = filled()
     start = rig.files.calls
-    expected = set(shelf.places)
-    await compact(rig, shelf)
+    expected = set(owner.places)
+    await compact(rig, owner)
     operations = rig.files.calls - start
     assert operations > 5
     for number in range(1, operations + 1):
-        rig, shelf = filled()
+        rig, owner = filled()
         rig.files.dies_at = rig.files.calls + number
         with pytest.raises(MachineStopped):
-            await compact(rig, shelf)
+            await compact(rig, owner)
         chance = random.Random(number)
         disks = [rig.files.power_cut(), rig.files.power_cut(everything=True), rig.files.kill()]
         disks += [rig.files.power_cut(chance) for _ in range(20)]
         for disk in disks:
             again = Rig(disk).open()
-            after = Shelf(again)
+            after = Owner(again)
             assert set(after.places) == expected
             await compact(again, after)
             assert set(after.places) == expected
             third = Rig(again.files.power_cut()).open()
-            assert set(Shelf(third).places) == expected
-            assert third.journal is not None
-            for name, place in Shelf(third).places.items():
+            assert set(Owner(third).places) == expected
+            for name, place in Owner(third).places.items():
                 assert third.journal.read(*place)[:4] == name
 
 
 async def test_a_copy_that_fails_leaves_the_segment() -> None:
-    rig, shelf = filled()
-    expected = set(shelf.places)
+    rig, owner = filled()
+    expected = set(owner.places)
 
     def fault(name: str, path: str) -> int | None:
         if name in ("fdatasync", "create"):
@@ -152,16 +145,16 @@ async def test_a_copy_that_fails_leaves_the_segment() -> None:
 
     rig.files.fault = fault
     with pytest.raises(JournalError, match="EIO"):
-        await compact(rig, shelf)
+        await compact(rig, owner)
     rig.files.fault = None
     rig.turn(after=1.0)
-    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == expected
-    assert await compact(rig, shelf) == 1
-    assert set(Shelf(Rig(rig.files.power_cut()).open()).places) == expected
+    assert set(Owner(Rig(rig.files.power_cut()).open()).places) == expected
+    assert await compact(rig, owner) == 1
+    assert set(Owner(Rig(rig.files.power_cut()).open()).places) == expected
 
 
 async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> None:
-    rig, shelf = filled()
+    rig, owner = filled()
 
     def fault(name: str, path: str) -> int | None:
         if name == "unlink":
@@ -170,43 +163,41 @@ async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> N
 
     rig.files.fault = fault
     with pytest.raises(JournalError, match="deleting"):
-        await compact(rig, shelf)
+        await compact(rig, owner)
     rig.files.fault = None
-    assert await compact(rig, shelf) == 1
+    assert await compact(rig, owner) == 1
 
 
 async def test_compaction_on_a_full_disk_makes_room() -> None:
-    rig, shelf = filled()
+    rig, owner = filled()
     rig.files.capacity = rig.files.used()
-    assert rig.journal is not None
     i = 100
     while not rig.journal.is_full:
-        shelf.put(b"%04d" % i, 150)
+        owner.put(b"%04d" % i, 150)
         rig.turn()
         i += 1
     assert isinstance(rig.send(b"no"), JournalFull)
     while rig.journal.is_full:
         assert rig.journal.compaction_is_due()
-        await compact(rig, shelf)
+        await compact(rig, owner)
     assert rig.send(b"yes") is None
     check_crash(rig, rig.files.power_cut())
 
 
 async def test_damage_found_by_compaction_keeps_the_segment() -> None:
-    rig, shelf = filled()
+    rig, owner = filled()
     rig.files.content(rig.segment_paths()[0])[200] ^= 1
     with pytest.raises(JournalCorrupt):
-        await compact(rig, shelf)
+        await compact(rig, owner)
     assert rig.segment_paths()[0].endswith("0001.segment")
 
 
 async def test_one_at_a_time() -> None:
-    rig, shelf = filled()
-    assert rig.journal is not None
-    first = asyncio.ensure_future(rig.journal.compact(shelf))
+    rig, owner = filled()
+    first = asyncio.ensure_future(rig.journal.compact(owner))
     await asyncio.sleep(0)
     with pytest.raises(JournalError, match="already running"):
-        await rig.journal.compact(shelf)
+        await rig.journal.compact(owner)
     while not first.done():
         rig.turn()
         await asyncio.sleep(0)
@@ -218,7 +209,6 @@ def test_many_small_segments_are_due() -> None:
     for i in range(20):
         rig = Rig(files).open()
         rig.send(b"%d" % i)
-        assert rig.journal is not None
         due = rig.journal.compaction_is_due()
         rig.journal.close()
         files = files.kill()

@@ -127,7 +127,7 @@ def test_too_much_pending_is_refused_at_once_and_through_the_callback() -> None:
     assert len(refused) == 2
     rig.turn()
     assert rig.answer_to(lsns[0]) is None and rig.answer_to(lsns[1]) is None
-    assert rig.journal is not None and rig.journal.pending_bytes == 0
+    assert rig.journal.pending_bytes == 0
     assert rig.send(b"y" * 1000) is None  # alone, even a larger one goes through
 
 
@@ -141,7 +141,6 @@ def test_a_record_beyond_the_format_is_an_error_at_once(monkeypatch: pytest.Monk
 
 def test_parts_are_one_payload() -> None:
     rig = Rig().open()
-    assert rig.journal is not None
     rig.journal.append(9, (b"ab", b"", b"cd"))
     rig.turn()
     again = reopened(rig.files.power_cut())
@@ -150,7 +149,6 @@ def test_parts_are_one_payload() -> None:
 
 def test_live_bytes_per_segment() -> None:
     rig = Rig().open()
-    assert rig.journal is not None
     for i in range(20):
         assert rig.send(bytes([i]) * 300) is None
     for lsn, _, segment, _ in rig.answers:
@@ -158,7 +156,6 @@ def test_live_bytes_per_segment() -> None:
             rig.journal.release(segment, 300)
     assert sum(info.live for info in rig.journal.segments()) == 3000
     again = reopened(rig.files.power_cut())
-    assert again.journal is not None
     assert sum(info.live for info in again.journal.segments()) == 6000
     assert [info.is_current for info in again.journal.segments()][-1]
 
@@ -166,7 +163,6 @@ def test_live_bytes_per_segment() -> None:
 def test_reading_what_is_not_there_is_a_journal_error() -> None:
     rig = Rig().open()
     assert rig.send(b"abc") is None
-    assert rig.journal is not None
     with pytest.raises(JournalError, match="reading 3 bytes at 9:64: ENOENT"):
         rig.journal.read(9, 64, 3)
     with pytest.raises(JournalError, match="the segment ends"):
@@ -249,7 +245,6 @@ class RealRig(Rig):
         return self
 
     def told(self) -> str:
-        assert self.journal is not None
         return str(self.journal.trouble() or "well")
 
 
@@ -267,7 +262,6 @@ def test_a_folder_that_is_deleted_is_noticed_before_the_next_confirm(tmp_path: P
     rig.turn(after=1.0)
     assert isinstance(rig.send(b"refused"), JournalFailed)
     assert list(folder.iterdir()) == []
-    assert rig.journal is not None
     rig.journal.close()
 
 
@@ -280,7 +274,6 @@ def test_a_folder_that_is_moved_away_and_back_is_used_again(tmp_path: Path) -> N
     aside.rename(folder)
     rig.turn(after=1.0)
     assert (rig.told(), rig.send(b"again")) == ("well", None)
-    assert rig.journal is not None
     rig.journal.close()
     assert RealRig(folder).open().replayed() == [b"kept", b"again"]
 
@@ -318,7 +311,6 @@ def test_a_folder_that_has_just_changed_has_no_stamp(tmp_path: Path) -> None:
 
 def test_a_disk_that_turned_read_only_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = RealRig(tmp_path / "journal").open()
-    assert rig.journal is not None
 
     def refuses(*_: object) -> int:
         raise OSError(errno.EROFS, "Read-only file system")

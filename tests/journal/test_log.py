@@ -55,7 +55,6 @@ def test_answers_tell_where_the_payload_is() -> None:
     rig = Rig().open()
     for i in range(40):
         assert rig.send(b"%03d" % i * 50) is None
-    assert rig.journal is not None
     assert len({segment for _, _, segment, _ in rig.answers}) > 1
     for lsn, _, segment, offset in rig.answers:
         payload = rig.asked[lsn][1]
@@ -69,7 +68,7 @@ def test_lazy_records_are_answered_after_the_write_and_synced_in_time_without_ot
     assert rig.answers[0][1] is None
     assert rig.files.log[-1].startswith("pwrite")
     assert reopened(rig.files.power_cut()).records == []
-    assert rig.journal is not None and rig.journal._log is not None
+    assert rig.journal._log is not None
     wait = rig.journal._log.timeout(rig.now)
     assert wait is not None and 0 < wait < 0.1
     rig.turn(after=wait)
@@ -106,7 +105,6 @@ def test_a_clean_stop_syncs_in_every_mode() -> None:
     for options in (SMALL, STRICT, NONE):
         rig = Rig(options=options).open()
         rig.append(b"one", lazy=True)
-        assert rig.journal is not None
         rig.journal.close()
         assert rig.answers[0][1] is None
         assert reopened(rig.files.power_cut(), options).replayed() == [b"one"]
@@ -171,7 +169,7 @@ def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resume
     assert rig.answer_to(lazy) is None  # it had been written and answered before the sync failed
     later = rig.send(b"later")
     assert isinstance(later, JournalFailed) and not later.unknown  # nothing of it was written
-    assert rig.journal is not None and not rig.journal.is_full
+    assert not rig.journal.is_full
     trouble = rig.journal.trouble()
     assert isinstance(trouble, JournalFailed) and "EIO" in str(trouble)
     rig.files.fault = None
@@ -209,7 +207,7 @@ def test_short_writes_are_completed(step: int) -> None:
 
 def test_a_write_of_no_bytes_is_a_failure_not_a_loop() -> None:
     rig = Rig().open()
-    rig.files.fault = lambda name, path: 0 if name == "pwrite" and rig.journal is not None else None
+    rig.files.fault = lambda name, path: 0 if name == "pwrite" else None
     assert isinstance(rig.send(b"x"), (JournalFailed, JournalFull))
 
 
@@ -218,7 +216,7 @@ def test_a_segment_change_that_fails_refuses_and_recovers(doing: str) -> None:
     rig = Rig().open()
     sent = []
     rig.files.fault = FailOnce(doing, path="" if doing == "fsync_dir" else "0002")
-    while rig.journal is not None and len(rig.journal.segments()) < 3:
+    while len(rig.journal.segments()) < 3:
         payload = b"%05d" % len(rig.asked) * 30
         if rig.send(payload) is None:
             sent.append(payload)
@@ -245,7 +243,7 @@ def test_a_full_disk_refuses_sends_and_settling_goes_on_until_there_is_room(opti
     rig = Rig(MemoryFiles(capacity=12_000), options).open()
     sent = fill(rig)
     assert sent > 50
-    assert rig.journal is not None and rig.journal.is_full
+    assert rig.journal.is_full
     for i in range(15):
         assert rig.send(b"settle %d" % i, lazy=True) is None
         assert isinstance(rig.send(b"no"), JournalFull)
@@ -319,7 +317,7 @@ def test_without_fallocate_it_works_all_the_same() -> None:
     rig.open()
     for i in range(60):
         assert rig.send(b"%d" % i * 60) is None
-    assert rig.journal is not None and any("no reserve" in note for note in rig.journal.notes)
+    assert any("no reserve" in note for note in rig.journal.notes)
     files = rig.files.power_cut()
     assert len(reopened(files).records) == 60
 
@@ -356,7 +354,6 @@ def test_lazy_records_written_again_are_read_and_compacted_under_the_place_that_
     rig = Rig().open()
     assert rig.send(b"settled", lazy=True) is None
     _, _, segment, offset = rig.answers[0]
-    assert rig.journal is not None
     for _ in range(2):
         rig.files.fault = FailOnce("fdatasync")
         rig.turn(after=0.1)

@@ -73,7 +73,6 @@ class World:
             else:
                 self.gone.add(payload)
 
-        assert self.rig.journal is not None
         with contextlib.suppress(MachineStopped):
             self.rig.journal.append(1, payload, done, lazy=lazy)
 
@@ -109,7 +108,6 @@ class World:
         self.rig.files.dies_at = self.rig.files.calls + calls
 
     def close(self, _: None) -> None:
-        assert self.rig.journal is not None
         try:
             self.rig.journal.close()
         except JournalError:

@@ -43,14 +43,13 @@ def test_cut_at_every_byte_of_the_last_records() -> None:
             kept = sum(end <= cut for end in ends)
             assert again.replayed() == [bytes([65 + i]) * 30 for i in range(kept)]
             torn = cut not in (SEGMENT_HEADER_BYTES, *ends)
-            assert again.journal is not None
             assert bool(again.journal.notes) == (
                 torn and bool(whole[ends[kept - 1] if kept else 64 : cut].strip(b"\0"))
             )
             assert again.send(b"more") is None
             third = reopened(again.files.power_cut())
             assert third.replayed() == [*again.replayed(), b"more"]
-            assert third.journal is not None and third.journal.notes == []
+            assert third.journal.notes == []
 
 
 def test_a_flipped_bit_in_synced_records_is_refused_and_named() -> None:
@@ -68,7 +67,7 @@ def test_a_flipped_bit_in_synced_records_is_refused_and_named() -> None:
         salvaged = Rig(files.kill(), SALVAGE).open()
         lost = starts.index(spot)
         assert salvaged.replayed() == [bytes([65 + i]) * 30 for i in range(4) if i != lost]
-        assert salvaged.journal is not None and "are lost" in salvaged.journal.notes[0]
+        assert "are lost" in salvaged.journal.notes[0]
     assert len(whole) > starts[3]
 
 
@@ -84,7 +83,6 @@ def test_after_a_pause_damage_to_the_very_last_record_shows_too() -> None:
 
 def test_after_a_clean_stop_damage_to_the_last_record_shows_too() -> None:
     rig = written(2)
-    assert rig.journal is not None
     rig.journal.close()
     files = rig.files.power_cut()
     files.content(rig.segment_paths()[-1])[rig.answers[-1][3]] ^= 1
@@ -109,7 +107,7 @@ def test_whole_records_after_a_gap_in_the_unsynced_end_are_a_torn_tail() -> None
     files.content(path)[first : first + 58] = bytes(58)
     again = reopened(files)
     assert again.replayed() == [b"A" * 30, b"B" * 30]
-    assert again.journal is not None and "torn tail" in again.journal.notes[0]
+    assert "torn tail" in again.journal.notes[0]
 
 
 def exit_on(condition: bool) -> None:
@@ -198,7 +196,7 @@ def test_a_doubled_segment_is_refused_and_salvage_keeps_it_aside(number: int) ->
         Rig(files.kill()).open()
     salvaged = Rig(files.kill(), SALVAGE).open()
     assert len(salvaged.records) == 3
-    assert salvaged.journal is not None and f"kept as {copy}.damaged" in salvaged.journal.notes[0]
+    assert f"kept as {copy}.damaged" in salvaged.journal.notes[0]
     assert f"{copy}.damaged" in salvaged.files.listdir(FOLDER)
     assert salvaged.send(b"after") is None
     assert len(reopened(salvaged.files.power_cut()).records) == 4

@@ -24,7 +24,7 @@ def test_every_callback_is_called_whatever_another_raises() -> None:
 def test_a_crash_answers_all_that_waits_and_all_that_comes_and_is_raised_on_the_loop() -> None:
     rig = Rig().open()
     assert rig.send(b"kept") is None
-    assert rig.journal is not None and rig.journal._log is not None
+    assert rig.journal._log is not None
 
     def bug(batch: object, now: float) -> None:
         raise ZeroDivisionError("a bug")
@@ -46,7 +46,7 @@ def test_a_crash_answers_all_that_waits_and_all_that_comes_and_is_raised_on_the_
 
 def test_a_crash_between_answers_answers_nobody_twice() -> None:
     rig = Rig().open()
-    assert rig.journal is not None and rig.journal._log is not None
+    assert rig.journal._log is not None
     rig.append(b"lazy", lazy=True)
     rig.append(b"send")
 
@@ -60,7 +60,7 @@ def test_a_crash_between_answers_answers_nobody_twice() -> None:
 
 def test_a_closed_loop_does_not_stop_the_writing() -> None:
     rig = Rig().open()
-    assert rig.journal is not None and rig.journal._writer is not None
+    assert rig.journal._writer is not None
 
     def closed(callback: object) -> None:
         raise RuntimeError("Event loop is closed")
@@ -77,7 +77,7 @@ def test_a_batch_is_bounded() -> None:
     rig = Rig().open()
     for _ in range(5):
         rig.append(b"x" * 100_000)
-    assert rig.journal is not None and rig.journal._writer is not None
+    assert rig.journal._writer is not None
     command, batch = rig.journal._writer._collect(False)
     assert command is None and len(batch) == 5
 
@@ -93,7 +93,6 @@ class TestWrittenHere:
     def test_it_is_answered_at_once_and_there_after_a_kill(self) -> None:
         rig = self.rig()
         told: list[tuple[object, int, int]] = []
-        assert rig.journal is not None
         rig.journal.append(1, b"lazy", lambda *answer: told.append(answer), lazy=True)
         ((error, segment, offset),) = told
         assert error is None
@@ -137,7 +136,6 @@ class TestWrittenHere:
 
     def test_it_starts_no_new_segment(self) -> None:
         rig = self.rig()
-        assert rig.journal is not None
         count = len(rig.journal.segments())
         payloads = [b"%04d" % number + b"." * 300 for number in range(30)]
         for payload in payloads:

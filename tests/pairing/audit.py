@@ -271,8 +271,8 @@ class Audit:
                 self.schedule.now >= out + settings.backlog_retry_interval - CLOSE,
                 f"P13: {call} goes to queue {queue}, ejected at {out:.2f}",
             )
-            other = self._trials.get((client.name, queue))
-            self.check(other is None, f"P13: {call} tries queue {queue} while {other} does")
+            trial = self._trials.get((client.name, queue))
+            self.check(trial is None, f"P13: {call} tries queue {queue} while {trial} does")
             self._trials[client.name, queue] = call
         else:
             kept = self._kept.get((client.name, call.sender))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.pairing.options import OPTIONS
+from pairbus.pairing.routing.failover import TABLE
+from pairbus.pairing.routing.states import EntityState
 from pairbus.pairing.routing.verdicts import CASES, Table, Verdict
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -28,6 +30,30 @@ def options_page() -> str:
     for option in OPTIONS:
         cells = (f"`{option.name}`", f"`{_shown(option.default)}`", option.allowed, option.meaning)
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def failover_table() -> str:
+    """Return the failover table in Markdown; a state that stays as it is is left blank."""
+    rows = ["| | " + " | ".join(state.value for state in EntityState) + " |", "|---" * (len(EntityState) + 1) + "|"]
+    for heading, states in TABLE.items():
+        cells = ["" if after is before else after.value for before, after in states.items()]
+        rows.append(f"| {heading.value} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def failover_diagram() -> str:
+    """Return the failover table as a Mermaid state diagram, with one arrow for each pair of states."""
+    arrows: dict[tuple[EntityState, EntityState], list[str]] = {}
+    for heading, states in TABLE.items():
+        for before, after in states.items():
+            if after is not before:
+                arrows.setdefault((before, after), []).append(heading.value)
+    lines = ["stateDiagram-v2", f"    [*] --> {EntityState.HEALTHY.name}"]
+    for before in EntityState:
+        for after in EntityState:
+            if labels := arrows.get((before, after)):
+                lines.append(f"    {before.name} --> {after.name}: " + "<br>".join(labels))
     return "\n".join(lines)
 
 

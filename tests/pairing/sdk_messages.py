@@ -79,7 +79,7 @@ annotation_keys = st.text("abc", min_size=1, max_size=5).map(lambda name: f"x-op
 
 
 @st.composite
-def annotations(draw: st.DrawFn) -> dict[Any, Any] | None:
+def message_annotations(draw: st.DrawFn) -> dict[Any, Any] | None:
     keys = annotation_keys | annotation_keys.map(str.encode) | st.integers(0, 1 << 60)
     found: dict[Any, Any] = draw(st.dictionaries(keys, anything, max_size=3))
     if draw(st.booleans()):
@@ -139,7 +139,7 @@ def messages(draw: st.DrawFn) -> AmqpAnnotatedMessage:
     message = AmqpAnnotatedMessage(
         **draw(bodies),
         application_properties=draw(application_properties),
-        annotations=draw(annotations()),
+        annotations=draw(message_annotations()),
         delivery_annotations=draw(st.none() | st.dictionaries(annotation_keys, anything, max_size=2)),
         footer=draw(st.none() | st.dictionaries(annotation_keys, simple, max_size=2)),
     )

@@ -18,7 +18,15 @@ from azure.servicebus.exceptions import (
 
 from pairbus.pairing.errors import AliasConflictError, NotTriedError
 from pairbus.pairing.options import Settings
-from pairbus.pairing.pending_send import BATCH_ROOM, Limits, PendingSend, Turns, is_away, no_schedule, pack
+from pairbus.pairing.pending_send import (
+    BATCH_ROOM,
+    Limits,
+    ManagementCallTime,
+    PendingSend,
+    is_away,
+    pack,
+    schedule_refused,
+)
 
 
 def numbers() -> Callable[[], str]:
@@ -27,9 +35,9 @@ def numbers() -> Callable[[], str]:
 
 
 def packed(argument: Any, **settings: Any) -> PendingSend:
-    shipment = pack(argument, Settings(**settings), numbers())
-    assert shipment is not None
-    return shipment
+    pending = pack(argument, Settings(**settings), numbers())
+    assert pending is not None
+    return pending
 
 
 def annotated(**properties: Any) -> AmqpAnnotatedMessage:
@@ -45,15 +53,15 @@ def batch(*messages: Any) -> ServiceBusMessageBatch:
 
 def test_a_message_stays_what_it_is() -> None:
     message = ServiceBusMessage("x")
-    shipment = packed(message)
-    assert shipment.argument is message
-    assert shipment.messages == [message]
+    pending = packed(message)
+    assert pending.argument is message
+    assert pending.messages == [message]
 
 
 def test_p22_a_generator_is_read_once() -> None:
     messages = [ServiceBusMessage("a"), ServiceBusMessage("b")]
-    shipment = packed(message for message in messages)
-    assert shipment.argument == messages == shipment.messages
+    pending = packed(message for message in messages)
+    assert pending.argument == messages == pending.messages
 
 
 @pytest.mark.parametrize("nothing", [[], (), iter([])])
@@ -67,8 +75,8 @@ def test_an_empty_batch_is_nothing_to_send() -> None:
 
 def test_p20_every_message_has_an_id_before_the_first_try() -> None:
     mine = annotated(message_id="mine")
-    shipment = packed([annotated(), mine, AmqpAnnotatedMessage(value_body=1)])
-    assert shipment.message_ids == ("id-1", "mine", "id-2")
+    pending = packed([annotated(), mine, AmqpAnnotatedMessage(value_body=1)])
+    assert pending.message_ids == ("id-1", "mine", "id-2")
     assert packed(annotated(), assign_message_id=False).message_ids == ()
 
 
@@ -79,16 +87,16 @@ def test_p29_an_alias_is_refused_before_anything_is_sent() -> None:
     assert packed(aliased, check_aliases=False).messages == [aliased]
 
 
-def addressed(shipment: PendingSend, limits: Limits | None = None, transport: Any = PyamqpTransport) -> PendingSend:
-    shipment.address("orders", limits or Limits(), primary_batch=2**20, now_unix=0.0, mark=False, transport=transport)
-    return shipment
+def addressed(pending: PendingSend, limits: Limits | None = None, transport: Any = PyamqpTransport) -> PendingSend:
+    pending.address("orders", limits or Limits(), primary_batch=2**20, now_unix=0.0, mark=False, transport=transport)
+    return pending
 
 
-def test_p26_a_message_becomes_one_parcel() -> None:
+def test_p26_a_message_is_diverted_by_itself() -> None:
     message = ServiceBusMessage("x", session_id="s")
-    (parcel,) = addressed(packed(message)).parcels
-    assert parcel.messages == [message]
-    assert parcel.argument.application_properties["x-ms-path"]["VALUE"] == "orders"
+    (batch,) = addressed(packed(message)).batches
+    assert batch.messages == [message]
+    assert batch.argument.application_properties["x-ms-path"]["VALUE"] == "orders"
     assert message.session_id == "s"
 
 
@@ -96,15 +104,15 @@ def test_p30_what_grew_too_large_for_one_batch_is_split() -> None:
     limits = Limits()
     limits.learn_backlog(10_000, 3_000)
     messages = [ServiceBusMessage(bytes(1000)) for _ in range(5)]
-    shipment = addressed(packed(messages), limits)
-    assert [len(parcel.messages) for parcel in shipment.parcels] == [2, 2, 1]
-    assert repr(shipment) == "<Shipment of 5, 3 parcels to divert>"
+    pending = addressed(packed(messages), limits)
+    assert [len(batch.messages) for batch in pending.batches] == [2, 2, 1]
+    assert repr(pending) == "<PendingSend of 5, 3 batches to divert>"
 
 
 def test_p13_what_was_confirmed_is_not_made_again() -> None:
-    shipment = addressed(packed(ServiceBusMessage("x")))
-    shipment.parcels.popleft()
-    assert not addressed(shipment).parcels
+    pending = addressed(packed(ServiceBusMessage("x")))
+    pending.batches.popleft()
+    assert not addressed(pending).batches
 
 
 def test_p30_too_large_for_the_backlog_is_an_error_with_both_sizes() -> None:
@@ -116,8 +124,8 @@ def test_p30_too_large_for_the_backlog_is_an_error_with_both_sizes() -> None:
 
 def test_p22_batches_carry_the_transport_of_their_sender() -> None:
     """Or the async SDK would take such a batch apart, find no messages in it, and send an empty one."""
-    (parcel,) = addressed(packed([ServiceBusMessage("x")]), transport=PyamqpTransportAsync).parcels
-    assert parcel.argument._amqp_transport is PyamqpTransportAsync
+    (batch,) = addressed(packed([ServiceBusMessage("x")]), transport=PyamqpTransportAsync).batches
+    assert batch.argument._amqp_transport is PyamqpTransportAsync
 
 
 def test_p30_the_healthy_send_warns() -> None:
@@ -149,7 +157,7 @@ def test_limits_of_the_backlog_before_its_first_use_are_the_primarys() -> None:
 
 
 def test_p24_a_management_call_waits_for_a_halt_that_fits() -> None:
-    turns = Turns("orders", 100.0, 30.0)
+    turns = ManagementCallTime("orders", 100.0, 30.0)
     assert turns.wait_s(100.0, 0.0) == 0.0
     assert turns.wait_s(101.0, 111.0) == 10.0
     assert turns.left_s(111.0) == 19.0
@@ -163,7 +171,7 @@ def test_p24_a_management_call_waits_for_a_halt_that_fits() -> None:
 
 
 def test_p25_the_error_shows_the_other_way() -> None:
-    assert "scheduled_enqueue_time_utc" in str(no_schedule("orders"))
+    assert "scheduled_enqueue_time_utc" in str(schedule_refused("orders"))
 
 
 @pytest.mark.parametrize(

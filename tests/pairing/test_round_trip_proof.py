@@ -19,7 +19,7 @@ from pairbus.amqp import message as amqp
 from pairbus.amqp.codec import decode, encode, skip
 from pairbus.broker.format import content
 from pairbus.pairing.backlog import aliases, diversion
-from pairbus.pairing.backlog.aliases import Home, bring_home
+from pairbus.pairing.backlog.aliases import RestoredMessage, bring_home
 
 from .sdk_messages import messages
 
@@ -138,12 +138,12 @@ def test_p26_p27_a_diverted_message_comes_home_as_it_was_sent(
         assert properties.creation_time is properties.absolute_expiry_time is None
 
     home = bring_home(delivered(away, deliveries=deliveries, state=state, locked=locked), now=NOW)
-    assert isinstance(home, Home), home
+    assert isinstance(home, RestoredMessage), home
     assert home.path == path
     check(sent, home, life(message), mark)
 
 
-def check(sent: bytes, home: Home, with_life: bool, mark: bool) -> None:
+def check(sent: bytes, home: RestoredMessage, with_life: bool, mark: bool) -> None:
     payload = home.payload
     if mark:
         s = amqp.split(payload)
@@ -176,7 +176,7 @@ def test_p7_p27_so_does_one_that_the_application_had_put_into_a_batch(
     away = diversion.divert_batch(made, path, now_unix=NOW, mark=mark)
     for message, payload in zip(batch, away, strict=True):
         home = bring_home(delivered(payload), now=NOW)
-        assert isinstance(home, Home), home
+        assert isinstance(home, RestoredMessage), home
         assert home.path == path
         check(diversion.encoded(message), home, life(message), mark)
 

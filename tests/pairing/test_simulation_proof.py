@@ -11,7 +11,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,7 +28,6 @@ from .audit import Breach
 from .simulation import Simulation, replay, simulate, world_of
 
 SEEDS = 120
-Sabotage = Callable[[pytest.MonkeyPatch], None]
 
 
 def run(seed: int) -> Counter[str]:
@@ -80,248 +80,184 @@ def test_thousands_of_worlds_hold() -> None:
 # -- sabotage: what breaks, and the words of the breach that must name it
 
 
-def _always(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
+class Sabotage(NamedTuple):
+    """A function of the routing that does something wrong; `do` gets the real one before its arguments."""
 
+    owner: Any
+    name: str
+    breach: str
+    do: Callable[..., Any]
 
-def _timer_never_fires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "tick", _always(None))
+    def apply(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = getattr(self.owner, self.name)
+        if isinstance(real, property):
+            monkeypatch.setattr(self.owner, self.name, property(partial(self.do, real.fget)))
+        else:
+            monkeypatch.setattr(self.owner, self.name, lambda *args, **more: self.do(real, *args, **more))
 
 
-def _lost_sends_are_reported_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Dispatch.primary_failed
+SABOTAGES: dict[str, Sabotage] = {}
 
-    def primary_failed(self: Dispatch, now: float, error: BaseException) -> None:
-        real(self, now, error)
-        if type(error).__name__ == "OperationTimeoutError":
-            self._outcome = SENT
 
-    monkeypatch.setattr(Dispatch, "primary_failed", primary_failed)
+def sabotage(owner: Any, name: str, breach: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(do: Callable[..., Any]) -> Callable[..., Any]:
+        SABOTAGES[do.__name__] = Sabotage(owner, name, breach, do)
+        return do
 
+    return register
 
-def _a_confirmed_message_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Dispatch.primary_sent
 
-    def primary_sent(self: Dispatch, now: float) -> None:
-        real(self, now)
-        if not hasattr(self._coordinator.rotation, "sabotaged") and self._tried == ():
-            self._outcome = None
-            self._tried = (-1,)
+@sabotage(Coordinator, "tick", "P16|P21|P31|RuntimeError: time stands still")
+def timer_never_fires(real: Any, *args: Any) -> None:
+    pass
 
-    monkeypatch.setattr(Dispatch, "primary_sent", primary_sent)
 
+@sabotage(Dispatch, "primary_failed", "P22")
+def lost_sends_are_reported_as_sent(real: Any, self: Dispatch, now: float, error: BaseException) -> None:
+    real(self, now, error)
+    if type(error).__name__ == "OperationTimeoutError":
+        self._outcome = SENT
 
-def _busy_does_not_halt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "halted_until", _always(0.0))
 
+@sabotage(Dispatch, "primary_sent", "P20|P22|P14")
+def a_confirmed_message_goes_on(real: Any, self: Dispatch, now: float) -> None:
+    real(self, now)
+    if self._tried == ():
+        self._outcome = None
+        self._tried = (-1,)
 
-def _the_halt_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = BusyPause.busy
 
-    def busy(self: BusyPause, now: float, *, sending: bool) -> None:
-        real(self, now, sending=sending)
-        self.until = now + 9.0
+@sabotage(Coordinator, "halted_until", "P24")
+def busy_does_not_pause(real: Any, *args: Any) -> float:
+    return 0.0
 
-    monkeypatch.setattr(BusyPause, "busy", busy)
 
+@sabotage(BusyPause, "busy", "P24")
+def the_pause_is_short(real: Any, self: BusyPause, now: float, *, sending: bool) -> None:
+    real(self, now, sending=sending)
+    self.until = now + 9.0
 
-def _busy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Table.__call__
 
-    def verdict(self: Table, error: BaseException) -> Verdict:
-        found = real(self, error)
-        return Verdict.QUALIFIES if found is Verdict.BUSY and self is DEFAULT else found
+@sabotage(Table, "__call__", "P23|P24")
+def busy_is_a_failure(real: Any, self: Table, error: BaseException) -> Verdict:
+    found = real(self, error)
+    return Verdict.QUALIFIES if found is Verdict.BUSY and self is DEFAULT else found
 
-    monkeypatch.setattr(Table, "__call__", verdict)
 
+@sabotage(Table, "__call__", "P23")
+def refusals_are_failures(real: Any, self: Table, error: BaseException) -> Verdict:
+    gone = type(error).__name__ == "MessagingEntityNotFoundError"
+    return Verdict.QUALIFIES if gone and self is DEFAULT else real(self, error)
 
-def _refusals_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Table.__call__
 
-    def verdict(self: Table, error: BaseException) -> Verdict:
-        found = real(self, error)
-        gone = type(error).__name__ == "MessagingEntityNotFoundError"
-        return Verdict.QUALIFIES if gone and self is DEFAULT else found
+@sabotage(budget, "share", "P19")
+def the_primary_takes_all_the_time(real: Any, remaining: float, another: bool) -> float:
+    return remaining
 
-    monkeypatch.setattr(Table, "__call__", verdict)
 
+@sabotage(Rotation, "pick", "P13")
+def an_ejected_queue_is_tried_at_once(
+    real: Any, self: Rotation, sender: Any, failover: int, now: float, *args: Any, **more: Any
+) -> Any:
+    return real(self, sender, failover, now + 1000, *args, **more)
 
-def _the_primary_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "share", lambda remaining, another: remaining)
 
+@sabotage(Rotation, "pick", "P13")
+def a_trial_is_not_alone(real: Any, self: Rotation, *args: Any, **more: Any) -> Any:
+    for out in self._out.values():
+        out.trying = False
+    return real(self, *args, **more)
 
-def _nothing_is_ejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rotation, "failed", lambda self, pick, now, error: [])
 
+@sabotage(Rotation, "pick", "P12")
+def senders_wander(real: Any, self: Rotation, *args: Any, **more: Any) -> Any:
+    self._kept.clear()
+    return real(self, *args, **more)
 
-def _an_ejected_queue_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rotation.pick
 
-    def pick(self: Rotation, sender: Any, failover: int, now: float, tried: Any = (), **more: Any) -> Any:
-        return real(self, sender, failover, now + 1000, tried, **more)
+@sabotage(Failover, "expire", "P16")
+def it_fails_over_too_early(real: Any, self: Failover, now: float) -> Any:
+    return real(self, now + 0.5)
 
-    monkeypatch.setattr(Rotation, "pick", pick)
 
+@sabotage(Coordinator, "primary_failed", "P15|P16")
+def one_entity_takes_the_others_along(real: Any, self: Coordinator, failover: Failover, now: float, *args: Any) -> None:
+    real(self, failover, now, *args)
+    for other in self._entities.values():
+        self._note(other, other.primary_failed(now, other.epoch))
 
-def _a_trial_is_not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rotation.pick
 
-    def pick(self: Rotation, *args: Any, **more: Any) -> Any:
-        for out in self._out.values():
-            out.trying = False
-        return real(self, *args, **more)
+@sabotage(Coordinator, "primary_sent", "P21|P23")
+def a_late_success_ends_the_failover(real: Any, self: Coordinator, failover: Failover, now: float, *args: Any) -> None:
+    real(self, failover, now, *args)
+    if failover.is_diverting:
+        self._note(failover, failover.marked_healthy(now))
 
-    monkeypatch.setattr(Rotation, "pick", pick)
 
+@sabotage(Failover, "ping_succeeded", "P35")
+def one_ping_is_always_enough(real: Any, self: Failover, now: float) -> Any:
+    self.pings_to_return = 1
+    return real(self, now)
 
-def _senders_wander(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rotation.pick
 
-    def pick(self: Rotation, *args: Any, **more: Any) -> Any:
-        self._kept.clear()
-        return real(self, *args, **more)
+@sabotage(Coordinator, "ping_succeeded", "P21|P23|P34")
+def good_pings_are_ignored(real: Any, self: Coordinator, entity: str, now: float) -> None:
+    self.ping_failed(entity, now, TimeoutError(), False)
 
-    monkeypatch.setattr(Rotation, "pick", pick)
 
+@sabotage(Failover, "deadline", "P33")
+def pings_do_not_wait_for_an_answer(real: Any, self: Failover) -> Any:
+    probing, self._probing = self._probing, False
+    found = real(self)
+    self._probing = probing
+    return found
 
-def _it_fails_over_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Failover.expire
-    monkeypatch.setattr(Failover, "expire", lambda self, now: real(self, now + 0.5))
 
+@sabotage(Failover, "__init__", "P31")
+def pings_come_too_often(real: Any, self: Failover, entity: str, **more: Any) -> None:
+    real(self, entity, **{**more, "ping_interval": more["ping_interval"] / 2})
 
-def _one_entity_takes_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Coordinator.primary_failed
 
-    def primary_failed(self: Coordinator, failover: Failover, now: float, *args: Any) -> None:
-        real(self, failover, now, *args)
-        for other in self._entities.values():
-            self._note(other, other.primary_failed(now, other.epoch))
+@sabotage(Dispatch, "_fail", "P22")
+def the_last_error_is_swallowed(real: Any, *args: Any) -> Any:
+    return SENT
 
-    monkeypatch.setattr(Coordinator, "primary_failed", primary_failed)
 
+@sabotage(Coordinator, "_note", "P16|P23")
+def events_are_dropped(real: Any, self: Coordinator, failover: Failover, commands: Any) -> None:
+    real(self, failover, [each for each in commands if "SUSPECT" not in repr(each)])
 
-def _a_late_success_ends_the_failover(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Coordinator.primary_sent
 
-    def primary_sent(self: Coordinator, failover: Failover, now: float, *args: Any) -> None:
-        real(self, failover, now, *args)
-        if failover.is_diverting:
-            self._note(failover, failover.marked_healthy(now))
+@sabotage(Dispatch, "step", "P19")
+def attempts_pass_the_caller_s_end(real: Any, self: Dispatch, now: float) -> Any:
+    found = real(self, now)
+    return TryPrimary(found.timeout_s * 2.5) if isinstance(found, TryPrimary) else found
 
-    monkeypatch.setattr(Coordinator, "primary_sent", primary_sent)
 
+@sabotage(Rotation, "failed", "P13")
+def nothing_is_ejected(real: Any, *args: Any) -> list[Any]:
+    return []
 
-def _a_stale_failure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Failover.primary_failed
-    monkeypatch.setattr(
-        Failover, "primary_failed", lambda self, now, epoch, **more: real(self, now, self.epoch, **more)
-    )
 
+@sabotage(Failover, "primary_failed", "P16")
+def a_stale_failure_counts(real: Any, self: Failover, now: float, epoch: int, **more: Any) -> Any:
+    return real(self, now, self.epoch, **more)
 
-def _one_ping_is_always_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Failover.ping_succeeded
 
-    def ping_succeeded(self: Failover, now: float) -> Any:
-        self.pings_to_return = 1
-        return real(self, now)
+@sabotage(Dispatch, "abandon", "P21|P13|P31")
+def a_cancelled_trial_is_never_freed(real: Any, *args: Any) -> None:
+    pass
 
-    monkeypatch.setattr(Failover, "ping_succeeded", ping_succeeded)
 
-
-def _good_pings_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Coordinator.ping_failed
-    monkeypatch.setattr(
-        Coordinator, "ping_succeeded", lambda self, entity, now: real(self, entity, now, TimeoutError(), False)
-    )
-
-
-def _pings_do_not_wait_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Failover.deadline.fget
-    assert real is not None
-
-    def deadline(self: Failover) -> Any:
-        probing, self._probing = self._probing, False
-        found = real(self)
-        self._probing = probing
-        return found
-
-    monkeypatch.setattr(Failover, "deadline", property(deadline))
-
-
-def _pings_come_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Failover.__init__
-
-    def made(self: Failover, entity: str, **more: Any) -> None:
-        real(self, entity, **{**more, "ping_interval": more["ping_interval"] / 2})
-
-    monkeypatch.setattr(Failover, "__init__", made)
-
-
-def _a_cancelled_trial_is_never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dispatch, "abandon", _always(None))
-
-
-def _the_last_error_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dispatch, "_backlog_unavailable", lambda self, now: self.backlog_sent)
-    monkeypatch.setattr(Dispatch, "_fail", lambda self, error: SENT)
-
-
-def _events_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Coordinator._note
-
-    def note(self: Coordinator, failover: Failover, commands: Any) -> None:
-        real(self, failover, [each for each in commands if "SUSPECT" not in repr(each)])
-
-    monkeypatch.setattr(Coordinator, "_note", note)
-
-
-def _attempts_pass_the_caller_s_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Dispatch.step
-
-    def step(self: Dispatch, now: float) -> Any:
-        found = real(self, now)
-        return TryPrimary(found.timeout_s * 2.5) if isinstance(found, TryPrimary) else found
-
-    monkeypatch.setattr(Dispatch, "step", step)
-
-
-SABOTAGES: dict[Sabotage, str] = {
-    _timer_never_fires: "P16|P21|P31|RuntimeError: time stands still",
-    _lost_sends_are_reported_as_sent: "P22",
-    _a_confirmed_message_goes_on: "P20|P22|P14",
-    _busy_does_not_halt: "P24",
-    _the_halt_is_short: "P24",
-    _busy_is_a_failure: "P23|P24",
-    _refusals_are_failures: "P23",
-    _the_primary_takes_all_the_time: "P19",
-    _an_ejected_queue_is_tried_at_once: "P13",
-    _a_trial_is_not_alone: "P13",
-    _senders_wander: "P12",
-    _it_fails_over_too_early: "P16",
-    _one_entity_takes_the_others_along: "P15|P16",
-    _a_late_success_ends_the_failover: "P21|P23",
-    _one_ping_is_always_enough: "P35",
-    _good_pings_are_ignored: "P21|P23|P34",
-    _pings_do_not_wait_for_an_answer: "P33",
-    _pings_come_too_often: "P31",
-    _the_last_error_is_swallowed: "P22",
-    _events_are_dropped: "P16|P23",
-    _attempts_pass_the_caller_s_end: "P19",
-    _nothing_is_ejected: "P13",
-    _a_stale_failure_counts: "P16",
-    _a_cancelled_trial_is_never_freed: "P21|P13|P31",
-}
-
-
-@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda each: each.__name__.strip("_"))
-def test_the_simulation_notices(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
-    sabotage(monkeypatch)
-    with pytest.raises(Breach, match=f"^({SABOTAGES[sabotage]})"):
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    SABOTAGES[name].apply(monkeypatch)
+    with pytest.raises(Breach, match=f"^({SABOTAGES[name].breach})"):
         simulate_many(SEEDS)
 
 
 def test_a_breach_ends_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    _lost_sends_are_reported_as_sent(monkeypatch)
+    SABOTAGES["lost_sends_are_reported_as_sent"].apply(monkeypatch)
     for seed in range(SEEDS):
         lines: list[str] = []
         if not replay(seed, lines.append):

@@ -90,7 +90,7 @@ def no_carriers_left() -> Iterator[None]:
     try:
         yield
     finally:
-        for _, thread, carrier in sink._carriers.values():
+        for _, thread, carrier in sink._tasks_of_worker.values():
             thread.run(carrier.close())
             thread.stop()
-        sink._carriers.clear()
+        sink._tasks_of_worker.clear()

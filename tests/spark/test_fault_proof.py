@@ -140,7 +140,7 @@ def test_p44_closing_takes_at_most_five_seconds_while_spark_is_in_a_batch(spark:
             begun = time.monotonic()
             client.close()
             assert time.monotonic() - begun < 5.0 + GRACE_S
-            until(lambda: "pairbus-spark" not in [each.name for each in threading.enumerate()], 30)
+            until(lambda: "pairbus-work" not in [each.name for each in threading.enumerate()], 30)
     finally:
         client.close()
     scene.expire_locks()

@@ -23,7 +23,7 @@ from pairbus.spark.connector import lock_reader, long_poll
 from pairbus.spark.connector.lock_reader import LockStream
 from pairbus.spark.connector.long_poll import LongPoll
 from pairbus.spark.connector.options import Address, parse
-from pairbus.spark.syphon.query import SparkSyphon
+from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
 from pairbus.syphon.endpoint import Endpoint
 from tests.syphon.virtual_loop import VirtualLoop
 
@@ -70,13 +70,9 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.
         text = broker.namespaces["west"].connection_string
         ledger = LedgerWriter(data / "syphon", "syphon", clock=wall)
         address = Address(text)
-        syphon = SparkSyphon(
-            address,
-            address,
-            [(each, index) for index, each in enumerate(QUEUES)],
-            secondary_label="west",
-            ledger=ledger,
-        )
+        queues = [(each, index) for index, each in enumerate(QUEUES)]
+        config = SyphonConfig(primary=address, secondary=address, queues=queues, secondary_label="west", ledger=ledger)
+        syphon = SparkSyphon(config)
         endpoint = Endpoint.from_connection_string(text)._replace(cause="syphon")
         monkeypatch.setattr(lock_reader.connections, "endpoint", lambda _: OfThisTime(endpoint, wall))
         # As the query gives them, and as Spark hands them to the source.
@@ -101,7 +97,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.
         watching = stream._watcher
         assert watching is not None
         watching.stop()
-        await asyncio.gather(*watching._thread.tasks)
+        await asyncio.gather(*watching._thread.tasks)  # type: ignore[attr-defined]
         assert syphon.report().polls == len(lines_of(data / "syphon", "poll"))
     # What a link's end costs comes after the hour.
     return Idle(

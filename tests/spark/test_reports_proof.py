@@ -438,8 +438,8 @@ def test_a_half_last_line_is_left_out_and_said(spark: Any, tmp_path: Path) -> No
         file.write('{"t":11.0,"kind":"send","ns":"cont')
     read = read_ledgers(spark, book.path)
     assert [row["mid"] for row in read.events.collect()] == ["a"]
-    (file,) = read.files.collect()
-    assert (file["cut"], file["ended"], file["bad_lines"]) == (True, False, 1)
+    (row,) = read.files.collect()
+    assert (row["cut"], row["ended"], row["bad_lines"]) == (True, False, 1)
     assert repr(read) == "<Ledgers 1 files of client, 1 of them cut>"
 
 

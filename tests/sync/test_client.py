@@ -328,9 +328,9 @@ def test_p43_a_faulted_client_raises_its_fault(clients: Clients) -> None:
 
 def test_paired_refuses_unknown_options_by_near_names() -> None:
     with pytest.raises(TypeError, match=r"no option 'failover_intervall'; did you mean failover_interval"):
-        ServiceBusClient.paired(PRIMARY, SECONDARY, failover_intervall=3)
+        ServiceBusClient.paired(PRIMARY, SECONDARY, failover_intervall=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"did you mean ca_file"):
-        ServiceBusClient.paired(PRIMARY, SECONDARY, ca_files=3)
+        ServiceBusClient.paired(PRIMARY, SECONDARY, ca_files=3)  # type: ignore[call-arg]
     with pytest.raises(InvalidOptions, match="failover_interval may not be -1"):
         ServiceBusClient.paired(PRIMARY, SECONDARY, failover_interval=-1)
     with pytest.raises(InvalidOptions, match="credential="):

@@ -287,8 +287,9 @@ class SlowCredential:
 
 
 def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None:
+    credential: Any = SlowCredential()
     client = ServiceBusClient(
-        "localhost", SlowCredential(), custom_endpoint_address=f"sb://localhost:{rig.server.port}",
+        "localhost", credential, custom_endpoint_address=f"sb://localhost:{rig.server.port}",
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
     )  # fmt: skip
     sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)

@@ -122,9 +122,14 @@ def test_it_goes_on_shutting_until_the_call_is_over(guard: Guard, sender: StandI
 
 
 def test_the_thread_is_not_woken_by_every_call(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    wakes = []
+    wakes: list[int] = []
     real = WATCHDOG.wake
-    monkeypatch.setattr(WATCHDOG, "wake", lambda: (wakes.append(1), real()))
+
+    def wake() -> None:
+        wakes.append(1)
+        real()
+
+    monkeypatch.setattr(WATCHDOG, "wake", wake)
     for _ in range(1000):
         guard.arm(time.monotonic() + 30)
         guard.disarm()

@@ -81,6 +81,11 @@ class Pair:
         await self.manage(self.west, make)
         return [(path(self.name, index), index) for index in indexes]
 
+    async def prepare(self, *names: str, backlog: Sequence[int] = (0,), **properties: Any) -> tuple[Any, ...]:
+        """Create these destinations and backlog queues; return the destinations' names, then the backlog queues."""
+        destinations = [await self.destination(name, **properties) for name in names]
+        return (*destinations, await self.backlog(*backlog))
+
     async def divert(self, index: int, payloads: Sequence[bytes]) -> None:
         sender = await self.west_client.sender(path(self.name, index))
         await sender.send_batch(payloads)

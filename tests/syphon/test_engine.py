@@ -73,8 +73,7 @@ class TestMoving:
         assert [await pair.left(index) for index in range(3)] == [0, 0, 0]
 
     async def test_p51_the_brokers_book_it_under_the_syphon(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         await pair.divert(0, numbered(orders, 10))
         await pair.engine(queues, drain=True).run()
         booked = {
@@ -90,8 +89,7 @@ class TestMoving:
         }
 
     async def test_p27_p26_what_arrives_is_what_was_sent(self, pair: Pair) -> None:
-        orders = await pair.destination("orders", requires_session=True)
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders", requires_session=True)
         in_backlog = encode_message(
             None,
             {Symbol("x-opt-mine"): UByte(7)},
@@ -122,8 +120,7 @@ class TestMoving:
         assert payload[slice(*sections.body)] == in_backlog[slice(*sent.body)]
 
     async def test_messages_that_come_while_it_runs(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0, 1)
+        orders, queues = await pair.prepare("orders", backlog=(0, 1))
         async with pair.running(queues) as engine:
             for number in range(5):
                 await pair.divert(number % 2, [diverted(orders, f"m{number}")])
@@ -133,8 +130,7 @@ class TestMoving:
         assert await pair.left(0) == await pair.left(1) == 0
 
     async def test_p39_it_leaves_the_backlog_only_when_the_primary_has_confirmed(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 3))
@@ -146,8 +142,7 @@ class TestMoving:
         assert await pair.ids(orders) == names(3)
 
     async def test_large_messages_and_small_ones(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         sender = await pair.west_client.sender(queues[0][0])
         for number in range(12):
             size = 200_000 if number % 3 else 10
@@ -156,8 +151,7 @@ class TestMoving:
         assert await pair.ids(orders) == [f"m{number:02d}" for number in range(12)]
 
     async def test_p39_two_at_once_move_everything_once(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0, 1)
+        orders, queues = await pair.prepare("orders", backlog=(0, 1))
         for index in range(2):
             await pair.divert(index, numbered(orders, 1000, f"{index}-"))
         first, second = await asyncio.gather(
@@ -167,8 +161,7 @@ class TestMoving:
         assert await pair.ids(orders) == [*names(1000, "0-"), *names(1000, "1-")]
 
     async def test_p41_the_rate_has_a_ceiling(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         await pair.divert(0, numbered(orders, 120))
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -179,8 +172,7 @@ class TestMoving:
 
 class TestPoison:
     async def test_p40_dead_lettered_with_reason_and_description(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         nowhere = f"nowhere-{pair.name}"
         await pair.divert(
             0,
@@ -204,8 +196,7 @@ class TestPoison:
 
     async def test_p40_what_a_destination_refuses_takes_no_other_with_it(self, pair: Pair) -> None:
         """No session id for an entity that requires sessions, in the same batch as good ones."""
-        orders = await pair.destination("orders", requires_session=True)
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders", requires_session=True)
         good = [diverted(orders, f"good{number}", **{"x-ms-sessionid": "s"}) for number in range(3)]
         await pair.divert(0, [diverted(orders, "bad"), *good[:2], diverted(orders, "bad2"), good[2]])
         outcome = await pair.engine(queues, drain=True).run()
@@ -241,8 +232,7 @@ class TestUnavailable:
     ) -> None:
         for module in (destination_sender, engine_module):
             monkeypatch.setattr(module, "OPEN_S", 2.0)
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         options: dict[str, Any] = {"rate": 0.0} if kind == "throttle" else {}
         with pair.fault(kind, entity=orders, **options):
             async with pair.running(queues) as engine:
@@ -262,8 +252,7 @@ class TestUnavailable:
         assert set(await pair.ids(news)) == {"n1", "n2"}
 
     async def test_p40_one_that_is_always_busy_slows_nobody(self, pair: Pair) -> None:
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         with pair.fault("throttle", entity=orders, rate=0.0):
             for number in range(5):
                 await pair.divert(0, numbered(orders, 20, f"o{number}") + numbered(news, 500, f"n{number}"))
@@ -272,8 +261,7 @@ class TestUnavailable:
                 assert engine.rate.limit(engine.loop.time()) == float("inf")
 
     async def test_p40_moves_on_when_the_destination_is_back(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         async with pair.running(queues) as engine:
             with pair.fault("no-send", entity=orders):
                 await pair.divert(0, numbered(orders, 20))
@@ -286,8 +274,7 @@ class TestUnavailable:
     async def test_p40_more_left_than_one_link_may_hold(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         """Destinations behind a long row of messages for one that is away are reached all the same."""
         monkeypatch.setattr(backlog_reader, "LEFT_ON_LINK_MAX", 500)
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         with pair.fault("no-send", entity=orders):
             await pair.divert(0, numbered(orders, 7000))
             await pair.divert(0, numbered(news, 5))
@@ -301,8 +288,7 @@ class TestUnavailable:
     ) -> None:
         """Others behind it are looked for without locking, also those that come later."""
         monkeypatch.setattr(backlog_reader, "SCOUT_S", 0.2)
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         with pair.fault("throttle", entity=orders, rate=0.0):
             await pair.divert(0, numbered(orders, 3000))
             async with pair.running(queues) as engine:
@@ -314,8 +300,7 @@ class TestUnavailable:
         assert await pair.ids(news) == names(5)
 
     async def test_p41_a_drain_ends_where_only_unavailable_destinations_remain(self, pair: Pair) -> None:
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0, 1)
+        orders, news, queues = await pair.prepare("orders", "news", backlog=(0, 1))
         with pair.fault("no-send", entity=orders):
             await pair.divert(0, numbered(orders, 5) + numbered(news, 5))
             await pair.divert(1, numbered(news, 5, "n"))
@@ -329,8 +314,7 @@ class TestUnavailable:
         await receiver.close()
 
     async def test_p41_a_drain_goes_on_when_the_destination_comes_back(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         await pair.divert(0, numbered(orders, 50))
         with pair.fault("no-send", entity=orders):
             engine = pair.engine(queues, drain=True)
@@ -341,8 +325,7 @@ class TestUnavailable:
         assert await pair.ids(orders) == names(50)
 
     async def test_p41_a_drain_waits_for_what_another_holds(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         await pair.divert(0, numbered(orders, 10))
         other = await pair.west_client.receiver(queues[0][0])
         held = await other.receive(4, 2.0)
@@ -359,8 +342,7 @@ class TestOutages:
     async def test_p36_nothing_is_received_while_the_primary_is_away(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         with pair.fault("unreachable"):
             await pair.divert(0, numbered(orders, 20))
             async with pair.running(queues) as engine:
@@ -375,8 +357,7 @@ class TestOutages:
         assert await pair.ids(orders) == names(20)
 
     async def test_p39_the_primary_goes_and_comes_back(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0, 1)
+        orders, queues = await pair.prepare("orders", backlog=(0, 1))
         async with pair.running(queues) as engine:
             await pair.divert(0, numbered(orders, 10, "a"))
             await until(lambda: engine.progress.moved_count == 10)
@@ -392,8 +373,7 @@ class TestOutages:
         assert sorted(await pair.ids(orders)) == [*names(10, "a"), *names(10, "b"), *names(10, "c")]
 
     async def test_p39_the_secondary_goes_and_comes_back(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 10))
@@ -432,8 +412,7 @@ class TestOutages:
             await SyphonEngine(pair.primary, wrong, queues, wall=pair.clock, drain=True).run()
 
     async def test_a_backlog_queue_that_does_not_exist(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         await pair.divert(0, numbered(orders, 5))
         outcome = await pair.engine([*queues, (path(pair.name, 7), 7)], drain=True).run()
         assert outcome.report.moved == 5
@@ -446,8 +425,7 @@ class TestQueuesThatComeAndGo:
         monkeypatch.setattr(queue_discovery, "FIRST_S", 0.2)
 
     async def test_p36_a_queue_that_is_made_while_it_runs(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         async with pair.running(queues, lister=pair.lister(queues)) as engine:
             await until(lambda: engine.sources[0]._receiving is not None)
             engine.progress.counted(0)
@@ -482,8 +460,7 @@ class TestQueuesThatComeAndGo:
     async def test_p36_no_listing_no_news(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         lister = pair.lister(queues)
         async with pair.running(queues, lister=lister) as engine:
             with pair.fault("no-manage", "west"):
@@ -499,8 +476,7 @@ class TestQueuesThatComeAndGo:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(backlog_reader, "MISSING_S", 0.5)
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0, 1)
+        orders, queues = await pair.prepare("orders", backlog=(0, 1))
         gone = queues[1][0]
         async with pair.running(queues) as engine:
             await until(lambda: all(source._receiving is not None for source in engine.sources))
@@ -519,8 +495,7 @@ class TestQueuesThatComeAndGo:
             await until(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
 
     async def test_p39_its_queue_is_deleted_while_a_message_is_on_its_way(self, pair: Pair) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0, 1)
+        orders, queues = await pair.prepare("orders", backlog=(0, 1))
         with pair.fault("latency", entity=orders, delay=1.0):
             async with pair.running(queues) as engine:
                 await pair.divert(1, numbered(orders, 3))
@@ -546,8 +521,7 @@ class TestLocks:
 
 class TestStopping:
     async def test_p44_what_is_locked_goes_back_within_seconds(self, pair: Pair) -> None:
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         loop = asyncio.get_running_loop()
         with pair.fault("no-send", entity=orders), pair.fault("latency", entity=news, delay=30.0):
             async with pair.running(queues) as engine:
@@ -579,8 +553,7 @@ class TestStopping:
 
 class TestLedger:
     async def test_p51_moves_dead_letters_and_polls(self, pair: Pair, tmp_path: Path) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(3)
+        orders, queues = await pair.prepare("orders", backlog=(3,))
         await pair.divert(3, [diverted(orders, "m1", b"x" * 100), diverted(None, "bad")])
         ledger = LedgerWriter(tmp_path, "syphon")
         await pair.engine(queues, drain=True, ledger=ledger).run()
@@ -601,8 +574,7 @@ class TestLedger:
         assert {(poll["ns"], poll["entity"], poll["cause"]) for poll in polls} == {("west", queues[0][0], "syphon")}
 
     async def test_p51_what_was_refused_and_what_was_not_even_tried(self, pair: Pair, tmp_path: Path) -> None:
-        orders = await pair.destination("orders")
-        queues = await pair.backlog(0)
+        orders, queues = await pair.prepare("orders")
         ledger = LedgerWriter(tmp_path, "syphon")
         with pair.fault("throttle", entity=orders, rate=0.0):
             async with pair.running(queues, ledger=ledger) as engine:
@@ -618,8 +590,7 @@ class TestLedger:
         assert ("receive", "m2", "ok") in told
 
     async def test_p24_busy_is_told_and_a_halt_of_others_is_kept(self, pair: Pair) -> None:
-        orders, news = await pair.destination("orders"), await pair.destination("news")
-        queues = await pair.backlog(0)
+        orders, news, queues = await pair.prepare("orders", "news")
         told: list[str] = []
         halts = {news: asyncio.get_running_loop().time() + 3600}
         with pair.fault("throttle", entity=orders, rate=0.0):
@@ -634,8 +605,7 @@ class TestLedger:
 
 async def test_p50_after_hours_in_the_backlog_all_comes_home(pair: Pair) -> None:
     """By a clock that is moved: neither locks nor times to live have taken anything meanwhile."""
-    orders = await pair.destination("orders")
-    queues = await pair.backlog(0)
+    orders, queues = await pair.prepare("orders")
     await pair.divert(0, [diverted(orders, f"m{i}", **{"x-ms-timetolive": 60_000}) for i in range(20)])
     pair.clock.ahead += 8 * 3600.0
     async with pair.running(queues) as engine:

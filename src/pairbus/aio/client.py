@@ -26,7 +26,7 @@ from pairbus.aio.sender import PairedSender, SenderContext, close_senders
 from pairbus.pairing import pair_validation
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
-from pairbus.pairing.clients import agreed, claimed, made, namespace_of
+from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
 from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
 from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
 from pairbus.pairing.health_monitor import Subscribers
@@ -88,7 +88,7 @@ class ServiceBusClient(SdkClient):
         observers: tuple[Observer, ...] = (),
         **options: Unpack[PairingOptions],
     ) -> Self:
-        """Both clients and their pairing in one call; closing the client closes everything that this made.
+        """Make both clients and pair them; closing the returned client closes everything that this made.
 
         `primary` and `secondary` are connection strings, or host names with a `credential`. `client_options` go to both
         SDK clients (`retry_total` …), `options` are those of `SendAvailabilityPairedNamespaceOptions`.
@@ -99,11 +99,11 @@ class ServiceBusClient(SdkClient):
         secondary_ca_file = secondary_ca_file or ca_file
         to_close: list[Any] = []
         try:
-            client: Self = made(cls, primary, credential, primary_ca_file or ca_file, client_options)
+            client: Self = make_client(cls, primary, credential, primary_ca_file or ca_file, client_options)
             to_close.append(client)
-            partner = made(SdkClient, secondary, credential, secondary_ca_file, client_options)
+            partner = make_client(SdkClient, secondary, credential, secondary_ca_file, client_options)
             to_close.append(partner)
-            manager = made(administration_client(), secondary, credential, secondary_ca_file) if manage else None
+            manager = make_client(administration_client(), secondary, credential, secondary_ca_file) if manage else None
             if manager is not None:
                 to_close.append(manager)
             await client.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, partner, **options), observers)
@@ -124,7 +124,7 @@ class ServiceBusClient(SdkClient):
         """
         self._check_usable()
         partner = getattr(options, "messaging_factory", None)
-        options = agreed(self, options)
+        options = validated_options(self, options)
         is_mine = False
         try:
             with _PAIRING:
@@ -162,7 +162,7 @@ class ServiceBusClient(SdkClient):
 
     @property
     def primary_name(self) -> str:
-        """The first part of the backlog queues' names (P8)."""
+        """Return the name that the paths of the backlog queues begin with (P8)."""
         return self._paired().primary_name
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -178,14 +178,14 @@ class ServiceBusClient(SdkClient):
         return self._paired().monitor.coordinator.state(entity)
 
     def states(self) -> dict[str, EntityState]:
-        """Of every entity that this client has made a sender for."""
+        """Return the state of every entity that this client has made a sender for."""
         monitor = self._paired().monitor
         with monitor.lock:
             return monitor.coordinator.states()
 
     def force_failover(self, entity: str, hold: bool = False) -> None:
-        """For drills: messages go to the backlog from now on. Pings bring the entity back, unless it is held: then
-        `mark_healthy` does (P23)."""
+        """Send the messages of this entity to the backlog from now on, for a drill. Pings bring the entity back, unless
+        it is held: then `mark_healthy` does (P23)."""
         self._tell_coordinator(lambda coordinator, now: coordinator.force_failover(entity, now, hold=hold))
 
     def mark_healthy(self, entity: str) -> None:
@@ -280,7 +280,7 @@ class ServiceBusClient(SdkClient):
 
 
 class Pairing:
-    """What a client has while it is paired."""
+    """Holds what a client has while it is paired: the health monitor, the senders' context, the syphon."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class Pairing:
             self._repeated = RepeatedAttempt(self._try_again, self.settings.backlog_retry_interval, "pairbus-pairing")
 
     async def stop(self) -> None:
-        """Ends what runs by itself: the syphon first, timers, pings, the trying."""
+        """End what runs in the background: repeated attempts to pair, the syphon, timers and pings."""
         self._is_stopped = True
         if self._repeated is not None:
             await self._repeated.stop()
@@ -412,7 +412,7 @@ class Pairing:
 
 
 class Halts:
-    """The throttle halts of the client's entities, for whoever talks to them besides its senders (P24)."""
+    """Lets receivers and the syphon read and report that an entity is halted because its server is busy (P24)."""
 
     def __init__(self, monitor: HealthMonitor) -> None:
         self._monitor = monitor

@@ -154,7 +154,7 @@ class GuardedSender:
             lock.release()
 
     async def _await_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float) -> None:
-        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
         is_news = not opening.done()
         await asyncio.wait({opening}, timeout=max(0.0, deadline + GRACE_S - asyncio.get_running_loop().time()))
         if not opening.done() or opening.cancelled():
@@ -174,7 +174,7 @@ class GuardedSender:
             raise error
 
     def _end_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender) -> None:
-        """Its time is over, or it was cancelled."""
+        """End an opening whose time is over, or that was cancelled."""
         if self._opening is opening:
             self._opening = self._guarded = None
             guarded.abandon(opening)
@@ -275,7 +275,7 @@ class _Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, deadline: float) -> asyncio.Task[Any]:
-        """For the current task, which it returns."""
+        """Set the alarm for the current task, and return that task."""
         task = asyncio.current_task()
         assert task is not None
         self._task = task
@@ -359,7 +359,7 @@ class _SdkSender:
             self._in_place = False
 
     async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
-        """A call that may open a link."""
+        """Make a call that may open a link."""
         sender = self.sender
         if lost is None or isinstance(lost, ServiceBusConnectionError):
             return await operation(sender, _left(deadline))
@@ -447,7 +447,7 @@ def _connection_of(transport: Any) -> Any:
 
 
 def _seen(done: asyncio.Task[Any]) -> None:
-    """So that asyncio does not report an error that nobody waits for."""
+    """Look at the error of a task that nobody waits for, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
 

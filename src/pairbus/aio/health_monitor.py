@@ -31,7 +31,7 @@ TELL_S: Final = 1.0
 
 
 class Pinger(Protocol):
-    """As much of a GuardedSender as a ping needs."""
+    """The methods of a GuardedSender that a ping needs."""
 
     async def send(self, message: object, timeout_s: float) -> None: ...
     async def close(self, timeout_s: float = ...) -> None: ...
@@ -143,7 +143,7 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
     # Telling
 
     def _tell(self) -> None:
-        """In order: what a callback brings about is told after the event that it was called for."""
+        """Tell untold events in order: those that a callback causes come after the one that it was called for."""
         if self._telling:
             return
         self._telling = True

@@ -1,4 +1,4 @@
-"""The paired sender: it looks like the SDK's sender, and has the backlog behind it.
+"""The paired sender: a subclass of the SDK's sender that sends to the backlog while the primary is away.
 
 `send_messages` asks its Dispatch what to do, does it, and reports how it went, until the message is confirmed or an
 error is due; where a message goes and what a failure means is decided there (`pairing/routing/dispatch.py`). The SDK's
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class SenderContext(NamedTuple):
-    """What the senders of one paired client share."""
+    """Holds what the senders of one paired client share."""
 
     #: The paired client: its `_check_usable` raises if it has been faulted or closed.
     client: Any
@@ -115,8 +115,8 @@ class PairedSender(ServiceBusSender):
     async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         self._check_call(timeout, kwargs)
         context = self._context
-        shipment = pending_send.pack(message, context.settings, _new_id)
-        if shipment is None:
+        pending = pending_send.pack(message, context.settings, _new_id)
+        if pending is None:
             return
         monitor = context.monitor
         clock = monitor.clock
@@ -128,9 +128,9 @@ class PairedSender(ServiceBusSender):
                 action = dispatch.step(now)
             while True:
                 if isinstance(action, TryPrimary):
-                    action = await self._try_primary(dispatch, action, shipment, now)
+                    action = await self._try_primary(dispatch, action, pending, now)
                 elif isinstance(action, TryBacklog):
-                    action = await self._try_backlog(dispatch, action, shipment)
+                    action = await self._try_backlog(dispatch, action, pending)
                     now = clock()
                 elif isinstance(action, Wait):
                     await pause(self._shutdown, action.until - clock())
@@ -150,49 +150,49 @@ class PairedSender(ServiceBusSender):
                     dispatch.abandon(clock())
             raise
 
-    async def _try_primary(self, dispatch: Dispatch, action: TryPrimary, shipment: PendingSend, began: float) -> Step:
+    async def _try_primary(self, dispatch: Dispatch, action: TryPrimary, pending: PendingSend, began: float) -> Step:
         try:
-            argument = shipment.argument if not shipment.confirmed else shipment.for_primary(self._amqp_transport)
+            argument = pending.argument if not pending.confirmed else pending.for_primary(self._amqp_transport)
             await self._primary.send(argument, action.timeout_s)
         except Exception as error:
             if is_interruption(error):
                 raise
-            return self._primary_failed(dispatch, shipment, error, began)
-        return self._primary_sent(dispatch, shipment, began)
+            return self._primary_failed(dispatch, pending, error, began)
+        return self._primary_sent(dispatch, pending, began)
 
-    def _primary_failed(self, dispatch: Dispatch, shipment: PendingSend, error: Exception, began: float) -> Step:
+    def _primary_failed(self, dispatch: Dispatch, pending: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
-        self._tell_sent("primary", None, shipment.rest, error, began)
+        self._tell_sent("primary", None, pending.rest, error, began)
         with monitor.lock:
             now = monitor.clock()
-            shipment.primary_failed(error)
-            dispatch.primary_failed(now, error, shipment.sent_so_far())
+            pending.primary_failed(error)
+            dispatch.primary_failed(now, error, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
         return step
 
-    def _primary_sent(self, dispatch: Dispatch, shipment: PendingSend, began: float) -> Step:
+    def _primary_sent(self, dispatch: Dispatch, pending: PendingSend, began: float) -> Step:
         context = self._context
         monitor = context.monitor
         if monitor.send_observers:
-            self._tell_sent("primary", None, shipment.rest, None, began)
+            self._tell_sent("primary", None, pending.rest, None, began)
         with monitor.lock:
             dispatch.primary_sent(monitor.clock())
         if monitor.coordinator.commands:
             monitor.attend()
         if context.settings.check_size:  # now that the link has said what it takes
             limit = context.limits.of_backlog(self._primary.max_message_size)
-            warning = shipment.size_warning(self._entity, limit)
+            warning = pending.size_warning(self._entity, limit)
             if warning is not None:
                 monitor.announce(warning)
         return pending_send.SENT
 
-    async def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, shipment: PendingSend) -> Step:
+    async def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, pending: PendingSend) -> Step:
         self._check_live()  # or a link would be opened that nobody closes
         monitor = self._context.monitor
         failure: Exception | None = None
         try:
-            await self._divert(action, shipment, monitor.clock() + action.timeout_s)
+            await self._divert(action, pending, monitor.clock() + action.timeout_s)
         except Exception as error:
             if is_interruption(error):  # it says nothing of the queue, and is for the application
                 raise
@@ -202,15 +202,15 @@ class PairedSender(ServiceBusSender):
             if failure is None:
                 dispatch.backlog_sent(now)
             else:
-                dispatch.backlog_failed(now, failure, shipment.sent_so_far())
+                dispatch.backlog_failed(now, failure, pending.sent_so_far())
             step = dispatch.step(now)
         monitor.attend()
-        if monitor.has_subscribers and (confirmed := shipment.newly_confirmed()):
+        if monitor.has_subscribers and (confirmed := pending.newly_confirmed()):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
-    async def _divert(self, action: TryBacklog, shipment: PendingSend, deadline: float) -> None:
-        """Sends what of the shipment no backlog queue has confirmed yet."""
+    async def _divert(self, action: TryBacklog, pending: PendingSend, deadline: float) -> None:
+        """Send what no backlog queue has confirmed yet."""
         context = self._context
         clock = context.monitor.clock
         # Opening the link is part of the first attempt: the ledger shows no pause between two attempts of one call.
@@ -220,7 +220,7 @@ class PairedSender(ServiceBusSender):
             await backlog.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
             context.limits.learn_backlog(backlog.max_message_size, backlog.max_batch_size)
             self._check_send_fits(backlog, deadline)
-        shipment.address(
+        pending.address(
             self.entity_name,
             context.limits,
             primary_batch=self._primary.max_batch_size,
@@ -228,17 +228,17 @@ class PairedSender(ServiceBusSender):
             mark=context.settings.mark_diverted,
             transport=self._amqp_transport,
         )
-        while shipment.parcels:
-            parcel = shipment.parcels[0]
-            left_s = self._left_s(shipment, deadline)
+        while pending.batches:
+            batch = pending.batches[0]
+            left_s = self._left_s(pending, deadline)
             try:
-                await backlog.send(parcel.argument, left_s)
+                await backlog.send(batch.argument, left_s)
             except Exception as error:
-                shipment.parcel_failed(error)
-                self._tell_sent("backlog", action.queue, parcel.messages, error, began)
+                pending.batch_failed(error)
+                self._tell_sent("backlog", action.queue, batch.messages, error, began)
                 raise
-            shipment.parcel_confirmed()
-            self._tell_sent("backlog", action.queue, parcel.messages, None, began)
+            pending.batch_confirmed()
+            self._tell_sent("backlog", action.queue, batch.messages, None, began)
             began = clock()
 
     def _backlog_sender(self, queue: int) -> GuardedSender:
@@ -250,7 +250,7 @@ class PairedSender(ServiceBusSender):
         return sender
 
     def _check_send_fits(self, backlog: GuardedSender, deadline: float) -> None:
-        """Now that its link is open."""
+        """Raise NotTriedError if opening the link has left too little time for a send."""
         if not budget.send_fits(deadline - self._context.monitor.clock(), backlog.opening_s):
             error = NotTriedError(
                 f"{self.entity_name}: the message was not tried: opening its link took {backlog.opening_s:.1f} s, and "
@@ -259,12 +259,12 @@ class PairedSender(ServiceBusSender):
             error.link_is_open = True
             raise error
 
-    def _left_s(self, shipment: PendingSend, deadline: float) -> float:
-        """For the next parcel."""
+    def _left_s(self, pending: PendingSend, deadline: float) -> float:
+        """Return the seconds left for the next batch; raises NotTriedError if there are none."""
         now = self._context.monitor.clock()
         if now >= deadline:
             raise NotTriedError(
-                f"{self.entity_name}: {len(shipment.parcels)} batches of this send were left when its time was over"
+                f"{self.entity_name}: {len(pending.batches)} batches of this send were left when its time was over"
             )
         return deadline - now
 
@@ -274,15 +274,15 @@ class PairedSender(ServiceBusSender):
         self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
     ) -> list[int]:
         self._check_call(timeout, kwargs)
-        shipment = pending_send.pack(messages, self._context.settings, _new_id)
-        if shipment is None:
+        pending = pending_send.pack(messages, self._context.settings, _new_id)
+        if pending is None:
             return []
         monitor = self._context.monitor
         with monitor.lock:
             route = monitor.coordinator.route(self.entity_name)
         if route is not Route.PRIMARY:
-            raise pending_send.no_schedule(self.entity_name)
-        argument = shipment.argument
+            raise pending_send.schedule_refused(self.entity_name)
+        argument = pending.argument
         return await self._manage(lambda left_s: self._primary.schedule(argument, schedule_time_utc, left_s), timeout)
 
     async def cancel_scheduled_messages(
@@ -294,9 +294,11 @@ class PairedSender(ServiceBusSender):
         await self._manage(lambda left_s: self._primary.cancel(sequence_numbers, left_s), timeout)
 
     async def _manage(self, call: Callable[[float], Awaitable[T]], timeout: float | None) -> T:
-        """A management call: the primary's business only, and it keeps the entity's halts (P24)."""
+        """Make a management call to the primary, after any halt of the entity (P24)."""
         monitor = self._context.monitor
-        turns = pending_send.Turns(self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout)
+        turns = pending_send.ManagementCallTime(
+            self.entity_name, monitor.clock(), timeout or self._context.settings.send_timeout
+        )
         while True:
             with monitor.lock:
                 halted_until = monitor.coordinator.halted_until(self.entity_name)
@@ -313,8 +315,8 @@ class PairedSender(ServiceBusSender):
                 monitor.attend()
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """As the SDK's, but it needs no primary: where none can be asked for its limit, the backlog's or the last known
-        limit holds, with room left for what the backlog adds."""
+        """Return a batch as the SDK does, but without needing the primary: where it can't be asked for its limit, the
+        last known limit holds or the backlog's, with room left for what the backlog adds."""
         self._check_live()
         primary, limits, monitor = self._primary, self._context.limits, self._context.monitor
         if not primary.max_batch_size and not limits.knows(self.entity_name):
@@ -330,7 +332,7 @@ class PairedSender(ServiceBusSender):
     # Opening and closing
 
     async def _try_opening(self) -> None:
-        """Raises what is the caller's own; that the primary is away is not."""
+        """Open the link to the primary; raises only errors of the caller's own, not that the primary is away."""
         primary, settings = self._primary, self._context.settings
         try:
             await primary.open(min(pending_send.OPEN_S, settings.send_timeout / 2))
@@ -345,7 +347,7 @@ class PairedSender(ServiceBusSender):
         return [self._primary, *self._backlog.values()]
 
     def stop(self) -> None:
-        """Nothing more is begun, and what waits is woken."""
+        """Refuse further calls, and wake those that wait for the end of a halt."""
         self._shutdown.set()
 
     async def close(self) -> None:

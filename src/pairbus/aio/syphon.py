@@ -74,11 +74,11 @@ class SyphonHost:
 
     @property
     def is_over(self) -> bool:
-        """Stopped; or this is a forked child, and it is the parent's."""
+        """Return whether it was stopped, or belongs to the parent of this forked process."""
         return self._is_stopped or os.getpid() != self._pid
 
     async def start(self) -> None:
-        """Raises PairingFailed where the secondary may not be read; then there is nothing to do but `stop`."""
+        """Start the syphon; raises PairingFailed where the secondary may not be read, and then needs a `stop`."""
         self._loop = EngineLoop()
         secondary = self._clients["secondary"]
         close = secondary.close
@@ -111,7 +111,7 @@ class SyphonHost:
 
 
 def _on_spark(settings: Any) -> dict[str, Any]:
-    """What the Spark engine alone takes (P38, P44)."""
+    """Return the options that only the Spark engine takes (P38, P44)."""
     if settings.syphon_engine != "spark":
         return {}
     return {

@@ -171,10 +171,6 @@ class Connection:
         out.clear()
         return data
 
-    @property
-    def has_output(self) -> bool:
-        return bool(self._out)
-
     def tick(self, now: float) -> float | None:
         """Sends what keeps the peer content, gives up a peer that has been silent too long; says when to call again."""
         if self.stage is Stage.CLOSED:
@@ -280,11 +276,13 @@ class Connection:
                 raise FramingError("an empty SASL frame")
             position = end
         if size_all - position < 8 and position < size_all and self.stage in (Stage.SASL_ID, Stage.AMQP_ID):
-            # garbage is told apart before eight bytes of it have come
-            rest = data[position:]
-            if not (SASL_HEADER.startswith(rest) or AMQP_HEADER.startswith(rest)):
-                self._wrong_header(rest)
+            self._check_header_start(data[position:])
         return position
+
+    def _check_header_start(self, start: bytes) -> None:
+        """Refuse what can't become a header before all eight bytes of it have come."""
+        if not (SASL_HEADER.startswith(start) or AMQP_HEADER.startswith(start)):
+            self._wrong_header(start)
 
     def _on_header(self, header: bytes) -> None:
         if self.stage is Stage.SASL_ID and header == SASL_HEADER:
@@ -362,13 +360,7 @@ class Connection:
             self._on_begin(channel, performative, events)
             return
         if kind is Close:
-            if not self._close_sent:
-                self._close_sent = True
-                if self.server and self.stage is Stage.OPENING:
-                    self._write_open()
-                self.write(0, Close().encode())
-            self.stage = Stage.CLOSED
-            events.append(Closed(performative.error))
+            self._on_close(performative, events)
             return
         session = self._sessions_remote.get(channel)
         if session is None:
@@ -389,6 +381,15 @@ class Connection:
             self._sessions.pop(session.channel, None)
         else:
             raise ProtocolViolation(f"{kind.__name__} is not expected on an open connection")
+
+    def _on_close(self, close: Close, events: list[Event]) -> None:
+        if not self._close_sent:
+            self._close_sent = True
+            if self.server and self.stage is Stage.OPENING:
+                self._write_open()
+            self.write(0, Close().encode())
+        self.stage = Stage.CLOSED
+        events.append(Closed(close.error))
 
     def _on_open(self, opened: Open, events: list[Event]) -> None:
         size = OUTGOING_FRAME_BYTES_MAX if opened.max_frame_size is None else opened.max_frame_size

@@ -1,4 +1,4 @@
-"""The errors of the AMQP room and the error conditions that travel on the wire.
+"""The errors that this folder raises, and the error conditions on the wire that pairbus uses.
 
 AmqpError
  ├── DecodeError         bytes that are no valid AMQP (amqp:decode-error)
@@ -7,7 +7,7 @@ AmqpError
  ├── LimitExceeded       more than we are willing to hold (amqp:resource-limit-exceeded)
  └── ProtocolViolation   valid bytes at the wrong time (amqp:illegal-state, or the condition given)
 
-Decides nothing: who sends which condition is the business of the engine and the broker.
+Decides nothing: the engine and the broker choose which condition to send.
 """
 
 from __future__ import annotations
@@ -21,28 +21,16 @@ RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 NOT_ALLOWED = "amqp:not-allowed"
 INVALID_FIELD = "amqp:invalid-field"
 NOT_IMPLEMENTED = "amqp:not-implemented"
-RESOURCE_LOCKED = "amqp:resource-locked"
-PRECONDITION_FAILED = "amqp:precondition-failed"
 RESOURCE_DELETED = "amqp:resource-deleted"
 ILLEGAL_STATE = "amqp:illegal-state"
-FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
 CONNECTION_FORCED = "amqp:connection:forced"
 FRAMING_ERROR = "amqp:connection:framing-error"
-CONNECTION_REDIRECT = "amqp:connection:redirect"
-WINDOW_VIOLATION = "amqp:session:window-violation"
-ERRANT_LINK = "amqp:session:errant-link"
-HANDLE_IN_USE = "amqp:session:handle-in-use"
-UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 DETACH_FORCED = "amqp:link:detach-forced"
-TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
-LINK_REDIRECT = "amqp:link:redirect"
-LINK_STOLEN = "amqp:link:stolen"
 
 # Service Bus (docs/reference/protocol.md#error-conditions, #outcomes, #requests-over-management)
 SERVER_BUSY = "com.microsoft:server-busy"
 TIMEOUT = "com.microsoft:timeout"
-AUTH_FAILED = "com.microsoft:auth-failed"
 QUOTA_EXCEEDED = "com.microsoft:quota-exceeded"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
 ENTITY_ALREADY_EXISTS = "com.microsoft:entity-already-exists"
@@ -54,15 +42,11 @@ SESSION_NOT_FOUND = "com.microsoft:session-not-found"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 ARGUMENT_OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
-SB_PRECONDITION_FAILED = "com.microsoft:precondition-failed"
-OPERATION_CANCELLED = "com.microsoft:operation-cancelled"
-CONTAINER_CLOSE = "com.microsoft:container-close"
-NO_MATCHING_SUBSCRIPTION = "com.microsoft:no-matching-subscription"
 DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 class AmqpError(Exception):
-    """Whatever goes wrong in this room; `condition` is what a peer would be told."""
+    """Base of the errors of this folder; `condition` is what a peer would be told."""
 
     condition = INTERNAL_ERROR
 
@@ -77,20 +61,30 @@ class AmqpError(Exception):
 
 
 class DecodeError(AmqpError):
+    """The bytes are no valid AMQP."""
+
     condition = DECODE_ERROR
 
 
 class EncodeError(AmqpError):
+    """AMQP can't carry the value."""
+
     condition = INTERNAL_ERROR
 
 
 class FramingError(AmqpError):
+    """A frame can't be cut out of the stream."""
+
     condition = FRAMING_ERROR
 
 
 class LimitExceeded(AmqpError):
+    """The peer asks for more than a limit allows."""
+
     condition = RESOURCE_LIMIT_EXCEEDED
 
 
 class ProtocolViolation(AmqpError):
+    """The peer sends valid bytes at the wrong time."""
+
     condition = ILLEGAL_STATE

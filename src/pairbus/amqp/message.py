@@ -118,7 +118,8 @@ _STARTS: Final = {
 }
 
 
-def split(payload: bytes) -> Sections:
+def split(payload: bytes) -> Sections:  # noqa: C901, PLR0912 - on the way of every message: no call for each section
+    """Return where the sections of a message begin and end. Raise DecodeError for what is no message."""
     size = len(payload)
     spans: list[Any] = [None] * 9
     o = last = start = body_start = body_end = 0
@@ -302,31 +303,6 @@ def _bounds(payload: bytes, o: int) -> tuple[int, int, int]:
         raise truncated(payload, o) from None
 
 
-def encode_header(
-    *,
-    durable: bool = False,
-    priority: int | None = None,
-    ttl: int | None = None,
-    first_acquirer: bool = False,
-    delivery_count: int = 0,
-) -> bytes:
-    """Hand-written: every delivery gets a new one. The count is always there, as receivers show what they read."""
-    try:
-        body = (
-            (b"\x41" if durable else b"\x40")
-            + (b"\x40" if priority is None else bytes((0x50, priority)))
-            + (b"\x40" if ttl is None else _pack_number(0x70, ttl))
-            + (b"\x41" if first_acquirer else b"\x40")
-            + (_pack_number(0x70, delivery_count) if delivery_count else b"\x43")
-        )
-    except (struct.error, ValueError):
-        raise EncodeError(f"priority {priority}, ttl {ttl} or delivery-count {delivery_count} out of range") from None
-    return b"\x00\x53\x70\xc0" + bytes((len(body) + 1, 5)) + body
-
-
-_pack_number = struct.Struct(">BI").pack
-
-
 def encode_annotations(raw_pairs: Iterable[bytes], count: int) -> bytes:
     """The message-annotations section made of `count` pairs that are already encoded."""
     return _section(_ANNOTATIONS, b"".join(raw_pairs), count)
@@ -402,22 +378,14 @@ def _body_sections(body: Body) -> list[tuple[int, Any]]:
 def with_application_properties(
     payload: bytes, s: Sections, set: Mapping[str, Any], remove: Container[Any] = ()
 ) -> bytes:
-    return _with_map(payload, s, _APPLICATION, s.application_properties, set, remove)
-
-
-def with_message_annotations(payload: bytes, s: Sections, set: Mapping[Any, Any], remove: Container[Any] = ()) -> bytes:
-    return _with_map(payload, s, _ANNOTATIONS, s.message_annotations, set, remove)
-
-
-def _with_map(
-    payload: bytes, s: Sections, section: int, span: Span | None, set: Mapping[Any, Any], remove: Container[Any]
-) -> bytes:
-    old = _raw_pairs(payload, span)
+    """Return the message with these application properties set and removed, and every other byte as it was."""
+    old = _raw_pairs(payload, s.application_properties)
     pairs = [raw for key, raw in old if key not in set and key not in remove]
     if not set and len(pairs) == len(old):
         return payload
-    pairs += [_pair(section, key, value) for key, value in set.items()]
-    return _replace(payload, s, section, span, _section(section, b"".join(pairs), len(pairs)) if pairs else b"")
+    pairs += [_pair(_APPLICATION, key, value) for key, value in set.items()]
+    new = _section(_APPLICATION, b"".join(pairs), len(pairs)) if pairs else b""
+    return _replace(payload, s, _APPLICATION, s.application_properties, new)
 
 
 def with_header(payload: bytes, s: Sections, **fields: Any) -> bytes:

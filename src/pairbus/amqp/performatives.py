@@ -212,7 +212,7 @@ def _hot_transfer(buf: bytes, offset: int) -> tuple[Transfer, int] | None:
     return transfer, end
 
 
-def _hot_disposition(buf: bytes, offset: int) -> tuple[Disposition, int] | None:
+def _hot_disposition(buf: bytes, offset: int) -> tuple[Disposition, int] | None:  # noqa: PLR0912 - hot: no calls
     if buf[offset + 5] < 3:
         return None
     end = offset + 5 + buf[offset + 4]
@@ -265,7 +265,7 @@ def _hot_disposition(buf: bytes, offset: int) -> tuple[Disposition, int] | None:
     return disposition, end
 
 
-def _hot_flow(buf: bytes, offset: int) -> tuple[Flow, int] | None:
+def _hot_flow(buf: bytes, offset: int) -> tuple[Flow, int] | None:  # noqa: C901, PLR0912 - hot: no calls
     """A flow of a link; that of a session alone is rare."""
     if buf[offset + 5] < 7:
         return None

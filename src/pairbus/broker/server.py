@@ -1,19 +1,20 @@
-"""The broker: any number of namespaces in one process, each on ports of its own.
+"""Serves any number of namespaces in one process, each on ports of its own.
 
     data/                    owner only
-      ca.pem, …              the broker's own authority and certificate (certificates.py)
-      control.sock           faults and status (control.py)
-      NAME/keys.json         the namespace's key (keys.py)
+      ca.pem, …              the broker's own authority and certificate (net/certificates.py)
+      control.sock           faults and status (control/)
+      NAME/keys.json         the namespace's keys (access/keys.py)
       NAME/journal/          everything that must survive
       NAME/ledger/           with `ledger=True`
 
-`serve()` is the way in from code, `serve_sync()` its twin that runs the broker on a thread of its own.
+Code starts it with `serve()`, or with `serve_sync()`, which runs the broker on a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import socket
@@ -22,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
@@ -33,7 +34,7 @@ from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.amqp.dispatcher import Dispatcher
 from pairbus.broker.amqp.session_waiters import SessionWaiters
-from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
+from pairbus.broker.config.apply_plan import apply_keys, apply_plan, read_config
 from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator, choose
 from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
 from pairbus.broker.control.control_socket import ControlServer
@@ -74,7 +75,7 @@ _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
 
 class NamespaceServer:
-    """One namespace as its clients see it: port, links, faults, counters round the stored entities."""
+    """One namespace as its clients see it: ports, connections, faults and counters round the stored entities."""
 
     def __init__(self, broker: Broker, plan: NamespacePlan) -> None:
         self.name = plan.name
@@ -103,9 +104,9 @@ class NamespaceServer:
         )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
-        self._takings: set[asyncio.Task[inventory.Inventory]] = set()
+        self._inventories: set[asyncio.Task[inventory.Inventory]] = set()
         self._dispatchers: dict[MessageQueue, Dispatcher] = {}
-        self._doors: dict[MessageQueue, SessionWaiters] = {}
+        self._session_waiters: dict[MessageQueue, SessionWaiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
@@ -115,7 +116,7 @@ class NamespaceServer:
 
     @property
     def host(self) -> str:
-        """Where clients find it, which is not always the address that it listens on."""
+        """The host that clients are told, which is not always the address that it listens on."""
         return self._broker.advertise
 
     @property
@@ -129,7 +130,7 @@ class NamespaceServer:
 
     @property
     def entity_names(self) -> list[str]:
-        """Its queues and topics."""
+        """The names of its queues and topics."""
         return [each.name for each in (*self.namespace.queues.values(), *self.namespace.topics.values())]
 
     @property
@@ -149,25 +150,25 @@ class NamespaceServer:
             f"SharedAccessKey={self._keys.root.primary_key};UseDevelopmentEmulator=true;"
         )
 
-    # -- life
+    # -- start and stop
 
     async def reserve(self) -> None:
-        """Hold its ports before anything is done: one that is taken keeps the whole broker from starting."""
+        """Reserve its ports before anything else is done: one that is in use keeps the whole broker from starting."""
         self._ends.push_async_callback(self._listener.close)
         await self._listener.reserve()
 
     async def start(self) -> None:
-        """After a failure, `stop` ends what was begun."""
+        """Replay the journal, apply the plan and accept connections. After a failure, `stop` ends what was begun."""
         make_folder(str(self._folder))
         self._keys = KeyRing.load(self._folder)
-        hand_out_keys(self._keys, self._plan, self.clock())
+        apply_keys(self._keys, self._plan, self.clock())
         if self._broker.emulator:
             self._keys.lend(EMULATOR_KEY)
         options = Options(durability=self._broker.durability, salvage=self._broker.salvage)
         journal = Journal.open(self._folder / "journal", options)
         self._ends.push_async_callback(asyncio.to_thread, journal.close)
         self._open_namespace(journal)
-        await construct(self.namespace, self._plan, self.clock)
+        await apply_plan(self.namespace, self._plan, self.clock)
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
@@ -176,9 +177,9 @@ class NamespaceServer:
             self._every(_LEDGER_FLUSH_S, ledger.flush)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
         if ledger is not None:
-            self.namespace.tell(self.recorder.witnessed)
+            self.namespace.observe_removals(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
-            self._ends.push_async_callback(self._leave, ledger)
+            self._ends.push_async_callback(self._write_last_inventory, ledger)
         self._ends.push_async_callback(self._listener.close)
         self._ends.callback(self._close_connections)
         self._admin = AdminApi(
@@ -187,7 +188,7 @@ class NamespaceServer:
             self.clock,
             refusal=lambda entity, now: self.faults.refusal("manage", entity or None, now),
             metrics=lambda: self._broker.metrics.exposition(self.name),
-            trouble=lambda: _trouble(journal),
+            trouble=lambda: _journal_trouble(journal),
             answered=self.recorder.answered,
         )
         for follower in (self.namespace.shift, self.faults.shift):
@@ -195,7 +196,7 @@ class NamespaceServer:
             self._ends.callback(self.clock.followers.remove, follower)
         await self._listener.start()
         maintenance = asyncio.create_task(self.namespace.maintain())
-        self._ends.push_async_callback(_cancelled, maintenance)
+        self._ends.push_async_callback(_cancel, maintenance)
         self._tick()
 
     def _open_namespace(self, journal: Journal) -> None:
@@ -213,28 +214,28 @@ class NamespaceServer:
         journal.start(self.loop.call_soon_threadsafe, write_here=True)
 
     async def stop(self) -> None:
-        """In the reverse order of starting: nobody new, the connections told, the journal synced."""
+        """Stop in the reverse order of starting: accept nobody, close the connections, sync the journal."""
         for timer in (self._timer, self._fault_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._fault_timer = None
-        for taking in list(self._takings):
-            await _cancelled(taking)
+        for writing in list(self._inventories):
+            await _cancel(writing)
         await self._ends.aclose()
 
-    async def _leave(self, ledger: LedgerWriter) -> None:
+    async def _write_last_inventory(self, ledger: LedgerWriter) -> None:
         await inventory.write_left(self.namespace, ledger, self.clock, self._broker.closing_s)
 
-    def take_stock(self, done: Listed) -> None:
-        """Writes what is still there into the ledger while the broker goes on."""
+    def write_inventory(self, done: Listed) -> None:
+        """Write what the namespace holds into the ledger while the broker goes on; `done` gets how many messages."""
         ledger = self.recorder.ledger
         if ledger is None:
             done(f"namespace {self.name!r} keeps no ledger; start the broker with --ledger")
             return
-        taking = asyncio.create_task(inventory.write_left(self.namespace, ledger, self.clock))
-        self._takings.add(taking)
-        taking.add_done_callback(self._takings.discard)
-        taking.add_done_callback(partial(_told, done))
+        writing = asyncio.create_task(inventory.write_left(self.namespace, ledger, self.clock))
+        self._inventories.add(writing)
+        writing.add_done_callback(self._inventories.discard)
+        writing.add_done_callback(partial(_report_inventory, done))
 
     def _close_connections(self) -> None:
         self._listener.stop_accepting()
@@ -247,7 +248,7 @@ class NamespaceServer:
                 await asyncio.sleep(seconds)
                 action()
 
-        self._ends.push_async_callback(_cancelled, asyncio.create_task(repeat()))
+        self._ends.push_async_callback(_cancel, asyncio.create_task(repeat()))
 
     async def _answer_http(self, request: Request) -> Response | Switch:
         if self.faults:
@@ -260,13 +261,13 @@ class NamespaceServer:
         return await self._admin(request)
 
     def _log_notes(self) -> None:
-        """What the journal and its upkeep have to say: a cut tail, a full disk, a sync that failed."""
+        """Log what the journal and its maintenance report: a cut tail, a full disk, a sync that failed."""
         for notes in (self._journal.notes, self.namespace.notes):
             while notes:
                 log.warning("%s: %s", self.name, notes.pop(0))
 
     def _tick(self) -> None:
-        """Tokens and schedules go by the wall clock, so no timer sleeps longer than a second: it may be set."""
+        """Do what is due. Tokens and schedules go by the wall clock, which may be set: no timer waits over a second."""
         self._log_notes()
         self.clock.follow()
         now = self.clock()
@@ -281,16 +282,20 @@ class NamespaceServer:
     # -- who may do what
 
     def authorization_rules(self, path: str) -> Iterable[AuthorizationRule]:
+        """Yield the rules in force at a path."""
         return rules_in_force(self._keys.rules, self.namespace, path)
 
     def check_plain(self, username: str, password: str) -> bool:
+        """Return whether a key's name and the key are right, as SASL PLAIN gives them."""
         return self._keys.find(username, password) is not None
 
     def claims_of_key(self, key_name: str) -> Claims:
+        """Return what a client that has logged in with this key may do."""
         rights = next((rule.rights for rule in self._keys.rules if rule.key_name == key_name), ())
         return Claims("", frozenset(rights), float("inf"), key_name)
 
     def grant(self, wanted: RuleWanted, now: float, done: Granted) -> None:
+        """Add or change an authorization rule; `done` gets it when it is on disk, or the reason why not."""
         if wanted.entity is not None:
             grant_on_entity(self.namespace, wanted.entity, wanted.name, wanted.rights, now, done)
             return
@@ -304,6 +309,7 @@ class NamespaceServer:
     # -- links
 
     def dispatcher(self, queue: MessageQueue) -> Dispatcher:
+        """Return the dispatcher of a queue, made at the first call."""
         dispatcher = self._dispatchers.get(queue)
         if dispatcher is None:
             dispatcher = self._dispatchers[queue] = Dispatcher(lambda: queue.available, self.loop)
@@ -311,19 +317,16 @@ class NamespaceServer:
             self.watch(queue)
         return dispatcher
 
-    def session_door(self, queue: MessageQueue) -> SessionWaiters:
-        door = self._doors.get(queue)
-        if door is None:
-            door = self._doors[queue] = SessionWaiters(self, queue)
+    def session_waiters(self, queue: MessageQueue) -> SessionWaiters:
+        """Return the receivers that wait for a session of a queue."""
+        waiters = self._session_waiters.get(queue)
+        if waiters is None:
+            waiters = self._session_waiters[queue] = SessionWaiters(self, queue)
             self.watch(queue)
-        return door
-
-    @property
-    def session_doors(self) -> Iterable[SessionWaiters]:
-        return self._doors.values()
+        return waiters
 
     def watch(self, target: MessageQueue | Topic) -> None:
-        """Links to an entity end with it."""
+        """Detach the links to an entity when it is deleted."""
         target.on_deleted = partial(self._deleted, target)
 
     def _deleted(self, target: MessageQueue | Topic) -> None:
@@ -332,9 +335,9 @@ class NamespaceServer:
         )
         if isinstance(target, MessageQueue):
             self._dispatchers.pop(target, None)
-            door = self._doors.pop(target, None)
-            if door is not None:
-                door.close(gone)
+            waiters = self._session_waiters.pop(target, None)
+            if waiters is not None:
+                waiters.close(gone)
         for connection in list(self.connections):
             for link in connection.links():
                 if target in (getattr(link.context, "queue", None), getattr(link.context, "target", None)):
@@ -354,7 +357,7 @@ class NamespaceServer:
             self._listener.resume()
         self._listener.black_hole(self.faults.black_hole(None, now))
         for connection in list(self.connections):
-            self._afflict(connection, now)
+            self._apply_faults(connection, now)
         deadline = self.faults.deadline(now)
         if deadline is not None:
             self._fault_timer = self.loop.call_later(max(0.0, deadline - now) + 0.001, self._faults_expire)
@@ -364,8 +367,8 @@ class NamespaceServer:
         if self.faults.deadline(self.clock()) is not None and self._fault_timer is None:
             self._faults_changed()
 
-    def _afflict(self, connection: AmqpConnection, now: float) -> None:
-        """What a fault on an entity does to the connections that have links to it."""
+    def _apply_faults(self, connection: AmqpConnection, now: float) -> None:
+        """Do to a connection what the faults on the entities of its links ask for."""
         links = [link for link in connection.links() if hasattr(link.context, "path")]
         paths = {link.context.path for link in links}
         is_cut = any(self.faults.unreachable(path, now) for path in paths)
@@ -380,28 +383,28 @@ class NamespaceServer:
                     connection.cut(link, refusal)
 
 
-def _told(done: Listed, taking: asyncio.Task[inventory.Inventory]) -> None:
-    if taking.cancelled():
+def _report_inventory(done: Listed, writing: asyncio.Task[inventory.Inventory]) -> None:
+    if writing.cancelled():
         done("the broker is shutting down")
-    elif (error := taking.exception()) is not None:
+    elif (error := writing.exception()) is not None:
         done(f"it could not be written: {error}")
     else:
-        done(taking.result().written)
+        done(writing.result().written)
 
 
-async def _cancelled(task: asyncio.Task[Any]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _trouble(journal: Journal) -> str | None:
-    """What a send would be answered with."""
+def _journal_trouble(journal: Journal) -> str | None:
+    """Return the error that a send would be answered with now, if any."""
     error = journal.trouble()
     return None if error is None else refusal_of(error).description
 
 
 class Broker:
-    """Namespaces by name, their data folder, and the control socket beside them."""
+    """A running broker: its namespaces by name, their data folder and the control socket."""
 
     def __init__(
         self,
@@ -427,7 +430,7 @@ class Broker:
         self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
-        #: Connections of all namespaces that have shown no token.
+        #: What the connections of all namespaces that have put no token may use.
         self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
         self._control: ControlServer | None = None
@@ -437,10 +440,12 @@ class Broker:
         return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
 
     def faults(self, name: str) -> Faults:
+        """Return the faults of a namespace, to be set and cleared on the broker's own loop."""
         return self.namespaces[name].faults
 
     async def start(self, namespaces: Iterable[str], plans: Iterable[NamespacePlan] = ()) -> None:
-        """The namespaces that are named, each with its plan if there is one; or all that have a plan."""
+        """Start the namespaces that are named, each with its plan if there is one; or all that have a plan. Raise
+        BrokerError when one can't be served; then none is."""
         wanted = as_emulator(choose(namespaces, plans)) if self.emulator else choose(namespaces, plans)
         names = [plan.name for plan in wanted]
         if not wanted:
@@ -474,7 +479,7 @@ class Broker:
                 {name: server.faults for name, server in self.namespaces.items()},
                 self._status,
                 lambda wanted, now, done: self.namespaces[wanted.namespace].grant(wanted, now, done),
-                lambda name, done: self.namespaces[name].take_stock(done),
+                lambda name, done: self.namespaces[name].write_inventory(done),
                 lambda name: self.namespaces[name].entity_names,
             )
 
@@ -493,7 +498,7 @@ class Broker:
 
     @property
     def closing_s(self) -> float:
-        """What is left of the time that its namespaces may take for a last look at what they hold."""
+        """The seconds that its namespaces may still take to write what they hold into their ledgers."""
         return max(0.0, self._closing_ends - time.monotonic())
 
     async def stop(self) -> None:
@@ -504,7 +509,7 @@ class Broker:
             await server.stop()
 
     def _host_names(self, namespaces: Iterable[str]) -> list[str]:
-        """What the certificate has to name: whatever a client may call this machine."""
+        """Return the names for the certificate: whatever a client may call this machine."""
         own = [] if is_loopback(self.host) else [socket.gethostname()]
         return [self.host, self.advertise, *own, "localhost", *namespaces]
 
@@ -522,7 +527,7 @@ class Broker:
         }
 
     def _entities(self, name: str) -> Iterator[tuple[Labels, QueueEntity]]:
-        """Queues and subscriptions: what holds messages that somebody can receive."""
+        """Yield the queues and subscriptions: what holds messages that somebody can receive."""
         namespace = self.namespaces[name].namespace
         subscriptions = [each for topic in namespace.topics.values() for each in topic.subscriptions.values()]
         for entity in [*namespace.queues.values(), *subscriptions]:
@@ -537,7 +542,7 @@ class Broker:
         yield {"namespace": name}, len(self.namespaces[name].connections)
 
     def _tokenless(self, name: str) -> Iterator[Sample]:
-        """Those of all namespaces: one limit holds for them together."""
+        """Yield the bytes of all namespaces: one limit holds for them together."""
         yield {}, self.unauthenticated.held_bytes
 
     def _syncs(self, name: str) -> Iterator[Sample]:
@@ -566,7 +571,7 @@ async def serve(
     clock: Clock = time.time,
     salvage: bool = False,
 ) -> AsyncIterator[Broker]:
-    """Serves the namespaces (`"contoso"`, `"contoso:5672"` or `"contoso:5672,5300"`) on this loop until the block is
+    """Serve the namespaces (`"contoso"`, `"contoso:5672"` or `"contoso:5672,5300"`) on this loop until the block is
     left. Every port serves all protocols.
 
     `config` is a file that says what is in them; without names, all namespaces of that file are served. `advertise` is
@@ -594,63 +599,53 @@ async def serve(
         await broker.stop()
 
 
-@contextlib.contextmanager
-def serve_sync(
-    *namespaces: str,
-    data: str | Path,
-    host: str = "127.0.0.1",
-    advertise: str | None = None,
-    emulator: bool = False,
-    durability: Durability = "default",
-    ledger: bool = False,
-    config: str | Path | None = None,
-    clock: Clock = time.time,
-    salvage: bool = False,
-) -> Iterator[Broker]:
-    """The same for code without a loop: the broker runs on a thread of its own.
+P = ParamSpec("P")
 
-    `broker.faults(name)` may be used from this thread through `pairbus.testing`, which crosses over safely.
-    """
-    ready = threading.Event()
-    outcome: list[Broker | BaseException] = []
-    stopping: list[Callable[[], object]] = []
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        try:
-            async with serve(
-                *namespaces,
-                data=data,
-                host=host,
-                advertise=advertise,
-                emulator=emulator,
-                durability=durability,
-                ledger=ledger,
-                config=config,
-                clock=clock,
-                salvage=salvage,
-            ) as broker:
-                stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
-                outcome.append(broker)
+def _on_a_thread(
+    serve: Callable[P, contextlib.AbstractAsyncContextManager[Broker]],
+) -> Callable[P, contextlib.AbstractContextManager[Broker]]:
+    @functools.wraps(serve, assigned=())
+    @contextlib.contextmanager
+    def serve_sync(*arguments: P.args, **options: P.kwargs) -> Iterator[Broker]:
+        """Do as `serve`, for code without a loop: the broker runs on a thread of its own.
+
+        `broker.faults(name)` may be used from this thread through `pairbus.testing`, which crosses over safely.
+        """
+        ready = threading.Event()
+        outcome: list[Broker | BaseException] = []
+        stopping: list[Callable[[], object]] = []
+
+        async def run() -> None:
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            try:
+                async with serve(*arguments, **options) as broker:
+                    stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
+                    outcome.append(broker)
+                    ready.set()
+                    await stop.wait()
+            except BaseException as error:
+                outcome.append(error)
                 ready.set()
-                await stop.wait()
-        except BaseException as error:
-            outcome.append(error)
-            ready.set()
-            if not isinstance(error, Exception):
-                raise
+                if not isinstance(error, Exception):
+                    raise
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), name="pairbus-broker", daemon=True)
-    thread.start()
-    ready.wait()
-    if isinstance(outcome[0], BaseException):
-        thread.join()
-        raise outcome[0]
-    try:
-        yield outcome[0]
-    finally:
-        stopping[0]()
-        thread.join()
-    if len(outcome) > 1 and isinstance(outcome[1], BaseException):
-        raise outcome[1]
+        thread = threading.Thread(target=lambda: asyncio.run(run()), name="pairbus-broker", daemon=True)
+        thread.start()
+        ready.wait()
+        if isinstance(outcome[0], BaseException):
+            thread.join()
+            raise outcome[0]
+        try:
+            yield outcome[0]
+        finally:
+            stopping[0]()
+            thread.join()
+        if len(outcome) > 1 and isinstance(outcome[1], BaseException):
+            raise outcome[1]
+
+    return serve_sync
+
+
+serve_sync = _on_a_thread(serve)

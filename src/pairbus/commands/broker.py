@@ -1,21 +1,18 @@
-"""The commands `broker` and `fault`: namespaces that run until a signal, and what is done to them on purpose."""
+"""The commands `broker` and `fault`: run namespaces until a signal, and bring about faults in them."""
 
 from __future__ import annotations
 
 import gc
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
 from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
+from pairbus.commands import event_loop
 from pairbus.errors import PairbusError
-
-if TYPE_CHECKING:
-    import asyncio
 
 Durability = Literal["strict", "default", "none"]
 
@@ -105,11 +102,7 @@ def broker(
       pairbus broker --emulator --config Config.json --data ./data
       pairbus broker --namespace contoso:5671,443 --host 0.0.0.0 --advertise bus.example --data ./data
     """
-    import asyncio
-    import signal
-
-    from pairbus.broker.net.hosts import check_reach, is_loopback
-    from pairbus.broker.server import serve
+    from pairbus.broker.net.hosts import check_reach
 
     try:
         check_reach(host, advertise, emulator)
@@ -117,14 +110,10 @@ def broker(
         raise click.UsageError(str(error)) from None
     if not namespaces and config is None and not emulator:
         raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
-
-    async def run() -> None:
-        # Before anything can take long: a signal during the replay of a large journal is not lost either.
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        async with serve(
+    # messages make few cycles and many objects: looking for garbage every 700 of them is time lost
+    gc.set_threshold(20_000, 20, 20)
+    event_loop.run(
+        _serve(
             *namespaces,
             data=data,
             host=host,
@@ -134,43 +123,46 @@ def broker(
             ledger=ledger,
             config=config,
             salvage=salvage,
-        ) as running:
-            if not is_loopback(host):
-                click.echo(
-                    f"pairbus: warning: others can reach this broker on {host}; what clients send with the connection "
-                    "string below is not encrypted. For TLS take UseDevelopmentEmulator=true out and trust ca_file",
-                    err=True,
-                )
-            for served in running.namespaces.values():
-                ready = {
-                    "namespace": served.name,
-                    "host": served.host,
-                    "port": served.port,
-                    "ports": list(served.ports),
-                    "connection_string": served.connection_string,
-                    "ca_file": served.ca_file,
-                }
-                click.echo(json.dumps(ready))
-            sys.stdout.flush()
-            await stop.wait()
-            click.echo("shutting down", err=True)
+        )
+    )
 
-    # messages make few cycles and many objects: looking for garbage every 700 of them is time lost
-    gc.set_threshold(20_000, 20, 20)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run())
+
+async def _serve(*namespaces: str, host: str, **options: Any) -> None:
+    """Serve until a signal comes; print the namespaces when they are ready."""
+    import asyncio
+    import signal
+
+    from pairbus.broker.net.hosts import is_loopback
+    from pairbus.broker.server import serve
+
+    # Before anything can take long: a signal during the replay of a large journal is not lost either.
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with serve(*namespaces, host=host, **options) as running:
+        if not is_loopback(host):
+            click.echo(
+                f"pairbus: warning: others can reach this broker on {host}; what clients send with the connection "
+                "string below is not encrypted. For TLS take UseDevelopmentEmulator=true out and trust ca_file",
+                err=True,
+            )
+        for served in running.namespaces.values():
+            ready = {
+                "namespace": served.name,
+                "host": served.host,
+                "port": served.port,
+                "ports": list(served.ports),
+                "connection_string": served.connection_string,
+                "ca_file": served.ca_file,
+            }
+            click.echo(json.dumps(ready))
+        sys.stdout.flush()
+        await stop.wait()
+        click.echo("shutting down", err=True)
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     return [kind for kind in KINDS if kind.startswith(typed)]
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 @click.command()

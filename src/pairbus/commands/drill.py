@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from pairbus.drill.plan import ENTITIES, MESSAGES, OUTAGE_S, TROUBLES, DrillPlan, Engine, InvalidDrill
+from pairbus.drill.plan import DRILL_FAULTS, ENTITIES, MESSAGES, OUTAGE_S, DrillPlan, Engine, InvalidDrill
 
 if TYPE_CHECKING:
     from pairbus.drill.findings import Findings
@@ -47,7 +47,7 @@ _COLOURS: Final = {"OUTAGE": "red", "RETURN": "green", "raised": "red", "state":
     default="unreachable",
     show_default=True,
     metavar="KIND",
-    help=f"What happens to the primary: {', '.join(TROUBLES)}.",
+    help=f"What happens to the primary: {', '.join(DRILL_FAULTS)}.",
 )
 @click.option(
     "--out",

@@ -1,7 +1,7 @@
-"""The commands `peek`, `send` and `purge`: the small things that everyone needs, on one entity of one namespace.
+"""The commands `peek`, `send` and `purge`: look at, send and remove the messages of one entity.
 
-A shell over the wire client: no Spark, no administration, so that Listen or Send is all the right that they need. What
-a message looks like is decided in `message_text.py`; what a failure means to whoever typed the command, in `_told`.
+They use the wire client, without Spark and administration, so that the right to listen or to send is enough.
+`message_text.py` decides what a message looks like, and `_explained` what a failure means to the user.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _client(namespace: NamespaceArgument, ca_file: Path | None, path: str, right
     try:
         yield client
     except WireError as error:
-        raise click.ClickException(_told(error, namespace.host, path, right)) from None
+        raise click.ClickException(_explained(error, namespace.host, path, right)) from None
     finally:
         client.close()
 
 
-def _told(error: WireError, host: str, path: str, right: str) -> str:
-    """What was wrong, and the next step."""
+def _explained(error: WireError, host: str, path: str, right: str) -> str:
+    """Return what was wrong, and the next step."""
     from pairbus.wire.errors import Busy, LinkLost, NotFound, Refused, TimedOut, Unauthorized, Unreachable
 
     said = error.description.rstrip(". ") or error.condition
@@ -94,7 +94,7 @@ def _told(error: WireError, host: str, path: str, right: str) -> str:
 
 
 def _way_out(said: str, path: str, right: str) -> str:
-    """By the refusal's words, since its condition (not allowed) says too little. Nothing where they are unknown."""
+    """Return what to do, by the words of the refusal, since its condition (not allowed) says too little."""
     if "session" in said and right == "Send":
         return "; give --session"
     if "subscription" in said:
@@ -103,7 +103,7 @@ def _way_out(said: str, path: str, right: str) -> str:
 
 
 class _Progress:
-    """One line that refreshes on a terminal, a line now and then elsewhere, nothing for who reads JSON."""
+    """Shows progress: one refreshing line on a terminal, a line now and then in a log, nothing beside JSON."""
 
     def __init__(self, word: str, quiet: bool, total: int | None = None) -> None:
         self._word = word
@@ -265,32 +265,35 @@ def send(
         raise click.UsageError(str(error)) from None
     bodies = _bodies(context, body, lines)
 
-    def messages() -> Iterator[tuple[str, bytes]]:
-        for each in bodies:
-            made = message_id or str(uuid.uuid4())
-            yield (
-                made,
-                encode(
-                    each, message_id=made, now=time.time(), session_id=session, subject=subject,
-                    content_type=content_type, properties=pairs, ttl_s=ttl, scheduled_at=scheduled_at,
-                ),
-            )  # fmt: skip
+    def encoded(text: bytes) -> tuple[str, bytes]:
+        made = message_id or str(uuid.uuid4())
+        payload = encode(
+            text, message_id=made, now=time.time(), session_id=session, subject=subject,
+            content_type=content_type, properties=pairs, ttl_s=ttl, scheduled_at=scheduled_at,
+        )  # fmt: skip
+        return made, payload
 
     progress = _Progress("sent", as_json, len(bodies) if isinstance(bodies, list) else None)
-    sent = 0
     with _client(namespace, ca_file, path, "Send") as client:
-        sender = client.sender(path)
-        try:
-            for chunk in _chunks(messages(), SEND_COUNT):
-                confirmed = _send_chunk(sender, chunk, as_json)
-                sent += confirmed
-                if confirmed < len(chunk):
-                    break
-                progress.tell(sent)
-        finally:
-            status_line.end()
-            if as_json:
-                click.echo(json.dumps({"kind": "result", "entity": path, "sent": sent}))
+        _send_all(client.sender(path), path, map(encoded, bodies), progress, as_json)
+
+
+def _send_all(
+    sender: Sender, path: str, messages: Iterator[tuple[str, bytes]], progress: _Progress, as_json: bool
+) -> None:
+    """Send in chunks, up to the first that is not confirmed whole; print the result also when one fails."""
+    sent = 0
+    try:
+        while chunk := list(islice(messages, SEND_COUNT)):
+            confirmed = _send_chunk(sender, chunk, as_json)
+            sent += confirmed
+            if confirmed < len(chunk):
+                break
+            progress.tell(sent)
+    finally:
+        status_line.end()
+        if as_json:
+            click.echo(json.dumps({"kind": "result", "entity": path, "sent": sent}))
 
 
 def _bodies(context: click.Context, body: str, lines: bool) -> Iterable[bytes]:
@@ -320,13 +323,8 @@ def _split(file: IO[bytes], lines: bool) -> Iterator[bytes]:
         yield file.read()
 
 
-def _chunks(items: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tuple[str, bytes]]]:
-    while chunk := list(islice(items, size)):
-        yield chunk
-
-
 def _send_chunk(sender: Sender, chunk: list[tuple[str, bytes]], as_json: bool) -> int:
-    """Prints the ids that were confirmed, and how many. Raises the first failure, after that."""
+    """Send the messages, print the ids of those confirmed, and return how many; then raise the first failure."""
     answers = sender.send_many([payload for _, payload in chunk])
     for (made, payload), error in zip(chunk, answers, strict=True):
         if error is None:
@@ -387,11 +385,7 @@ def purge(
     except ValueError as error:
         raise click.UsageError(f"--before: {error}") from None
     if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("purge removes messages for good, and there is no terminal to ask on; give --yes")
-        what = "all messages" if count is None and limit is None else "messages"
-        if not click.confirm(f"Remove {what} of {path} in {namespace.host} for good?", err=True):
-            raise click.ClickException("nothing was removed")
+        _confirm(f"{'all messages' if count is None and limit is None else 'messages'} of {path} in {namespace.host}")
     progress = _Progress("removed", as_json, count)
     removed = 0
     interrupted = False
@@ -409,19 +403,32 @@ def purge(
                 click.echo(f"{removed:,} message{'' if removed == 1 else 's'} removed from {path}")
         if not interrupted and limit is None and count is None:
             left = _left(client, path)
-    if as_json:
-        click.echo(json.dumps({"entity": path, "removed": removed, "left": left}))
-    elif not removed:
-        click.echo(f"no messages removed from {path}")
-    if left and not as_json:
-        stay = ", ".join(f"{number:,} {state}" for state, number in left.items())
-        click.echo(f"pairbus: {path} still has {stay}: a purge takes what a receiver would be given", err=True)
+    _print_purged(path, removed, left, as_json)
     if interrupted:
         raise KeyboardInterrupt
 
 
+def _confirm(what: str) -> None:
+    """Ask on the terminal; raise if there is none, or if the answer is no."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("purge removes messages for good, and there is no terminal to ask on; give --yes")
+    if not click.confirm(f"Remove {what} for good?", err=True):
+        raise click.ClickException("nothing was removed")
+
+
+def _print_purged(path: str, removed: int, left: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"entity": path, "removed": removed, "left": left}))
+        return
+    if not removed:
+        click.echo(f"no messages removed from {path}")
+    if left:
+        stay = ", ".join(f"{number:,} {state}" for state, number in left.items())
+        click.echo(f"pairbus: {path} still has {stay}: a purge takes what a receiver would be given", err=True)
+
+
 def _removed(client: WireClient, path: str, count: int | None, before: float | None) -> Iterator[int]:
-    """How many were removed, batch by batch. With `before`, messages are locked first, to see how old they are."""
+    """Remove messages and yield how many, batch by batch. With `before` they are locked first, to see their age."""
     from pairbus.wire.errors import Refused
 
     mode = "delete" if before is None else "lock"
@@ -438,7 +445,7 @@ def _removed(client: WireClient, path: str, count: int | None, before: float | N
 def _removed_from_sessions(
     client: WireClient, path: str, mode: str, count: int | None, before: float | None
 ) -> Iterator[int]:
-    """Those that a look finds, one after the other; a session that somebody holds is left to them."""
+    """Remove the messages of every session that a peek finds, except sessions that somebody else has locked."""
     from pairbus.amqp.errors import SESSION_CANNOT_BE_LOCKED
     from pairbus.wire.errors import Refused
 
@@ -460,14 +467,14 @@ def _removed_from_sessions(
 
 
 def _sessions(client: WireClient, path: str) -> dict[str, int]:
-    """How many active messages each has."""
+    """Return how many active messages each session has."""
     from pairbus.commands.message_text import shown
 
     found: dict[str, int] = {}
     for payload in _peeked(client, path, 0, sys.maxsize):
-        told = shown(payload)
-        if told.get("state") == "active" and "session_id" in told:
-            found[told["session_id"]] = found.get(told["session_id"], 0) + 1
+        message = shown(payload)
+        if message.get("state") == "active" and "session_id" in message:
+            found[message["session_id"]] = found.get(message["session_id"], 0) + 1
     return found
 
 

@@ -1,4 +1,4 @@
-"""The commands `move`, `archive` and `restore`: what is typed becomes a call, what comes back becomes lines.
+"""The commands `move`, `archive` and `restore`: carry messages between entities, and to and from files, on Spark.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
 moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs.
@@ -28,7 +28,7 @@ from pairbus.commands.syphon import (
     json_option,
     label_of,
     moved_line,
-    on_a_loop,
+    run_and_exit,
     tell_lost_tasks,
     watch_engine,
 )
@@ -209,7 +209,7 @@ def restore(
 
 @contextmanager
 def _spark_wanted() -> Iterator[None]:
-    """Round the imports of a command."""
+    """Say what to install if the imports within need a package that is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -244,9 +244,7 @@ def _run(
         _print(outcome, interrupted, done, as_json, getattr(inner, "gone", 0))
         return UNAVAILABLE if outcome.unavailable else INTERRUPTED if interrupted else 0
 
-    code = on_a_loop(run)
-    if code:
-        raise click.exceptions.Exit(code)
+    run_and_exit(run)
 
 
 def _print(outcome: Outcome, interrupted: bool, done: str, as_json: bool, gone: int) -> None:

@@ -1,8 +1,8 @@
-"""The commands `syphon`, `backlog` and `provision`: what is typed becomes a call, what comes back becomes lines.
+"""The commands `syphon`, `backlog` and `provision`: run the syphon, show the backlog, create its queues.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: `syphon --drain` ends with 3 where only
-messages for unavailable destinations remain, `backlog` with 2 past a limit. `cli.py` is the door and turns what is
-raised into one line.
+messages for unavailable destinations remain, `backlog` with 4 past a limit. `cli.py` turns what is raised into one
+line.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import click
 
-from pairbus.commands import status_line
+from pairbus.commands import event_loop, status_line
 from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
 from pairbus.commands.spark_options import spark_options
@@ -155,38 +156,45 @@ def syphon(
         if value and engine != "spark":
             raise click.UsageError(f"{option} is for --engine spark")
     make_engine = _spark_engine(master, conf, checkpoint, as_json) if engine == "spark" else _in_process_engine()
-    name = _name(primary, primary_name)
+    make_engine = partial(
+        make_engine, drain=drain, max_rate=max_rate, dead_letters=dead_letters, count_backlog_time=count_backlog_time
+    )
+    source = _Backlog(secondary, ca_file, _name(primary, primary_name), count, orphans)
+    run_and_exit(lambda: _move_home(source, primary, make_engine, ledger, drain, dead_letters, as_json))
 
-    async def run() -> int:
-        from pairbus.ledger import LedgerWriter
 
-        queues = await _queues(secondary, ca_file, name, count, orphans, partial(click.echo, err=True))
-        if not queues and drain:
-            click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
-            return 0
-        writer = None if ledger is None else LedgerWriter(ledger, "syphon")
-        try:
-            made = make_engine(
-                primary.endpoint(name, ca_file),
-                secondary.endpoint(label_of(secondary), ca_file),
-                [(each.path, each.number) for each in queues],
-                drain=drain,
-                max_rate=max_rate,
-                dead_letters=dead_letters,
-                count_backlog_time=count_backlog_time,
-                ledger=writer,
-                lister=None if drain else _lister(secondary, ca_file, name, queues, count, orphans),
-            )
-            counts = [each.dead_letters if dead_letters else each.messages for each in queues]
-            depth = None if None in counts else sum(count or 0 for count in counts)
-            return await _run_engine(made, depth, drain, as_json)
-        finally:
-            if writer is not None:
-                writer.close()
+async def _move_home(
+    backlog: _Backlog,
+    primary: NamespaceArgument,
+    make_engine: Callable[..., Any],
+    ledger: Path | None,
+    drain: bool,
+    dead_letters: bool,
+    as_json: bool,
+) -> int:
+    """Run the engine on the queues of the backlog, and return the exit code."""
+    from pairbus.ledger import LedgerWriter
 
-    code = on_a_loop(run)
-    if code:
-        raise click.exceptions.Exit(code)
+    secondary, ca_file, name = backlog.secondary, backlog.ca_file, backlog.name
+    queues = await backlog.queues(partial(click.echo, err=True))
+    if not queues and drain:
+        click.echo(f"{secondary.host} has no backlog queue of {name}: nothing to drain", err=True)
+        return 0
+    writer = None if ledger is None else LedgerWriter(ledger, "syphon")
+    try:
+        made = make_engine(
+            primary.endpoint(name, ca_file),
+            secondary.endpoint(label_of(secondary), ca_file),
+            [(each.path, each.number) for each in queues],
+            ledger=writer,
+            lister=None if drain else backlog.lister(queues),
+        )
+        counts = [each.dead_letters if dead_letters else each.messages for each in queues]
+        depth = None if None in counts else sum(count or 0 for count in counts)
+        return await _run_engine(made, depth, drain, as_json)
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _in_process_engine() -> Callable[..., Any]:
@@ -219,41 +227,30 @@ def label_of(namespace: NamespaceArgument) -> str:
 
 
 class _LogLine(logging.Handler):
-    """What the engine logs, as a line of the command's."""
+    """Prints what the engine logs as a line of the command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         status_line.end()
         click.echo(f"pairbus: {record.getMessage()}", err=True)
 
 
-def on_a_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """The process is ours: the fastest loop that there is."""
+def run_and_exit(main: Callable[[], Coroutine[Any, Any, int]]) -> None:
+    """Run the coroutine, which returns an exit code, and show what is logged meanwhile. Raises Exit for a code."""
     log = logging.getLogger("pairbus")
     handler = _LogLine(logging.WARNING)
     log.addHandler(handler)
     log.propagate = False  # py4j gives the root logger a handler by the way, and every line would come twice
     try:
-        return _run(main)
+        code = event_loop.run(main())
     finally:
         log.propagate = True
         log.removeHandler(handler)
-
-
-def _run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    import asyncio
-
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main())
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 class Queue(NamedTuple):
-    """`messages` and `dead_letters` are None where nobody could count them."""
+    """A backlog queue; `messages` and `dead_letters` are None where they could not be counted."""
 
     path: str
     number: int | None
@@ -261,56 +258,55 @@ class Queue(NamedTuple):
     dead_letters: int | None = None
 
 
-async def _queues(
-    secondary: NamespaceArgument,
-    ca_file: Path | None,
-    name: str,
-    count: int | None,
-    orphans: bool,
-    tell: Callable[[str], None],
-) -> list[Queue]:
-    """The queues to read or look at."""
-    from pairbus.pairing.backlog import backlog_queues
-    from pairbus.syphon.core.queue_discovery import QueueDiscovery
-    from pairbus.syphon.listing import OPTIONS, ListingFailed, list_backlog
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """Which backlog queues a command reads: those of `name` in the secondary."""
 
-    try:
-        listed = await list_backlog(lambda: secondary.admin(ca_file, **OPTIONS), name)
-    except ListingFailed as error:
-        if orphans:
-            raise click.ClickException(
-                f"--orphans finds the queues by listing those of {secondary.host}, and that failed: {error}"
-            ) from None
-        known = count or COUNT
-        tell(f"pairbus: {secondary.host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
-        return [Queue(backlog_queues.path(name, index), index) for index in range(known)]
-    return [
-        Queue(*each)
-        for each in QueueDiscovery(name, secondary.host, count=count, orphans=orphans).listed(listed).queues
-    ]
+    secondary: NamespaceArgument
+    ca_file: Path | None
+    name: str
+    count: int | None
+    orphans: bool
 
+    def _admin(self) -> Any:
+        from pairbus.syphon.listing import OPTIONS
 
-def _lister(
-    secondary: NamespaceArgument,
-    ca_file: Path | None,
-    name: str,
-    queues: Sequence[Queue],
-    count: int | None,
-    orphans: bool,
-) -> Lister:
-    """Finds the queues that are made while it runs (P36)."""
-    from pairbus.syphon.core.queue_discovery import QueueDiscovery
-    from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
+        return self.secondary.admin(self.ca_file, **OPTIONS)
 
-    discovery = QueueDiscovery(
-        name,
-        secondary.host,
-        [each.path for each in queues],
-        count=count,
-        orphans=orphans,
-        is_blind=any(each.messages is None for each in queues),
-    )
-    return Lister(discovery, partial(list_backlog, lambda: secondary.admin(ca_file, **OPTIONS), name))
+    async def queues(self, tell: Callable[[str], None]) -> list[Queue]:
+        """Return the queues to read; where they can't be listed, `tell` which are assumed."""
+        from pairbus.pairing.backlog import backlog_queues
+        from pairbus.syphon.core.queue_discovery import QueueDiscovery
+        from pairbus.syphon.listing import ListingFailed, list_backlog
+
+        host = self.secondary.host
+        try:
+            listed = await list_backlog(self._admin, self.name)
+        except ListingFailed as error:
+            if self.orphans:
+                raise click.ClickException(
+                    f"--orphans finds the queues by listing those of {host}, and that failed: {error}"
+                ) from None
+            known = self.count or COUNT
+            tell(f"pairbus: {host}: {error}; so the backlog queues are taken to be 0 to {known - 1}")
+            return [Queue(backlog_queues.path(self.name, index), index) for index in range(known)]
+        discovery = QueueDiscovery(self.name, host, count=self.count, orphans=self.orphans)
+        return [Queue(*each) for each in discovery.listed(listed).queues]
+
+    def lister(self, queues: Sequence[Queue]) -> Lister:
+        """Return what finds the queues that are made while the syphon runs (P36)."""
+        from pairbus.syphon.core.queue_discovery import QueueDiscovery
+        from pairbus.syphon.listing import Lister, list_backlog
+
+        discovery = QueueDiscovery(
+            self.name,
+            self.secondary.host,
+            [each.path for each in queues],
+            count=self.count,
+            orphans=self.orphans,
+            is_blind=any(each.messages is None for each in queues),
+        )
+        return Lister(discovery, partial(list_backlog, self._admin, self.name))
 
 
 async def _run_engine(engine: Any, depth: int | None, drain: bool, as_json: bool) -> int:
@@ -348,7 +344,7 @@ def tell_lost_tasks(report: Report) -> None:
 
 
 async def watch_engine(engine: Any, depth: int | None, as_json: bool) -> tuple[Outcome, bool]:
-    """Runs it and shows its progress; SIGTERM and Ctrl-C stop it cleanly, and the second value says so."""
+    """Run the engine and show its progress; return its outcome and whether SIGTERM or Ctrl-C stopped it."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -473,7 +469,7 @@ def backlog(
 
     async def run() -> int:
         notices: list[str] = []  # not said where the next step fails too, and says why
-        queues = await _queues(secondary, ca_file, name, count, orphans=False, tell=notices.append)
+        queues = await _Backlog(secondary, ca_file, name, count, orphans=False).queues(notices.append)
         try:
             depths, warnings = await _measure(secondary.endpoint(label_of(secondary), ca_file), queues)
         except Unauthorized as error:
@@ -487,9 +483,7 @@ def backlog(
         _print_backlog(name, secondary, depths, warnings, as_json)
         return _past(depths, fail_depth, fail_age)
 
-    code = on_a_loop(run)
-    if code:
-        raise click.exceptions.Exit(code)
+    run_and_exit(run)
 
 
 async def _measure(endpoint: Any, queues: Sequence[Queue]) -> tuple[list[Depth], list[str]]:

@@ -21,7 +21,7 @@ BOTTOM: Final = 40
 LETTER: Final = 6.6
 
 
-class Moment(NamedTuple):
+class TimeMark(NamedTuple):
     """A vertical line with a word: something happened then."""
 
     t: float
@@ -103,7 +103,7 @@ def _class(classes: str) -> str:
     return f' class="{classes}"' if classes else ""
 
 
-def _time_axis(frame: Frame, bottom: float, moments: Sequence[Moment] = ()) -> list[str]:
+def _time_axis(frame: Frame, bottom: float, moments: Sequence[TimeMark] = ()) -> list[str]:
     """The shade first: everything else is drawn over it."""
     parts = []
     if frame.outage is not None:
@@ -140,7 +140,7 @@ def _value_axis(marks: Sequence[tuple[float, str]], unit: str) -> list[str]:
 # -- the charts
 
 
-class Stay(NamedTuple):
+class StateSpan(NamedTuple):
     """An entity was in a state from `start` to `end`."""
 
     state: str
@@ -148,15 +148,15 @@ class Stay(NamedTuple):
     end: float
 
 
-def stays(changes: Sequence[tuple[float, str]], end_s: float, first: str = "healthy") -> list[Stay]:
+def state_spans(changes: Sequence[tuple[float, str]], end_s: float, first: str = "healthy") -> list[StateSpan]:
     """`changes`: at that time it became that. Before the first change it was `first`."""
     found, since, state = [], 0.0, first
     for t, new in sorted(changes):
         if new != state:
             if t > since:
-                found.append(Stay(state, since, t))
+                found.append(StateSpan(state, since, t))
             since, state = max(t, 0.0), new
-    return [*found, Stay(state, since, max(since, end_s))]
+    return [*found, StateSpan(state, since, max(since, end_s))]
 
 
 _FILLS: Final = {"healthy": "healthy", "suspect": "dots", "failed over": "hatch", "unreachable": "cross"}
@@ -175,7 +175,7 @@ def states_chart(
     for index, (entity, known) in enumerate(changes.items()):
         y = TOP + 8 + row * index
         parts.append(_text(LEFT - 8, y + strip / 2 + 4, entity, "label", "end"))
-        for stay in stays(known, frame.end_s):
+        for stay in state_spans(known, frame.end_s):
             x, width = frame.x(stay.start), frame.x(stay.end) - frame.x(stay.start)
             fill = _FILLS.get(stay.state, "cross")
             style = 'class="healthy strip"' if fill == "healthy" else f'class="strip" fill="url(#{texts.name}-{fill})"'
@@ -232,7 +232,7 @@ def _at(values: Sequence[float], index: int) -> float:
 
 
 def depth_chart(
-    frame: Frame, texts: Texts, depths: Sequence[float], step_s: float, moments: Sequence[Moment] = ()
+    frame: Frame, texts: Texts, depths: Sequence[float], step_s: float, moments: Sequence[TimeMark] = ()
 ) -> str:
     height = 150.0
     bottom = TOP + height

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .chart import Bar, Delay, Frame, Moment
+from .chart import Bar, Delay, Frame, TimeMark
 
 
 class Figure(NamedTuple):
@@ -50,7 +50,7 @@ class Findings:
     step_s: float
     sends: Mapping[str, Sequence[float]]
     depths: Sequence[float]
-    moments: Sequence[Moment]
+    moments: Sequence[TimeMark]
     delays: Sequence[Delay]
     cost: Sequence[Bar]
     cost_table: Table

@@ -104,7 +104,7 @@ def _states(found: Findings) -> str:
     rows = [
         (entity, stay.state, f"{stay.start:.1f}", f"{stay.end:.1f}", f"{stay.end - stay.start:.1f}")
         for entity, changes in found.states.items()
-        for stay in chart.stays(changes, found.frame.end_s)
+        for stay in chart.state_spans(changes, found.frame.end_s)
     ]
     svg = chart.states_chart(found.frame, texts, found.states, found.pings)
     return _section(

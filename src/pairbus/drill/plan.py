@@ -38,7 +38,7 @@ class InvalidDrill(PairbusError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DrillFault:
     """A fault as the drill brings it about: `settings` go to the broker's control socket, `pairing` to the clients."""
 
     begins: str
@@ -50,16 +50,18 @@ class Trouble:
 
 #: How long a send may take; the primary gets half of it (P19).
 SEND_TIMEOUT_S: Final = 8.0
-TROUBLES: Final[dict[str, Trouble]] = {
-    "unreachable": Trouble("refuses connections"),
-    "black-hole": Trouble("takes connections and says nothing"),
-    "no-send": Trouble("refuses every send with an internal error"),
-    "hang": Trouble("takes messages, and neither stores nor answers them"),
+DRILL_FAULTS: Final[dict[str, DrillFault]] = {
+    "unreachable": DrillFault("refuses connections"),
+    "black-hole": DrillFault("takes connections and says nothing"),
+    "no-send": DrillFault("refuses every send with an internal error"),
+    "hang": DrillFault("takes messages, and neither stores nor answers them"),
     # Busy is no failure, unless it lasts; and it halts pings, too, for ten seconds (P24).
-    "throttle": Trouble("refuses everything as server busy", {"rate": 0.0}, {"busy_failover_after": 0.0}, 12.0),
-    "latency": Trouble(f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}),
-    "lost-answer": Trouble("stores what is sent, and cuts the connection in place of an answer"),
-    "kill": Trouble("is killed (kill -9)"),
+    "throttle": DrillFault("refuses everything as server busy", {"rate": 0.0}, {"busy_failover_after": 0.0}, 12.0),
+    "latency": DrillFault(
+        f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
+    ),
+    "lost-answer": DrillFault("stores what is sent, and cuts the connection in place of an answer"),
+    "kill": DrillFault("is killed (kill -9)"),
 }
 #: Faults of the broker's that a drill can't be about.
 NOT_SENDS: Final = ("no-receive", "no-manage")
@@ -95,7 +97,7 @@ class DrillPlan:
             raise InvalidDrill(
                 f"the fault {self.fault} leaves sends alone, so nothing would fail over; take one of {_kinds()}"
             )
-        if self.fault not in TROUBLES:
+        if self.fault not in DRILL_FAULTS:
             raise InvalidDrill(f"there is no fault {self.fault!r} for a drill; the kinds are {_kinds()}")
         most = len(QUEUES) + 1
         if not 1 <= self.entity_count <= most:
@@ -112,8 +114,8 @@ class DrillPlan:
         return f"<DrillPlan {self.messages} messages, {self.entity_count} entities, {self.fault} {self.outage_s:g} s>"
 
     @property
-    def trouble(self) -> Trouble:
-        return TROUBLES[self.fault]
+    def drill_fault(self) -> DrillFault:
+        return DRILL_FAULTS[self.fault]
 
     @property
     def entities(self) -> tuple[Entity, ...]:
@@ -150,7 +152,7 @@ class DrillPlan:
             "send_timeout": SEND_TIMEOUT_S,
             # A machine that is busy with the drill itself may be late to open a link to the secondary.
             "backlog_retry_interval": 1.0,
-            **self.trouble.pairing,
+            **self.drill_fault.pairing,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class DrillPlan:
 
 
 def _kinds() -> str:
-    return ", ".join(TROUBLES)
+    return ", ".join(DRILL_FAULTS)
 
 
 def listed(names: list[str]) -> str:

@@ -201,7 +201,7 @@ class Rehearsal:
             yield
             await self.primary.serve()
             return
-        fault = {"command": "fault", "namespace": PRIMARY, "kind": self.plan.fault, **self.plan.trouble.settings}
+        fault = {"command": "fault", "namespace": PRIMARY, "kind": self.plan.fault, **self.plan.drill_fault.settings}
         await self._ask(self.primary, fault)
         yield
         await self._ask(self.primary, {"command": "clear", "namespace": PRIMARY, "kind": self.plan.fault})

@@ -93,7 +93,7 @@ class DrillSyphon:
         self._before = 0
 
     def __repr__(self) -> str:
-        return f"<Syphoning {self._plan.engine}: {self._before} moved>"
+        return f"<DrillSyphon {self._plan.engine}: {self._before} moved>"
 
     async def drain(self, tell: Callable[[int], None]) -> None:
         """Until the backlog is empty. `tell` hears how many messages were moved, all drains together."""
@@ -136,18 +136,19 @@ class DrillSyphon:
 
     def _spark_syphon(self, spark: SparkSession, writer: LedgerWriter | None = None) -> SparkSyphon:
         from pairbus.spark.connector.options import Address
-        from pairbus.spark.syphon.query import SparkSyphon
+        from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
 
-        return SparkSyphon(
-            Address(self._primary),
-            Address(self._secondary),
-            self._queues,
+        config = SyphonConfig(
+            primary=Address(self._primary),
+            secondary=Address(self._secondary),
+            queues=self._queues,
             primary_label=PRIMARY,
             secondary_label=SECONDARY,
             spark=spark,
             drain=True,
             ledger=writer,
         )
+        return SparkSyphon(config)
 
     async def _in_process(self, tell: Callable[[Report], None]) -> Report:
         from pairbus.syphon.engine import SyphonEngine

@@ -75,7 +75,7 @@ class Timeline:
         self._told_at = began
 
     def __repr__(self) -> str:
-        return f"<Story {self.plan!r}: {len(self.lines)} lines, {self.tally.depth} in the backlog>"
+        return f"<Timeline {self.plan!r}: {len(self.lines)} lines, {self.tally.depth} in the backlog>"
 
     @property
     def is_healthy(self) -> bool:
@@ -90,7 +90,7 @@ class Timeline:
 
     def outage_began(self, now: float) -> list[TimelineEntry]:
         self.outage = (now, None)
-        return self.say(now, "OUTAGE", f"{PRIMARY} {self.plan.trouble.begins}")
+        return self.say(now, "OUTAGE", f"{PRIMARY} {self.plan.drill_fault.begins}")
 
     def outage_ended(self, now: float) -> list[TimelineEntry]:
         assert self.outage is not None

@@ -18,7 +18,7 @@ from .plan import BODY_BYTES
 JITTER: Final = 0.5
 
 
-class TrafficMessage(NamedTuple):
+class PlannedSend(NamedTuple):
     """Sent in one call, `at_s` seconds after the traffic began."""
 
     at_s: float
@@ -26,7 +26,7 @@ class TrafficMessage(NamedTuple):
     bodies: list[bytes]
 
 
-def parcels(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> Iterator[TrafficMessage]:
+def planned_sends(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> Iterator[PlannedSend]:
     """So many messages in so many seconds, and then more at the same pace, without end."""
     count = -(-messages // list_size)
     width = len(str(messages))
@@ -36,7 +36,7 @@ def parcels(entity: str, messages: int, seconds: float, list_size: int, seed: in
         numbers = range(first, min(messages, first + list_size) if index < count else first + list_size)
         ids = [f"{entity}-{number + 1:0{width}d}" for number in numbers]
         at_s = (index + JITTER * _dice(seed, ids[0], "when")) * seconds / count
-        yield TrafficMessage(at_s, ids, [_body(seed, each) for each in ids])
+        yield PlannedSend(at_s, ids, [_body(seed, each) for each in ids])
 
 
 def traffic_ends(seconds: float, after_s: float, told_at: float | None) -> float:

@@ -1,7 +1,7 @@
 """From the ledgers' reports to the verdict: what the audit, the availability, the cost and the series say of a drill.
 
-Decides whether it passed, in which words, and which figures go where. Pure: the reports come as the plain dictionaries
-that they make (`docs/reference/reports.md`), the times as unix seconds. What can't be known is said as unknown, and a
+Decides whether it passed, in which words, and which figures go where. The reports come as
+`pairbus.spark.reports.results` declares them, the times as unix seconds. What can't be known is said as unknown, and a
 drill with something unknown has not passed.
 
 Pure.
@@ -15,8 +15,17 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pairbus.cost.estimate import Estimate, estimate
+from pairbus.spark.reports.results import (
+    AuditSummary,
+    AvailabilitySummary,
+    CauseFigures,
+    CostFigures,
+    CostSummary,
+    OutageSeries,
+    counts_of,
+)
 
-from .chart import Bar, Delay, Frame, Moment, seconds
+from .chart import Bar, Delay, Frame, TimeMark, seconds
 from .findings import Figure, Findings, Table, Tile
 from .plan import BODY_BYTES, PRIMARY, DrillPlan
 from .timeline import Timeline
@@ -56,10 +65,10 @@ _STYLES: Final = {"app": "app", "ping": "ping", "syphon": "syphon", "manage": "m
 class Reports:
     """What Spark made of the ledgers."""
 
-    audit: Mapping[str, Any]
-    availability: Mapping[str, Any]
-    cost: Mapping[str, Any]
-    series: Mapping[str, Any]
+    audit: AuditSummary
+    availability: AvailabilitySummary
+    cost: CostSummary
+    series: OutageSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +104,23 @@ def foreseen(plan: DrillPlan) -> Estimate:
     )
 
 
-def compared(plan: DrillPlan, before: Estimate, cost: Mapping[str, Any]) -> list[Comparison]:
+def compared(plan: DrillPlan, before: Estimate, cost: CostSummary) -> list[Comparison]:
     """How soon a ping finds the primary again nobody knows before: so many messages more may take the detour."""
-    slack = round(plan.rate_per_s * (plan.ping_s + plan.trouble.notice_s)) + plan.entity_count
+    slack = round(plan.rate_per_s * (plan.ping_s + plan.drill_fault.notice_s)) + plan.entity_count
     allowed = {
         "pings": 3 * plan.entity_count,
         # A link that ends while it waits is an empty receive (P51), and every drain ends its links.
         "idle-polls": 4 * plan.backlog_queues,
     }
-    terms = cost.get("terms", {})
+    terms = cost["terms"]
     return [
         Comparison(name, before.term(name).operations, _operations(terms.get(name)), allowed.get(name, slack))
         for name in SIDE_BY_SIDE
     ]
 
 
-def _operations(figures: Mapping[str, Any] | None) -> int:
-    return int(figures["operations"]) if figures else 0
+def _operations(figures: CostFigures | None) -> int:
+    return figures["operations"] if figures else 0
 
 
 def reckon(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
@@ -121,40 +130,41 @@ def reckon(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, 
     is_good = lost == 0 and not unknown and not raised
     terms = compared(plan, foreseen(plan), reports.cost)
     agree = all(each.agrees for each in terms)
+    counts = counts_of(audit)
     outage = _outage(timeline)
     shown = _as_json(
         plan, timeline, reports, terms, is_good=is_good, seconds_taken=ended - timeline.began, drain_s=drain_s
     )
     return Findings(
         is_good=is_good,
-        headline=_headline(plan, audit, raised),
+        headline=_headline(audit, raised),
         remarks=_remarks(plan, timeline, audit),
         tiles=_tiles(timeline, audit, ended - timeline.began, drain_s),
         frame=Frame(_end(timeline, reports.series), outage),
         states={
-            name: [(each["t"] - timeline.began, each["state"]) for each in _states_of(reports.series, name)]
+            name: [(each["t"] - timeline.began, each["state"]) for each in reports.series["states"].get(name, ())]
             for name in [entity.name for entity in plan.entities]
         },
         pings=_pings(timeline, reports.series),
-        step_s=float(reports.series["step"]),
+        step_s=reports.series["step"],
         sends=_shifted(timeline, reports.series, reports.series["sends"]),
         depths=_shifted(timeline, reports.series, {"depth": reports.series["backlog_depth"]})["depth"],
-        moments=[Moment(at, "syphon") for at in _times(timeline, "syphon", "drains")],
+        moments=[TimeMark(at, "syphon") for at in _times(timeline, "syphon", "drains")],
         delays=[
             Delay(each["t"] - timeline.began, each["p50"], each["p99"])
             for each in reports.series["delay"]
-            if each["p50"] is not None
+            if each["p50"] is not None and each["p99"] is not None
         ],
         cost=_cost_bars(reports.cost),
         cost_table=_cost_table(reports.cost),
         estimate=_estimate_table(terms),
         estimate_remark=_estimate_remark(reports.cost, agree=agree),
-        audit=[Figure(key, key.replace("_", " "), audit.get(key), text) for key, text in MEANINGS.items()],
+        audit=[Figure(key, key.replace("_", " "), counts[key], text) for key, text in MEANINGS.items()],
         audit_by_entity=_audit_by_entity(audit),
         availability=_availability(plan, timeline, reports.availability),
         timeline=[str(line) for line in timeline.lines],
         settings=_settings(plan),
-        notes=[*audit.get("notes", ()), *reports.cost.get("notes", ())],
+        notes=[*audit["notes"], *reports.cost["notes"]],
         held=f"{datetime.fromtimestamp(timeline.began, UTC):%Y-%m-%d %H:%M} UTC · {plan.fault} for {plan.outage_s:g} s",
         as_json=shown,
     )
@@ -169,7 +179,7 @@ def _as_json(
         "kind": "result",
         "ok": is_good,
         "lost": audit["lost"],
-        "lost_ids": list(audit.get("ids", {}).get("lost", ())),
+        "lost_ids": audit["ids"].get("lost", []),
         "doubled": audit["doubled"],
         "unknown": audit["unknown"],
         "raised": timeline.tally.raised,
@@ -195,7 +205,7 @@ def _worst(times: Mapping[str, float]) -> float | None:
 # -- words
 
 
-def _headline(plan: DrillPlan, audit: Mapping[str, Any], raised: int) -> str:
+def _headline(audit: AuditSummary, raised: int) -> str:
     if audit["lost"]:
         return f"FAILED: lost {audit['lost']:,} of {audit['confirmed']:,} messages"
     if audit["unknown"]:
@@ -205,18 +215,18 @@ def _headline(plan: DrillPlan, audit: Mapping[str, Any], raised: int) -> str:
     return f"PASSED: lost 0 of {audit['confirmed']:,} messages"
 
 
-def _remarks(plan: DrillPlan, timeline: Timeline, audit: Mapping[str, Any]) -> list[str]:
+def _remarks(plan: DrillPlan, timeline: Timeline, audit: AuditSummary) -> list[str]:
     assert timeline.outage is not None
     began, ended = timeline.outage
     away = (ended or began) - began
     found = [
-        f"{PRIMARY} {plan.trouble.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
+        f"{PRIMARY} {plan.drill_fault.begins}: {away:.1f} s. {audit['diverted']:,} messages took the detour over the "
         f"backlog, {audit['carried_home']:,} came home; {_raised(timeline.tally.raised)}; doubled {audit['doubled']:,}."
     ]
-    for finding in ("lost", "unknown"):
-        ids = list(audit.get("ids", {}).get(finding, ()))
-        if audit[finding] and ids:
-            more = f" and {audit[finding] - IDS_SHOWN:,} more" if audit[finding] > IDS_SHOWN else ""
+    for finding, count in (("lost", audit["lost"]), ("unknown", audit["unknown"])):
+        ids = audit["ids"].get(finding, [])
+        if count and ids:
+            more = f" and {count - IDS_SHOWN:,} more" if count > IDS_SHOWN else ""
             found.append(f"{finding.capitalize()}: {', '.join(ids[:IDS_SHOWN])}{more}.")
     return found
 
@@ -225,7 +235,7 @@ def _raised(count: int) -> str:
     return "no send raised to its caller" if not count else f"{count:,} sends raised to their callers"
 
 
-def _tiles(timeline: Timeline, audit: Mapping[str, Any], taken_s: float, drain_s: float | None) -> list[Tile]:
+def _tiles(timeline: Timeline, audit: AuditSummary, taken_s: float, drain_s: float | None) -> list[Tile]:
     over, back = _worst(timeline.diverted_after), _worst(timeline.returned_after)
     drained = "-" if drain_s is None else seconds(drain_s)
     return [
@@ -252,27 +262,25 @@ def _outage(timeline: Timeline) -> tuple[float, float] | None:
     return timeline.outage[0] - timeline.began, timeline.outage[1] - timeline.began
 
 
-def _end(timeline: Timeline, series: Mapping[str, Any]) -> float:
+def _end(timeline: Timeline, series: OutageSeries) -> float:
     """Of the charts: where the last thing happened."""
     lengths = [len(values) for values in (*series["sends"].values(), series["backlog_depth"])]
-    last: float = series["start"] - timeline.began + max(lengths, default=0) * series["step"]
+    last = _start(series) - timeline.began + max(lengths, default=0) * series["step"]
     return max([last, *(line.t for line in timeline.lines if line.kind in ("RETURN", "state"))])
 
 
-def _shifted(
-    timeline: Timeline, series: Mapping[str, Any], values: Mapping[str, Sequence[float]]
-) -> dict[str, list[float]]:
+def _shifted(timeline: Timeline, series: OutageSeries, values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """From the first event of the ledgers to the drill's beginning: whole steps of nothing in front."""
-    lead = max(0, round((series["start"] - timeline.began) / series["step"]))
+    lead = max(0, round((_start(series) - timeline.began) / series["step"]))
     return {name: [0.0] * lead + [float(each) for each in known] for name, known in values.items()}
 
 
-def _states_of(series: Mapping[str, Any], entity: str) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = series["states"].get(entity, ())
-    return found
+def _start(series: OutageSeries) -> float:
+    assert series["start"] is not None, "a drill's ledgers hold events"
+    return series["start"]
 
 
-def _pings(timeline: Timeline, series: Mapping[str, Any]) -> dict[str, list[tuple[float, bool]]]:
+def _pings(timeline: Timeline, series: OutageSeries) -> dict[str, list[tuple[float, bool]]]:
     found: dict[str, list[tuple[float, bool]]] = {}
     for each in series["pings"]:
         found.setdefault(each["entity"], []).append((each["t"] - timeline.began, each["outcome"] == "ok"))
@@ -286,12 +294,12 @@ def _times(timeline: Timeline, kind: str, word: str) -> list[float]:
 # -- cost
 
 
-def _billed(cost: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The brokers' book, which is what is billed."""
+def _billed(cost: CostSummary) -> list[CauseFigures]:
+    """Return the figures of the brokers' ledgers, which is what is billed."""
     return [row for row in cost["by_cause"] if row["book"] == "broker"]
 
 
-def _cost_bars(cost: Mapping[str, Any]) -> list[Bar]:
+def _cost_bars(cost: CostSummary) -> list[Bar]:
     sums: dict[str, list[float]] = {}
     for row in _billed(cost):
         entry = sums.setdefault(row["cause"], [0.0, 0.0])
@@ -304,7 +312,7 @@ def _cost_bars(cost: Mapping[str, Any]) -> list[Bar]:
     ]
 
 
-def _cost_table(cost: Mapping[str, Any]) -> Table:
+def _cost_table(cost: CostSummary) -> Table:
     rows = [
         (
             row["cause"], row["operation"], f"{row['operations']:,}", f"{row['units']:,}", f"{row['bytes_in']:,}",
@@ -331,9 +339,8 @@ def _estimate_table(terms: Sequence[Comparison]) -> Table:
     return Table(("operations", "estimate", "report", "difference", "allowed", "agree"), rows)
 
 
-def _estimate_remark(cost: Mapping[str, Any], *, agree: bool) -> str:
-    detour = cost["detour"]
-    each = detour["operations_per_message"]
+def _estimate_remark(cost: CostSummary, *, agree: bool) -> str:
+    each = cost["detour"]["operations_per_message"]
     took = f" A message on the detour took {each:.2f} operations." if each is not None else ""
     verdict = "They agree" if agree else "They do NOT agree"
     return (
@@ -345,27 +352,23 @@ def _estimate_remark(cost: Mapping[str, Any], *, agree: bool) -> str:
 # -- tables
 
 
-def _audit_by_entity(audit: Mapping[str, Any]) -> Table:
+def _audit_by_entity(audit: AuditSummary) -> Table:
     keys = ("confirmed", "diverted", "carried_home", "received", "lost", "doubled", "late", "out_of_order", "unknown")
-    rows = [(name, *(_cell(counts.get(key)) for key in keys)) for name, counts in audit["entities"].items()]
+    rows = [(name, *(f"{counts_of(counts)[key]:,}" for key in keys)) for name, counts in audit["entities"].items()]
     return Table(("entity", *(key.replace("_", " ") for key in keys)), rows)
 
 
-def _cell(value: Any) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _availability(plan: DrillPlan, timeline: Timeline, availability: Mapping[str, Any]) -> Table:
+def _availability(plan: DrillPlan, timeline: Timeline, availability: AvailabilitySummary) -> Table:
     rows = []
     for entity in plan.entities:
-        known = availability["entities"].get(entity.name, {})
+        known = availability["entities"].get(entity.name)
         rows.append(
             (
                 entity.name,
-                _percent(known.get("availability")),
-                _percent(known.get("primary_availability")),
-                _cell(known.get("refused")),
-                _seconds(known.get("outage_s")),
+                _percent(known["availability"] if known else None),
+                _percent(known["primary_availability"] if known else None),
+                f"{known['refused']:,}" if known else "unknown",
+                _seconds(known["outage_s"] if known else None),
                 _seconds(timeline.diverted_after.get(entity.name)),
                 _seconds(timeline.returned_after.get(entity.name)),
             )
@@ -375,7 +378,7 @@ def _availability(plan: DrillPlan, timeline: Timeline, availability: Mapping[str
     return Table(heads, rows)
 
 
-def _percent(value: Any) -> str:
+def _percent(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2f} %"
 
 

@@ -21,7 +21,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import ServiceBusClient
-from pairbus.drill.traffic import TrafficMessage, parcels, traffic_ends
+from pairbus.drill.traffic import PlannedSend, planned_sends, traffic_ends
 from pairbus.pairing.events import Event, PingFailed, PingSucceeded, StateChanged
 from pairbus.pairing.observers import Observer, RouteWord
 
@@ -98,7 +98,7 @@ def announced(event: Event) -> None:
             say({"fact": "ping", "entity": event.entity, "ok": isinstance(event, PingSucceeded)})
 
 
-async def send(settings: dict[str, Any], client: ServiceBusClient, told: Told) -> None:
+async def send(settings: dict[str, Any], client: ServiceBusClient, enough: EnoughSignal) -> None:
     counts = Counts()
     client.observe(counts)
     client.subscribe(announced)
@@ -107,7 +107,7 @@ async def send(settings: dict[str, Any], client: ServiceBusClient, told: Told) -
     try:
         async with asyncio.TaskGroup() as tasks:
             for each in settings["entities"]:
-                tasks.create_task(_send_to(client, each, settings, begins, counts, told))
+                tasks.create_task(_send_to(client, each, settings, begins, counts, enough))
     finally:
         telling.cancel()
     counts.tell()
@@ -121,33 +121,33 @@ async def _send_to(
     settings: dict[str, Any],
     begins: float,
     counts: Counts,
-    told: Told,
+    enough: EnoughSignal,
 ) -> None:
     name = entity["name"]
     loop = asyncio.get_running_loop()
     make = client.get_topic_sender if entity["is_topic"] else client.get_queue_sender
     async with make(name) as sender:
         seconds = entity["seconds"]
-        for parcel in parcels(name, entity["messages"], seconds, entity["list_size"], settings["seed"]):
-            due = begins + parcel.at_s
-            await told.enough_before(due)
-            told_at = None if told.enough_at is None else told.enough_at - begins
-            if parcel.at_s >= traffic_ends(seconds, settings["after_s"], told_at):
+        for planned in planned_sends(name, entity["messages"], seconds, entity["list_size"], settings["seed"]):
+            due = begins + planned.at_s
+            await enough.wait_until(due)
+            ended_at = None if enough.said_at is None else enough.said_at - begins
+            if planned.at_s >= traffic_ends(seconds, settings["after_s"], ended_at):
                 return
             await asyncio.sleep(due - loop.time())
             began = loop.time()
             try:
-                await sender.send_messages(_messages(parcel))
+                await sender.send_messages(_messages(planned))
             except (ServiceBusError, ValueError) as error:
-                counts.raised += len(parcel.ids)
-                say({"fact": "raised", "entity": name, "ids": parcel.ids, "error": type(error).__name__})
+                counts.raised += len(planned.ids)
+                say({"fact": "raised", "entity": name, "ids": planned.ids, "error": type(error).__name__})
             else:
-                counts.confirmed += len(parcel.ids)
+                counts.confirmed += len(planned.ids)
             counts.waited_s = max(counts.waited_s, loop.time() - began)
 
 
-def _messages(parcel: TrafficMessage) -> ServiceBusMessage | list[ServiceBusMessage]:
-    made = [ServiceBusMessage(body, message_id=name) for name, body in zip(parcel.ids, parcel.bodies, strict=True)]
+def _messages(planned: PlannedSend) -> ServiceBusMessage | list[ServiceBusMessage]:
+    made = [ServiceBusMessage(body, message_id=name) for name, body in zip(planned.ids, planned.bodies, strict=True)]
     return made[0] if len(made) == 1 else made
 
 
@@ -166,7 +166,7 @@ class Received:
         say({"fact": "received", "count": len(self.ids), "settled": len(self.settled)})
 
 
-async def receive(settings: dict[str, Any], client: ServiceBusClient, told: Told) -> None:
+async def receive(settings: dict[str, Any], client: ServiceBusClient, enough: EnoughSignal) -> None:
     received = Received()
     telling = asyncio.create_task(_keep_telling(received.tell))
     try:
@@ -224,33 +224,33 @@ async def _keep_telling(tell: Callable[[], None]) -> None:
         tell()
 
 
-class Told:
-    """What stdin has said so far; `enough_at` by the loop's clock."""
+class EnoughSignal:
+    """What stdin has said so far; `said_at` by the loop's clock."""
 
     def __init__(self) -> None:
-        self.enough_at: float | None = None
+        self.said_at: float | None = None
         self._enough = asyncio.Event()
 
-    def enough(self) -> None:
-        self.enough_at = asyncio.get_running_loop().time()
+    def said(self) -> None:
+        self.said_at = asyncio.get_running_loop().time()
         self._enough.set()
 
-    async def enough_before(self, due: float) -> None:
-        """Wait until then, or until it is told."""
+    async def wait_until(self, due: float) -> None:
+        """Wait until then, or until it is enough."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await self._enough.wait()
 
 
-async def _told_to_stop(stdin: asyncio.StreamReader, told: Told) -> None:
+async def _until_stop(stdin: asyncio.StreamReader, enough: EnoughSignal) -> None:
     while line := await stdin.readline():
         if line.strip() == b"enough":
-            told.enough()
+            enough.said()
         if line.strip() == b"stop":
             return
 
 
-async def _work(role: str, settings: dict[str, Any], told: Told) -> None:
+async def _work(role: str, settings: dict[str, Any], enough: EnoughSignal) -> None:
     client = await ServiceBusClient.paired(
         settings["primary"],
         settings["secondary"],
@@ -261,16 +261,16 @@ async def _work(role: str, settings: dict[str, Any], told: Told) -> None:
     )
     async with client:
         say({"fact": "ready"})
-        await (send if role == "sender" else receive)(settings, client, told)
+        await (send if role == "sender" else receive)(settings, client, enough)
 
 
 async def main(role: str) -> None:
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     settings = json.loads(await stdin.readline())
-    told = Told()
-    work = asyncio.create_task(_work(role, settings, told))
-    stop = asyncio.create_task(_told_to_stop(stdin, told))
+    enough = EnoughSignal()
+    work = asyncio.create_task(_work(role, settings, enough))
+    stop = asyncio.create_task(_until_stop(stdin, enough))
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if not work.done():

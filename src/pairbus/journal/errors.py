@@ -31,14 +31,16 @@ class JournalError(Exception):
 
 
 class JournalLocked(JournalError):
-    pass
+    """Another process holds the folder."""
 
 
 class FormatError(JournalError):
-    pass
+    """The folder was written in another format version, or is no journal."""
 
 
 class JournalCorrupt(JournalError):
+    """Records that were synced can no longer be read; the journal opens only with `Options.salvage`."""
+
     def __init__(self, message: str, *, segment: int, offset: int) -> None:
         super().__init__(message)
         self.segment = segment
@@ -46,23 +48,23 @@ class JournalCorrupt(JournalError):
 
 
 class JournalBusy(JournalError):
-    pass
+    """More bytes wait for the disk than `Options.pending_bytes_max`."""
 
 
 class JournalFull(JournalError):
-    pass
+    """The disk has no room; the journal resumes by itself when it has."""
 
 
 class JournalFailed(JournalError):
-    pass
+    """The disk refused a write or a sync, or the writer thread is dead."""
 
 
 class JournalClosed(JournalError):
-    pass
+    """The journal is closed or not started."""
 
 
 class RecordTooLarge(JournalError, ValueError):
-    pass
+    """One record is beyond the limit of the format; `append` raises it."""
 
 
 _REMEDIES = {
@@ -75,11 +77,12 @@ _REMEDIES = {
 
 
 def no_room(error: OSError) -> bool:
+    """Return whether the disk or a quota is full."""
     return error.errno in (errnos.ENOSPC, errnos.EDQUOT)
 
 
 def from_os_error(error: OSError, doing: str, *, unknown: bool = False) -> JournalError:
-    """JournalFull or JournalFailed, with the errno by name."""
+    """Return a JournalFull or JournalFailed that names the errno."""
     number = error.errno or 0
     name = errnos.errorcode.get(number, str(number))
     text = f"{doing}: {name} ({os.strerror(number)})"

@@ -262,7 +262,7 @@ class Log:
             return self._write(todo, now)
         return self._write(todo[:taken], now) + todo[taken:]
 
-    def _write(self, group: list[Entry], now: float) -> list[Entry]:
+    def _write(self, group: list[Entry], now: float) -> list[Entry]:  # noqa: C901, PLR0912 - one loop for all modes: hot
         """One write and at most one sync. Returns the lazy records to write again when the disk failed."""
         salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
         offset, lazy_bytes = self.offset, 0

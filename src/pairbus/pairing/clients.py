@@ -1,6 +1,6 @@
-"""Looks at two clients before they are paired: who they are, whether they may be, and whether one is taken (P6).
+"""Reads two clients before they are paired, and reserves the secondary one for a single pairing (P6).
 
-It reads the clients, the SDK's and ours, of both APIs; what may be paired with what is decided in `pair_validation.py`.
+The clients are the SDK's or ours, of both APIs; `pair_validation.py` decides what may be paired with what.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def namespace_of(client: Any) -> pair_validation.NamespaceIdentity:
     return pair_validation.namespace_at(client.fully_qualified_namespace, tls=client._config.use_tls)
 
 
-def agreed(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
-    """The options, if the two clients and the administration client may be paired with each other (P6)."""
-    me, manager = party(client), getattr(options, "secondary_namespace_manager", None)
+def validated_options(client: Any, options: Any) -> SendAvailabilityPairedNamespaceOptions:
+    """Return the options if the clients and the administration client may be paired; raise what P6 refuses."""
+    me, manager = pair_member(client), getattr(options, "secondary_namespace_manager", None)
     # As the SDK's differ: one's `create_queue` is a coroutine function.
     manager_is_async = None if manager is None else inspect.iscoroutinefunction(manager.create_queue)
-    other = party(getattr(options, "messaging_factory", None))
-    return pair_validation.check(me, other, options, managed(options, me), manager_is_async)
+    other = pair_member(getattr(options, "messaging_factory", None))
+    return pair_validation.check(me, other, options, managed_namespace(options, me), manager_is_async)
 
 
-def party(client: Any) -> pair_validation.PairMember:
+def pair_member(client: Any) -> pair_validation.PairMember:
     if not hasattr(client, "_custom_endpoint_address"):
         return pair_validation.PairMember(pair_validation.NamespaceIdentity("?", 0), None, False, is_async=None)
     return pair_validation.PairMember(
@@ -49,12 +49,12 @@ def party(client: Any) -> pair_validation.PairMember:
 
 @contextmanager
 def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> Iterator[None]:
-    """Takes the options and the secondary client for one pairing; where that fails they can be used again (P3, P6)."""
+    """Reserve the options and the secondary client for one pairing; release them if the block raises (P3, P6)."""
     secondary = options.messaging_factory
     options.claim()
     try:
         with _CLAIMING:
-            pair_validation.check_secondary(party(secondary))  # again: another thread may have been faster
+            pair_validation.check_secondary(pair_member(secondary))  # again: another thread may have been faster
             _SERVING[secondary] = str(namespace_of(primary))
         try:
             yield
@@ -66,17 +66,17 @@ def claimed(options: SendAvailabilityPairedNamespaceOptions, primary: Any) -> It
         raise
 
 
-def managed(options: Any, primary: pair_validation.PairMember) -> pair_validation.NamespaceIdentity | None:
+def managed_namespace(options: Any, primary: pair_validation.PairMember) -> pair_validation.NamespaceIdentity | None:
     address = getattr(getattr(options, "secondary_namespace_manager", None), "fully_qualified_namespace", None)
     if not isinstance(address, str):
         return None
     return pair_validation.namespace_at(address, tls=primary.namespace.port == pair_validation.PORT_TLS)
 
 
-def made(
+def make_client(
     kind: Any, namespace: str, credential: Any, ca_file: str | None, options: Mapping[str, Any] | None = None
 ) -> Any:
-    """A client of the SDK's, or one like it, by connection string or by host name and credential."""
+    """Make a client of class `kind` by connection string, or by host name and credential."""
     found = dict(options or {})
     if ca_file is not None:
         found = {"connection_verify": ca_file, **found}

@@ -1,7 +1,7 @@
-"""What pairing tells, and what it asks of its shell. Pure.
+"""Defines the events that pairing announces and the commands that it gives to its shell. Pure.
 
-Events are facts in the past tense: observers and subscribers get them, in order, and none carries a time. Commands are
-imperatives that the decisions leave in `Coordinator.commands` and the shell carries out. Nothing is decided here.
+Events name facts in the past tense; observers and subscribers get them in order, and none carries a time. Commands are
+imperatives that the decisions leave in `Coordinator.commands` for the shell to carry out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BacklogQueueReturned(Event):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueueLeftOut(Event):
-    """Pairing could neither find nor make it (P5)."""
+    """Pairing could neither find nor create this backlog queue (P5)."""
 
     queue: int
     error: BaseException
@@ -72,7 +72,7 @@ class MessageDiverted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SizeWarning(Event):
-    """It went to the primary, and would not fit into the backlog (P30)."""
+    """A message went to the primary that would not fit into the backlog (P30)."""
 
     entity: str
     size: int
@@ -83,7 +83,7 @@ class SizeWarning(Event):
 @dataclass(frozen=True, slots=True)
 class EntityThrottled(Event):
     entity: str
-    #: Seconds from now for which sends to it, receives and management calls halt (P24).
+    #: Seconds from now for which sends, receives and management calls of this entity pause (P24).
     until_s: float
 
 
@@ -112,7 +112,7 @@ class SyphonStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClientFaulted(Event):
-    """Its partner closed or faulted (P43)."""
+    """A client was faulted because its partner closed or faulted (P43)."""
 
     namespace: str
     error: BaseException

@@ -100,7 +100,7 @@ class HealthMonitorBase(Generic[PingerT]):
         return take_off
 
     def close_observers(self) -> None:
-        """When nothing more will come, the last send included."""
+        """Close the observers, once nothing more will happen."""
         for observer in self.observers:
             guarded(observer.close)
 
@@ -111,7 +111,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self.receive_observers = tuple(each for each in observers if each.wants_receives)
 
     def announce(self, *events: Event) -> None:
-        """Tells what a shell, not the coordinator, has seen."""
+        """Tell observers and subscribers of events that do not come from the coordinator."""
         with self.lock:
             self._untold.extend(events)
         self._tell()
@@ -142,7 +142,7 @@ class HealthMonitorBase(Generic[PingerT]):
             raise passing
 
     def _take_answer(self, answer: object) -> None:
-        """What a callback returned: a coroutine, on a loop."""
+        """Take what a callback returned; on a loop it may be a coroutine."""
 
     # Implemented by the sync and async subclasses
 
@@ -164,7 +164,7 @@ class HealthMonitorBase(Generic[PingerT]):
 
 
 def guarded(callback: Callable[..., object], *arguments: object) -> object:
-    """Watching must never stop a send: what a watcher raises is logged.
+    """Call an observer or subscriber, and log what it raises: it must never stop a send.
 
     On the main thread Ctrl-C and `sys.exit` pass: there a signal handler may have raised them.
     """

@@ -281,7 +281,7 @@ def _close(writer: LedgerWriter) -> None:
     writer.close()
 
 
-def booked_as(entity: str, path: str) -> str:
+def ledger_entity(entity: str, path: str) -> str:
     """How a receiver's entity is called in the books: as the broker calls it, whatever case the SDK's own path has."""
     for suffix in ("/$Transfer/$DeadLetterQueue", "/$DeadLetterQueue"):
         if path.lower().endswith(suffix.lower()):

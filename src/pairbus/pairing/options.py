@@ -468,37 +468,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         ledger: str | Path | None = None,
         **unknown: Never,
     ) -> None:
+        given = dict(locals())  # the arguments by name, and nothing else yet
         refuse_unknown(unknown, ("secondary_namespace_manager", "messaging_factory"))
         self._take_secondary(secondary_namespace_manager, messaging_factory)
-        self._settings = settings_from(
-            {
-                "backlog_queue_count": backlog_queue_count,
-                "failover_interval": failover_interval,
-                "enable_syphon": enable_syphon,
-                "ping_primary_interval": ping_primary_interval,
-                "send_timeout": send_timeout,
-                "backlog_retry_interval": backlog_retry_interval,
-                "primary_name": primary_name,
-                "on_secondary_unavailable": on_secondary_unavailable,
-                "while_suspect": while_suspect,
-                "when_unreachable": when_unreachable,
-                "probe": probe,
-                "pings_to_return": pings_to_return,
-                "classifier": classifier,
-                "busy_failover_after": busy_failover_after,
-                "assign_message_id": assign_message_id,
-                "check_aliases": check_aliases,
-                "check_size": check_size,
-                "count_backlog_time": count_backlog_time,
-                "mark_diverted": mark_diverted,
-                "syphon_engine": syphon_engine,
-                "syphon_spark": syphon_spark,
-                "syphon_master": syphon_master,
-                "syphon_checkpoint": syphon_checkpoint,
-                "fault_partner": fault_partner,
-                "ledger": ledger,
-            }
-        )
+        self._settings = settings_from({option.name: given[option.name] for option in OPTIONS})
 
 
 def _in_use() -> AlreadyPaired:

@@ -1,6 +1,6 @@
-"""Which two namespaces may be paired (P6), and what the arguments of `paired()` name. Pure.
+"""Checks which two namespaces may be paired (P6), and reads the addresses that `paired()` is given. Pure.
 
-Not decided here: what the options may hold (options.py), and whether the secondary is there (provision.py).
+`options.py` decides what options may hold, and `provision.py` whether the secondary can be used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class NamespaceIdentity(NamedTuple):
-    """A namespace by its address: two clients with the same one have the same namespace."""
+    """Identifies a namespace by its address: equal for two clients of the same namespace."""
 
     host: str
     port: int
@@ -30,7 +30,10 @@ class NamespaceIdentity(NamedTuple):
 
 
 def namespace_at(address: str, *, tls: bool) -> NamespaceIdentity:
-    """`address`: the SDK client's `fully_qualified_namespace`, with a port only where there is no TLS."""
+    """Return the identity of the namespace at `address`, an SDK client's `fully_qualified_namespace`.
+
+    It has a port only where there is no TLS.
+    """
     bare = address.split("://", 1)[-1].split("/", 1)[0].strip().lower()
     host, port = bare, ""
     if bare.startswith("["):
@@ -45,7 +48,7 @@ def namespace_at(address: str, *, tls: bool) -> NamespaceIdentity:
 
 
 class PairMember(NamedTuple):
-    """One client of a pair, as far as the terms look at it."""
+    """What validation needs to know of one client of a pair."""
 
     namespace: NamespaceIdentity
     entity: str | None
@@ -66,7 +69,7 @@ def check(
     managed: NamespaceIdentity | None = None,
     manager_is_async: bool | None = None,
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """Raises what P6 refuses, each with what to do instead. `managed`: what the administration client manages."""
+    """Return the options, or raise what P6 refuses. `managed` is the namespace of the administration client."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         kind = "the base class" if type(options) is PairedNamespaceOptions else f"a {type(options).__name__}"
         kind = "None" if options is None else kind
@@ -121,6 +124,7 @@ def check(
 
 
 def check_secondary(secondary: PairMember) -> None:
+    """Raise AlreadyPaired if the client serves another pair as its secondary."""
     if secondary.serves is not None:
         raise AlreadyPaired(
             f"the client of the secondary {secondary.namespace} serves the pair of {secondary.serves}, or did until"
@@ -129,12 +133,12 @@ def check_secondary(secondary: PairMember) -> None:
 
 
 def is_connection_string(text: str) -> bool:
-    """Or else it is a host name, which has no `=`."""
+    """Return whether the text is a connection string; otherwise it is a host name, which has no `=`."""
     return "=" in text
 
 
 def check_access(primary: str, secondary: str, credential: Any) -> None:
-    """Of `paired()`: a host name needs a credential beside it."""
+    """Raise InvalidOptions unless both arguments of `paired()` are usable; a host name needs a credential."""
     for word, text in (("primary", primary), ("secondary", secondary)):
         if not isinstance(text, str) or not text.strip():
             raise InvalidOptions(f"the {word} may not be {text!r}; allowed: a connection string or a host name")

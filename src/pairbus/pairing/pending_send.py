@@ -1,9 +1,9 @@
-"""One call of `send_messages`, apart from its I/O: the messages in it, made ready once and sent as often as it takes.
+"""Holds the messages of one `send_messages` call, prepared once and sent as often as it takes, without any I/O.
 
-`pack` does before the first attempt what must be done before it: ids (P20), aliases (P29). A `PendingSend` then knows
-what to hand to the primary's sender, and, once it is to be diverted, the parcels for the backlog (P26, P30). Decided
-here: the order of these checks, and what is left to send after half of it was confirmed. How a message is rewritten is
-`diversion.py`, what fits `sizes.py`, where it goes `dispatch.py`.
+`pack` does what must precede the first attempt: it assigns ids (P20) and refuses aliases (P29). A `PendingSend` then
+knows what to hand to the primary's sender and, once it is diverted, the batches for the backlog (P26, P30). This module
+decides the order of these checks, and what is left to send after a part was confirmed. `diversion.py` rewrites
+messages, `sizes.py` decides what fits, and `dispatch.py` where a message goes.
 
 Pure.
 """
@@ -35,7 +35,7 @@ PROPERTIES_BYTES_MAX: Final = 66_000
 
 
 class Limits:
-    """What the links have said of their limits: bytes of a message, bytes of a batch."""
+    """Remembers the limits that links have announced: the bytes of a message and of a batch."""
 
     def __init__(self) -> None:
         self._primary: dict[str, tuple[int, int]] = {}
@@ -52,7 +52,7 @@ class Limits:
         return entity in self._primary
 
     def of_backlog(self, primary_message: int) -> int:
-        """Bytes of a message that the backlog takes, as far as known: before its first use, what the primary takes."""
+        """Return the largest message that the backlog takes; before its first use that is what the primary takes."""
         return self._backlog[0] or primary_message
 
     @property
@@ -60,11 +60,15 @@ class Limits:
         return self._backlog if self._backlog[0] else (STANDARD_MESSAGE, STANDARD_BATCH)
 
     def of_batch(self, entity: str) -> int:
-        """Bytes of a batch that the entity takes, as far as known."""
+        """Return the largest batch that the entity is known to take."""
         return self._primary.get(entity, self.backlog)[1]
 
     def for_batch(self, entity: str, message: int, batch: int) -> tuple[int, int]:
-        """Of a batch for this entity: its link's own limits, or the last known, or the backlog's with room left."""
+        """Return the limits of a message and a batch for this entity.
+
+        These are the limits of its link (`message`, `batch`), else the last known ones, else the backlog's less a
+        reserve.
+        """
         if batch:
             self._primary[entity] = (message, batch)
             return message, batch
@@ -76,43 +80,44 @@ class Limits:
 
 
 class PendingSend:
-    """`argument` is what `send_messages` was given, `messages` what is in it, `parcels` what is left to divert.
+    """The messages of one call, and which of them are confirmed.
 
-    Parcels are confirmed in order, so the messages that a backlog queue has confirmed are always the first ones.
+    `argument` is what `send_messages` was given, `messages` what is in it, `batches` what is left to divert. Batches
+    are confirmed in order, so the messages that backlog queues have confirmed are always the first ones.
     """
 
-    __slots__ = ("_parcels", "_told", "_unknown_end", "argument", "confirmed", "messages")
+    __slots__ = ("_batches", "_reported", "_unknown_end", "argument", "confirmed", "messages")
 
     def __init__(self, argument: Any, messages: list[Any]) -> None:
         self.argument = argument
         self.messages = messages
         #: How many messages backlog queues have confirmed.
         self.confirmed = 0
-        # Messages before this one may have arrived: sent, and nobody told what became of them.
+        # Messages before this index may have arrived: they were sent, and no answer came.
         self._unknown_end = 0
-        self._told = 0
-        self._parcels: deque[sizes.Part] | None = None
+        self._reported = 0
+        self._batches: deque[sizes.DivertedBatch] | None = None
 
     def __repr__(self) -> str:
-        to_divert = "" if self._parcels is None else f", {len(self._parcels)} parcels to divert"
-        return f"<Shipment of {len(self.messages)}{to_divert}>"
+        to_divert = "" if self._batches is None else f", {len(self._batches)} batches to divert"
+        return f"<PendingSend of {len(self.messages)}{to_divert}>"
 
     @property
-    def parcels(self) -> deque[sizes.Part]:
-        """Once it is addressed."""
-        assert self._parcels is not None
-        return self._parcels
+    def batches(self) -> deque[sizes.DivertedBatch]:
+        """The batches left to divert; call `address` first."""
+        assert self._batches is not None
+        return self._batches
 
     @property
     def message_ids(self) -> tuple[str, ...]:
         return diversion.message_ids(self.messages)
 
-    def parcel_confirmed(self) -> None:
-        self.confirmed += len(self.parcels.popleft().messages)
+    def batch_confirmed(self) -> None:
+        self.confirmed += len(self.batches.popleft().messages)
 
-    def parcel_failed(self, error: BaseException) -> None:
+    def batch_failed(self, error: BaseException) -> None:
         if may_have_arrived(error):
-            self._unknown_end = max(self._unknown_end, self.confirmed + len(self.parcels[0].messages))
+            self._unknown_end = max(self._unknown_end, self.confirmed + len(self.batches[0].messages))
 
     def primary_failed(self, error: BaseException) -> None:
         if may_have_arrived(error):
@@ -129,8 +134,8 @@ class PendingSend:
         )
 
     def newly_confirmed(self) -> list[Any]:
-        """The messages that backlog queues have confirmed since this was last asked."""
-        begin, self._told = self._told, self.confirmed
+        """Return the messages that backlog queues have confirmed since the last call."""
+        begin, self._reported = self._reported, self.confirmed
         return self.messages[begin : self.confirmed]
 
     @property
@@ -139,7 +144,7 @@ class PendingSend:
         return self.messages[self.confirmed :] if self.confirmed else self.messages
 
     def for_primary(self, transport: Any) -> Any:
-        """What the primary's sender is given: what no backlog queue has confirmed. `transport` as for `address`."""
+        """Return what to give to the primary's sender: what no backlog queue has confirmed. See `address`."""
         if not self.confirmed:
             return self.argument
         if isinstance(self.argument, ServiceBusMessageBatch):
@@ -147,8 +152,10 @@ class PendingSend:
         return self.rest
 
     def size_warning(self, entity: str, limit: int) -> SizeWarning | None:
-        """Asked at every healthy send: bodies that leave room for all the properties that a message may have are not
-        looked at closely."""
+        """Return a warning if a message would be too large for the backlog.
+
+        Called at every healthy send, so bodies that leave room for all possible properties are not measured.
+        """
         room = limit - PROPERTIES_BYTES_MAX
         for message in self.messages:
             if not _is_small(message, room):
@@ -158,33 +165,35 @@ class PendingSend:
     def address(
         self, entity: str, limits: Limits, *, primary_batch: int, now_unix: float, mark: bool, transport: Any
     ) -> None:
-        """Makes the parcels, once: what one backlog queue has confirmed is not sent to another. `transport` is the SDK
-        sender's: it would take a batch of another one apart and build it anew. `primary_batch`: bytes of a batch that
-        the primary's link takes, 0 where that is not known."""
-        if self._parcels is not None:
+        """Make the batches for the backlog; later calls do nothing, so confirmed messages are not sent again.
+
+        `transport` is that of the SDK sender, which would rebuild a batch made for another one. `primary_batch` is the
+        largest batch that the primary's link takes, 0 if unknown. Raises MessageSizeExceededError.
+        """
+        if self._batches is not None:
             return
-        message, batch = limits.backlog
-        parcels = deque(
+        message_size, batch_size = limits.backlog
+        batches = deque(
             sizes.parts(
                 self.argument,
                 self.messages,
                 entity,
-                max_message_size=message,
-                max_batch_size=batch,
+                max_message_size=message_size,
+                max_batch_size=batch_size,
                 now_unix=now_unix,
                 mark=mark,
             )
         )
         diversion.check_as_sent(self.argument, primary_batch or limits.of_batch(entity))
-        for parcel in parcels:
-            if isinstance(parcel.argument, ServiceBusMessageBatch):
-                parcel.argument._amqp_transport = transport
-        self._parcels = parcels
+        for batch in batches:
+            if isinstance(batch.argument, ServiceBusMessageBatch):
+                batch.argument._amqp_transport = transport
+        self._batches = batches
 
 
 def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> PendingSend | None:
-    """Takes what `send_messages` takes; None: there is nothing to send."""
-    if type(argument) is ServiceBusMessage:  # as below, only that nothing is called where nothing is to be done
+    """Prepare what `send_messages` was given; return None if there is nothing to send."""
+    if type(argument) is ServiceBusMessage:  # the common case: the same as below with fewer calls
         raw = argument.raw_amqp_message
         if raw.application_properties and settings.check_aliases:
             diversion.check_aliases((argument,))
@@ -212,8 +221,8 @@ def _is_small(message: Any, room: int) -> bool:
     return type(body) is list and len(body) == 1 and type(body[0]) is bytes and len(body[0]) < room
 
 
-class Turns:
-    """The time of a management call, with the halts of its entity in it (P24)."""
+class ManagementCallTime:
+    """Divides the time of a management call between busy pauses of its entity and attempts (P24)."""
 
     def __init__(self, entity: str, now: float, timeout_s: float) -> None:
         self._entity = entity
@@ -224,7 +233,7 @@ class Turns:
         self._error = error
 
     def wait_s(self, now: float, halted_until: float) -> float:
-        """How long to wait before the next try; raises where the halt doesn't fit into the caller's time."""
+        """Return how long to wait before the next try; raise if the pause does not fit into the caller's time."""
         if halted_until <= now:
             return 0.0
         if not budget.halt_fits(halted_until, self._ends):
@@ -238,7 +247,8 @@ class Turns:
         return max(budget.LEAST_S, self._ends - now)
 
 
-def no_schedule(entity: str) -> ScheduleDuringFailoverError:
+def schedule_refused(entity: str) -> ScheduleDuringFailoverError:
+    """Return the error for scheduling a message while the entity has failed over (P25)."""
     return ScheduleDuringFailoverError(
         f"{entity} has failed over, and without the primary there is no sequence number to hand back. Send the message"
         " with scheduled_enqueue_time_utc set instead: it waits in the backlog, and is scheduled when it comes home."
@@ -246,8 +256,11 @@ def no_schedule(entity: str) -> ScheduleDuringFailoverError:
 
 
 def may_have_arrived(error: BaseException) -> bool:
-    """Whether a send that failed so may have been stored all the same. Not where a broker refused it, nor where it was
-    not tried; a lost connection and silence tell nothing."""
+    """Return whether a send that failed with this error may have been stored nevertheless.
+
+    A message that a broker refused or that was not tried was not stored; after a lost connection or a time-out nobody
+    knows.
+    """
     if isinstance(error, NotTriedError | ServiceBusQuotaExceededError):
         return False
     is_answer = isinstance(error, ServiceBusError | TypeError | ValueError)
@@ -255,5 +268,5 @@ def may_have_arrived(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException, settings: Settings) -> bool:
-    """Whether an opening that failed says that the primary is away or busy, rather than that the caller is wrong."""
+    """Return whether a link failed to open because the primary is away or busy, not through the caller's mistake."""
     return isinstance(error, NotTriedError) or settings.classifier(error) is not Verdict.REFUSED

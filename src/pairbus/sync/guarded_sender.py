@@ -148,7 +148,7 @@ class GuardedSender:
                 lock.release()
 
     def _await_opening(self, opening: _Errand, deadline: float) -> None:
-        """Of an earlier call. One that has failed meanwhile is no news: this call opens another link."""
+        """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
         is_news = not opening.wait(0.0)
         if not opening.wait(max(0.0, deadline + GRACE_S - time.monotonic())):
             if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
@@ -318,7 +318,7 @@ class _Errand:
         return self._done.wait(timeout_s)
 
     def abandon(self) -> bool:
-        """Nobody waits any more; True if the answer had come in the same instant."""
+        """End a call that nobody waits for any more; return True if its answer had come in the same instant."""
         with self._lock:
             if self._done.is_set():
                 return True

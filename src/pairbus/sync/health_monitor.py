@@ -22,7 +22,7 @@ from pairbus.sync.interrupts import start, take
 
 
 class Pinger(Protocol):
-    """As much of a GuardedSender as a ping needs."""
+    """The methods of a GuardedSender that a ping needs."""
 
     def send(self, message: object, timeout_s: float) -> None: ...
     def close(self, timeout_s: float = ...) -> None: ...
@@ -41,7 +41,7 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
         fork.register(self)
 
     def attend(self) -> None:
-        """Without the lock."""
+        """Carry out what the coordinator asks for. The caller must not hold the lock."""
         with self.lock:
             if not self.closed:
                 self._keep_time()
@@ -155,12 +155,12 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
     # Telling
 
     def _tell(self) -> None:
-        """In order, whoever called: one thread tells at a time, and it tells what others add meanwhile."""
+        """Tell untold events in order: one thread tells at a time, also what others add meanwhile."""
         while self._untold and self._tell_in_turn():
             pass
 
     def _tell_in_turn(self) -> bool:
-        """False: another thread is telling, or this one further up, and will find what is untold."""
+        """Return False if another thread is telling, or a caller of this one: it will find what is untold."""
         held: list[bool] = []
         try:
             take(held, self._turn)

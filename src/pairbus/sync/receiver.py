@@ -1,5 +1,5 @@
 # Generated from src/pairbus/aio/receiver.py by scripts/generate_sync.py; do not edit.
-"""The SDK's receiver, as a paired client gives it: it drops pings (P32) and halts on server busy (P24). No more.
+"""The paired receiver: a subclass of the SDK's that drops pings (P32) and halts on server busy (P24). No more.
 
 Messages come from the primary only, and during an outage a receive behaves as the SDK's own (P54). How long an entity
 halts is decided by the coordinator; here the halt is asked for, waited out where the caller's time allows, and told
@@ -28,7 +28,7 @@ from azure.servicebus._common.constants import DEFAULT_RECEIVE_WAIT_TIME_SECS, M
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.pairing.health_monitor import guarded
-from pairbus.pairing.observers import Observer, booked_as, outcome_of
+from pairbus.pairing.observers import Observer, ledger_entity, outcome_of
 from pairbus.pairing.routing.ping import is_ping
 from pairbus.pairing.sdk import EntityHalted
 from pairbus.sync.concurrency import ReceiverAfterFork, pause
@@ -37,7 +37,7 @@ _log = logging.getLogger("pairbus.pairing")
 
 
 class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[misc]  # the SDK's own bases disagree
-    """Adopted from what the SDK's client made."""
+    """Made by `get_queue_receiver` and `get_subscription_receiver` of a paired client."""
 
     _halting_entity: str
     _on_busy: Callable[[], object]
@@ -70,7 +70,7 @@ class PairedReceiver(ServiceBusReceiver, ReceiverAfterFork):  # type: ignore[mis
         adopted._halted_until = halted_until
         adopted._check_client = check_client
         adopted._watchers = watchers
-        adopted._booked_as = booked_as(entity, receiver.entity_path)
+        adopted._booked_as = ledger_entity(entity, receiver.entity_path)
         adopted._made_in_this_process()
         return adopted
 

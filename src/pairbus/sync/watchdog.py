@@ -53,7 +53,7 @@ class Watchdog:
         self.reset()
 
     def reset(self) -> None:
-        """As in a new process; a forked child calls it, since the parent's thread and locks are not its own."""
+        """Begin as in a new process; a forked child calls it, since the parent's thread and locks are not its own."""
         self._lock = threading.Lock()
         self._guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self._woken = threading.Event()
@@ -131,7 +131,7 @@ class Guard:
             WATCHDOG.wake()
 
     def disarm(self) -> bool:
-        """Ends the watch; whether the guard had fired. After that the guard shuts nothing."""
+        """End the watch, and return whether the guard had fired. After that the guard shuts nothing."""
         with self._lock:
             self.deadline = NEVER
         return self.fired
@@ -154,7 +154,7 @@ class Guard:
             WATCHDOG.wake()
 
     def wants_token(self) -> bool:
-        """Whether the next send would fetch a token, which can take as long as the token's issuer likes."""
+        """Return whether the next send would fetch a token, which can take as long as its issuer likes."""
         authenticator = getattr(self._handler, "_cbs_authenticator", None)
         if authenticator is None or authenticator._expires_on is None:
             return True
@@ -238,7 +238,7 @@ class _ShowingContext:
 
 
 def sockets_of(handler: Any) -> list[socket.socket]:
-    """The socket of an AMQP client of the SDK, if it has one now."""
+    """Return the socket of an AMQP client of the SDK, in a list that is empty while it has none."""
     connection = getattr(handler, "_connection", None)
     sock = getattr(getattr(connection, "_transport", None), "sock", None)
     if sock is not None and not isinstance(sock, socket.socket):

@@ -36,6 +36,8 @@ DESCRIPTION_CHARS_MAX = 1000
 
 
 class WireError(PairbusError):
+    """Base of what the wire client raises."""
+
     #: Where a settlement of several deliveries was refused for some: which.
     delivery_ids: tuple[int, ...] = ()
 
@@ -63,51 +65,51 @@ def _rebuild(
 
 
 class Unreachable(WireError):
-    pass
+    """There is no connection, or it was lost."""
 
 
 class LinkLost(Unreachable):
-    pass
+    """The peer took the link away, or it went with its connection."""
 
 
 class TimedOut(WireError):
-    pass
+    """No answer came in time; the description says what was waited for."""
 
 
 class WindowFull(WireError):
-    pass
+    """`send_nowait` was called without room; nothing was sent."""
 
 
 class ClientClosed(WireError):
-    pass
+    """The client was used after `close()`, or in another process than the one that made it."""
 
 
 class Refused(WireError):
-    pass
+    """The peer refused; `condition` is its word."""
 
 
 class Busy(Refused):
-    pass
+    """The peer asks to slow down."""
 
 
 class Unauthorized(Refused):
-    pass
+    """The key is wrong, the token has expired, or a right is missing."""
 
 
 class NotFound(Refused):
-    pass
+    """There is no such entity or message."""
 
 
 class LockLost(Refused):
-    pass
+    """A message was settled or renewed too late."""
 
 
 class TooLarge(Refused):
-    pass
+    """The message is beyond the limit of the link."""
 
 
 class QuotaExceeded(Refused):
-    pass
+    """The entity is full."""
 
 
 _BY_CONDITION: dict[str, type[Refused]] = {
@@ -137,12 +139,13 @@ _BY_STATUS: dict[int, tuple[str, type[Refused]]] = {
 
 
 def refusal(condition: str | None, description: str | None = None) -> Refused:
-    """The error for a condition that the peer gave for one operation: it has not happened."""
+    """Return the error for the condition with which the peer refused one operation: it has not happened."""
     name = str(condition) if condition else UNKNOWN
     return _BY_CONDITION.get(name, Refused)(name, description or "")
 
 
 def refusal_by_status(status: int, condition: str | None, description: str | None) -> Refused:
+    """Return the error for a response, by its condition or else by its status code."""
     if condition:
         return refusal(condition, description)
     name, kind = _BY_STATUS.get(status, (UNKNOWN, Refused))

@@ -214,7 +214,7 @@ class Transport(asyncio.Protocol):
 
     # -- the engine
 
-    def _handle(self, events: list[Any]) -> None:
+    def _handle(self, events: list[Any]) -> None:  # noqa: C901, PLR0912 - on the way of every message: no table of calls
         for event in events:
             kind = type(event)
             if kind is Delivered:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +13,13 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import NamespaceServer, serve
 from pairbus.broker.access.keys import KeyRing
-from pairbus.broker.config.apply_plan import construct, hand_out_keys, read_config
+from pairbus.broker.config.apply_plan import apply_keys, apply_plan, read_config
 from pairbus.broker.config.config_file import parse
 from pairbus.broker.config.plan import NamespacePlan
 from pairbus.broker.model.description import AuthorizationRule, RuleDescription, TrueFilter
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import PairbusError
+from tests.broker.fake_namespace import FakeNamespace
 from tests.broker.sdk import Sdk
 
 from .test_config_file import block
@@ -28,70 +27,19 @@ from .test_config_file import block
 NOW = 1_700_000_000.0
 
 
-class Stub:
-    """A namespace that notes what is asked of it, and answers in a later turn of the loop."""
-
-    name = "contoso"
-
-    def __init__(self) -> None:
-        self.queues: dict[str, Any] = {}
-        self.topics: dict[str, Any] = {}
-        self.asked: list[str] = []
-        self.refusal: Refusal | None = None
-
-    def _answer(self, what: str, done: Any) -> bool:
-        self.asked.append(what)
-        asyncio.get_running_loop().call_soon(done, self.refusal)
-        return self.refusal is None
-
-    def create_queue(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"create {description.name}", done):
-            self.queues[description.name.lower()] = SimpleNamespace(description=description)
-
-    def update_queue(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"update {description.name}", done):
-            self.queues[description.name.lower()].description = description
-
-    def create_topic(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"create {description.name}", done):
-            self.topics[description.name.lower()] = SimpleNamespace(description=description, subscriptions={})
-
-    def update_topic(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"update {description.name}", done):
-            self.topics[description.name.lower()].description = description
-
-    def create_subscription(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"create {description.topic}/{description.name}", done):
-            first = description.default_rule or RuleDescription()
-            made = SimpleNamespace(description=replace(description, default_rule=None), rules={first.name: first})
-            self.topics[description.topic.lower()].subscriptions[description.name.lower()] = made
-
-    def update_subscription(self, description: Any, now: float, done: Any) -> None:
-        if self._answer(f"update {description.topic}/{description.name}", done):
-            self.topics[description.topic.lower()].subscriptions[description.name.lower()].description = description
-
-    def create_rule(self, topic: str, subscription: str, rule: Any, now: float, done: Any) -> None:
-        if self._answer(f"create {topic}/{subscription}/{rule.name}", done):
-            self.topics[topic].subscriptions[subscription].rules[rule.name] = rule
-
-    def update_rule(self, topic: str, subscription: str, rule: Any, now: float, done: Any) -> None:
-        if self._answer(f"update {topic}/{subscription}/{rule.name}", done):
-            self.topics[topic].subscriptions[subscription].rules[rule.name] = rule
-
-
 def planned(text: str) -> NamespacePlan:
     return parse(text, is_json=False)[0]
 
 
-async def carried_out(stub: Any, plan: NamespacePlan) -> list[str]:
-    stub.asked.clear()
-    await construct(stub, plan, lambda: NOW)
-    return list(stub.asked)
+async def carried_out(namespace: Any, plan: NamespacePlan) -> list[str]:
+    namespace.asked.clear()
+    await apply_plan(namespace, plan, lambda: NOW)
+    return list(namespace.asked)
 
 
 async def test_what_is_missing_is_made_once() -> None:
-    stub, plan = Stub(), planned(block("toml"))
-    assert await carried_out(stub, plan) == [
+    namespace, plan = FakeNamespace("contoso"), planned(block("toml"))
+    assert await carried_out(namespace, plan) == [
         "create orders",
         "create carts",
         "create news",
@@ -99,25 +47,25 @@ async def test_what_is_missing_is_made_once() -> None:
         "create news/sport",
         "create news/sport/chess",
     ]
-    assert list(stub.topics["news"].subscriptions["all"].rules) == ["$Default"]
-    assert list(stub.topics["news"].subscriptions["sport"].rules) == ["football", "chess"]
-    (web,) = stub.queues["orders"].description.authorization_rules
+    assert list(namespace.topics["news"].subscriptions["all"].rules) == ["$default"]
+    assert list(namespace.topics["news"].subscriptions["sport"].rules) == ["football", "chess"]
+    (web,) = namespace.queues["orders"].description.authorization_rules
     assert web.primary_key == "a key that a test can know"
     assert len(web.secondary_key) == 44
-    assert await carried_out(stub, plan) == []
+    assert await carried_out(namespace, plan) == []
 
 
 async def test_what_differs_is_changed_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    stub, plan = Stub(), planned(block("toml"))
-    await carried_out(stub, plan)
-    orders = stub.queues["orders"]
+    namespace, plan = FakeNamespace("contoso"), planned(block("toml"))
+    await carried_out(namespace, plan)
+    orders = namespace.queues["orders"]
     orders.description = replace(orders.description, max_delivery_count=9, user_metadata="kept")
-    sport = stub.topics["news"].subscriptions["sport"]
+    sport = namespace.topics["news"].subscriptions["sport"]
     sport.rules["chess"] = RuleDescription(name="chess", filter=TrueFilter())
     sport.rules["golf"] = RuleDescription(name="golf")
     sport.description = replace(sport.description, max_delivery_count=1)
     with caplog.at_level(logging.WARNING):
-        assert await carried_out(stub, plan) == ["update orders", "update news/sport", "update news/sport/chess"]
+        assert await carried_out(namespace, plan) == ["update orders", "update news/sport", "update news/sport/chess"]
     assert [record.getMessage() for record in caplog.records] == [
         "contoso: queue 'orders' is changed, as configured",
         "contoso: subscription news/sport is changed, as configured",
@@ -128,12 +76,12 @@ async def test_what_differs_is_changed_and_said(caplog: pytest.LogCaptureFixture
 
 
 async def test_what_is_fixed_stays_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    stub, plan = Stub(), planned(block("toml"))
-    await carried_out(stub, plan)
-    carts = stub.queues["carts"]
+    namespace, plan = FakeNamespace("contoso"), planned(block("toml"))
+    await carried_out(namespace, plan)
+    carts = namespace.queues["carts"]
     carts.description = replace(carts.description, requires_session=False)
     with caplog.at_level(logging.WARNING):
-        assert await carried_out(stub, plan) == []
+        assert await carried_out(namespace, plan) == []
     (record,) = caplog.records
     assert record.getMessage() == (
         "contoso: queue 'carts' stands otherwise than configured: "
@@ -142,29 +90,26 @@ async def test_what_is_fixed_stays_and_is_said(caplog: pytest.LogCaptureFixture)
 
 
 async def test_a_refusal_ends_the_start() -> None:
-    stub, plan = Stub(), planned(block("toml"))
-    stub.refusal = Refusal("amqp:internal-error", "the disk is full")
+    namespace, plan = FakeNamespace("contoso"), planned(block("toml"))
+    namespace.error = Refusal("amqp:internal-error", "the disk is full")
     with pytest.raises(PairbusError, match=r"contoso: queue 'orders' of the configuration can't be made: the disk"):
-        await carried_out(stub, plan)
+        await carried_out(namespace, plan)
 
 
 def test_keys_of_the_namespace(tmp_path: Path) -> None:
     ring = KeyRing.load(tmp_path)
     root = ring.root
-    hand_out_keys(
-        ring,
-        NamespacePlan(name="contoso", keys=(AuthorizationRule(key_name="job", rights=("Listen",), primary_key=""),)),
-        NOW,
-    )
+    job = AuthorizationRule(key_name="job", rights=("Listen",), primary_key="")
+    apply_keys(ring, NamespacePlan(name="contoso", keys=(job,)), NOW)
     assert [rule.key_name for rule in ring.rules] == [root.key_name, "job"]
     everything = ("Manage", "Send", "Listen")
     known = AuthorizationRule(key_name=root.key_name, rights=everything, primary_key="SAS_KEY_VALUE")
-    hand_out_keys(ring, NamespacePlan(name="contoso", keys=(known,)), NOW)
+    apply_keys(ring, NamespacePlan(name="contoso", keys=(known,)), NOW)
     again = KeyRing.load(tmp_path)
     assert (again.root.primary_key, again.root.secondary_key) == ("SAS_KEY_VALUE", root.secondary_key)
     assert len(again.rules) == 2
     with pytest.raises(PairbusError, match=r"contoso: authorization rules .* keeps all rights"):
-        hand_out_keys(ring, NamespacePlan(name="contoso", keys=(replace(known, rights=("Send",)),)), NOW)
+        apply_keys(ring, NamespacePlan(name="contoso", keys=(replace(known, rights=("Send",)),)), NOW)
 
 
 @pytest.mark.parametrize(

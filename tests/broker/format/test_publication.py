@@ -48,12 +48,12 @@ def test_what_is_packed_is_read_back(id: int, told: list[tuple[object, ...]], wi
         assert list(publication[:6]) == head
         at = publication.content_offset
         assert payload[at : at + publication.content_length] == content
-        for entry, (*fields, changes) in zip(publication.copies, own, strict=True):
+        for entry, (*fields, changes) in zip(publication.copies, own, strict=True):  # type: ignore[call-overload]
             assert list(entry[:5]) == fields
             assert payload[entry.changes_offset : entry.changes_offset + entry.changes_length] == changes
         kept = own[:2]
         repacked = repack_publication(publication, [pack_copy(*each) for each in kept])
-        assert repacked == pack_publication(*head, len(content), [pack_copy(*each) for each in kept])
+        assert repacked == pack_publication(*head, len(content), [pack_copy(*each) for each in kept])  # type: ignore[call-arg]
 
 
 def test_a_new_copy_is_active_and_has_failed_no_delivery() -> None:

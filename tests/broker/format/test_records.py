@@ -21,9 +21,9 @@ keys = st.binary(min_size=records.KEY_BYTES, max_size=records.KEY_BYTES)
 
 @given(ids)
 def test_ids(id: int) -> None:
-    assert records.read_id(records.pack_meta(id)) == id
+    assert records.read_id(records.pack_id(id)) == id
     assert records.read_id(records.pack_deleted(id)) == id
-    assert records.read_id(records.pack_ping(id) + b"ping") == id
+    assert records.read_id(records.pack_id(id) + b"ping") == id
 
 
 @given(ids, counts, sequences, st.dictionaries(st.text(), st.integers() | st.text() | st.none()))
@@ -52,7 +52,7 @@ entries = st.tuples(
 def test_enqueue(id: int, messages: list[tuple[Any, ...]], seen: tuple[float, list[bytes]] | None) -> None:
     record = records.pack_batch_head(id, len(messages))
     for *fields, content in messages:
-        record += records.pack_entry(*fields, len(content)) + content
+        record += records.pack_entry(*fields, len(content)) + content  # type: ignore[call-arg]
     if seen is not None:
         record += records.pack_seen(*seen)
     read_id, read, read_seen = records.read_enqueue(record)
@@ -84,7 +84,7 @@ def test_a_session_without_a_name_is_not_no_session() -> None:
 
 @given(ids, times, st.lists(keys, min_size=1, max_size=5))
 def test_seen(id: int, time: float, seen: list[bytes]) -> None:
-    record = records.pack_seen_head(id) + records.pack_seen(time, seen)
+    record = records.pack_id(id) + records.pack_seen(time, seen)
     assert records.read_id(record) == id
     assert records.read_seen(record) == (time, tuple(seen), len(record) - records.ID_BYTES)
 
@@ -136,7 +136,7 @@ READERS = [
     (records.read_updates, records.pack_updates(1, [(1, 2, 0, b"abc")])[0]),
     (records.read_session, records.pack_session(1, "a", 1.5, b"abc")),
     (records.read_activated, records.pack_activated(1, [(1, 2, 1.5, 2.5)])),
-    (records.read_seen, records.pack_seen_head(1) + records.pack_seen(1.5, [b"k" * 16])),
+    (records.read_seen, records.pack_id(1) + records.pack_seen(1.5, [b"k" * 16])),
     (records.read_remove, records.pack_remove(1, [2, 3])),
 ]
 

@@ -211,17 +211,17 @@ def test_the_sdk_reads_what_is_written_of_a_topic_and_a_subscription():
         title="s", url="u", author="n", published=NOW, updated=NOW,
     )  # fmt: skip
     parsed = SubscriptionDescriptionEntry.deserialize(ElementTree.fromstring(text)).content.subscription_description
-    shown = SubscriptionProperties._from_internal_entity("s", parsed)
-    assert shown.requires_session and shown.dead_lettering_on_filter_evaluation_exceptions
-    assert shown.lock_duration.total_seconds() == 60 and shown.forward_to is None
-    runtime = SubscriptionRuntimeProperties._from_internal_entity("s", parsed)
-    assert (runtime.active_message_count, runtime.dead_letter_message_count) == (5, 2)
-    assert (runtime.transfer_message_count, runtime.transfer_dead_letter_message_count) == (0, 0)
+    given = SubscriptionProperties._from_internal_entity("s", parsed)
+    assert given.requires_session and given.dead_lettering_on_filter_evaluation_exceptions
+    assert given.lock_duration.total_seconds() == 60 and given.forward_to is None
+    gauges = SubscriptionRuntimeProperties._from_internal_entity("s", parsed)
+    assert (gauges.active_message_count, gauges.dead_letter_message_count) == (5, 2)
+    assert (gauges.transfer_message_count, gauges.transfer_dead_letter_message_count) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [atom.QUEUE, atom.TOPIC, atom.SUBSCRIPTION, atom.RULE])
 def test_the_elements_stand_in_the_services_order(kind):
-    assert CorrelationRuleFilter  # the SDK puts its tables in order when it is imported
+    assert CorrelationRuleFilter is not None  # the SDK puts its tables in order when it is imported
     theirs = getattr(models, kind.tag)._attribute_map.values()
     names = [column.get("xml", {}).get("name", column["key"]) for column in theirs]
     ours = [column.element for column in kind.columns]

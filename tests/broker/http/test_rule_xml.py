@@ -38,7 +38,7 @@ def sent(filter, action=None):
     body = CreateRuleBody(content=CreateRuleBodyContent(rule_description=rule._to_internal_entity()))
     root = body.serialize(is_xml=True)
     serialize_rule_key_values(root, rule)
-    return ElementTree.tostring(root)
+    return ElementTree.tostring(root)  # type: ignore[call-overload]
 
 
 def shown(filter):

@@ -71,4 +71,4 @@ def test_what_left_is_forgotten_before_its_time() -> None:
         each.enqueued_at = inf
     assert len(table) <= 1025
     table.clear()
-    assert repr(table) == "<Timetable: 0 entries, the next at inf>"
+    assert repr(table) == "<DueHeap: 0 entries, the next at inf>"

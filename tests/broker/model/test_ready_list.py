@@ -16,7 +16,7 @@ class LineAndOracle(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = ReadyList()
+        self.ready_list = ReadyList()
         self.inside: dict[int, Message] = {}
         self.outside: dict[int, Message] = {n: message(n) for n in range(1, 40)}
 
@@ -25,12 +25,12 @@ class LineAndOracle(RuleBasedStateMachine):
     def add(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.outside)))
         each = self.outside.pop(number)
-        self.line.add(each)
+        self.ready_list.add(each)
         self.inside[number] = each
 
     @rule()
     def next(self) -> None:
-        each = self.line.next()
+        each = self.ready_list.next()
         assert (each and each.sequence_number) == min(self.inside, default=None)
         if each is not None:
             self.outside[each.sequence_number] = self.inside.pop(each.sequence_number)
@@ -39,13 +39,13 @@ class LineAndOracle(RuleBasedStateMachine):
     @rule(data=st.data())
     def discard(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.inside)))
-        self.line.discard(self.inside[number])
+        self.ready_list.discard(self.inside[number])
         self.outside[number] = self.inside.pop(number)
 
     @invariant()
     def agrees(self) -> None:
-        assert len(self.line) == len(self.inside)
-        assert self.line.head() == min(self.inside, default=None)
+        assert len(self.ready_list) == len(self.inside)
+        assert self.ready_list.head() == min(self.inside, default=None)
 
 
 TestLineAndOracle = LineAndOracle.TestCase
@@ -60,6 +60,6 @@ def test_what_leaves_from_the_middle_is_not_kept_for_ever() -> None:
         line.discard(each)
     assert len(line) == 1
     assert len(line.ready) < 2_100
-    assert repr(line) == "<Line of 1>"
+    assert repr(line) == "<ReadyList of 1>"
     line.clear()
     assert line.next() is None

@@ -8,7 +8,6 @@ import struct
 import time
 
 import pytest
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
@@ -17,6 +16,8 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
 from pairbus.broker.net import certificates, websocket
 from pairbus.broker.net.listener import Listener
+
+from .loops import on_both_loops
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -89,15 +90,6 @@ class Echo(asyncio.Protocol):
         self.lost.set()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request):
-    def run(coroutine):
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            return runner.run(asyncio.wait_for(coroutine, 20))
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory):
     return certificates.ensure(tmp_path_factory.mktemp("certs"), [], time.time())
@@ -119,8 +111,8 @@ async def listening(context=None):
         protocol._linger_s = 0.2
         return protocol
 
-    listener = Listener("127.0.0.1", [0], lambda: None, lambda: HttpProtocol(handler), context)
-    listener.made = made
+    listener = Listener("127.0.0.1", [0], asyncio.Protocol, lambda: HttpProtocol(handler), context)
+    listener.made = made  # type: ignore[attr-defined]  # for the tests alone
     await listener.start()
     try:
         yield listener
@@ -185,6 +177,15 @@ async def connected(listener, certs=None):
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def upgraded(early=b""):
+    """A client whose connection is a WebSocket, and the protocol that serves it."""
+    async with listening() as listener, connected(listener) as client:
+        await client.upgrade(early)
+        (echo,) = listener.made
+        yield client, echo
 
 
 async def until(condition):
@@ -265,86 +266,72 @@ def test_an_upgrade_that_is_refused_says_what_is_missing(options, status, header
         assert answer.headers[header[0]] == header[1]
 
 
-def test_after_a_refusal_http_goes_on(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            client.send(UPGRADE.replace(b"AMQPWSB10", b"MQTT"), b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-            assert b" 400 " in await client.reader.readuntil(b"AMQPWSB10 or amqp\n")
-            assert (await client.reader.readuntil(b"plain")).startswith(b"HTTP/1.1 200 ")
-            await client.upgrade()
-            client.send(frame(BINARY, b"AMQP"))
-            assert await client.bytes(4) == b"AMQP"
-
-    run(main())
+@on_both_loops
+async def test_after_a_refusal_http_goes_on():
+    async with listening() as listener, connected(listener) as client:
+        client.send(UPGRADE.replace(b"AMQPWSB10", b"MQTT"), b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b" 400 " in await client.reader.readuntil(b"AMQPWSB10 or amqp\n")
+        assert (await client.reader.readuntil(b"plain")).startswith(b"HTTP/1.1 200 ")
+        await client.upgrade()
+        client.send(frame(BINARY, b"AMQP"))
+        assert await client.bytes(4) == b"AMQP"
 
 
 # -- frames
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_bytes_come_and_go(run, certs, tls):
-    async def main():
-        context = certs.server_context() if tls else None
-        async with listening(context) as listener, connected(listener, certs if tls else None) as client:
-            head = await client.upgrade()
-            assert ACCEPT in head
-            assert "sec-websocket-protocol: AMQPWSB10" in head
-            assert "sec-websocket-extensions" not in head.lower()
-            (echo,) = listener.made
-            for size in (1, 125, 126, 65535, 65536, 300_000):
-                client.send(frame(BINARY, b"x" * size))
-                assert await client.bytes(size) == b"x" * size
-            assert echo.transport.get_extra_info("peername")[0] == "127.0.0.1"
-            assert (echo.transport.get_extra_info("sslcontext") is not None) is tls
-
-    run(main())
+@on_both_loops
+async def test_bytes_come_and_go(certs, tls):
+    context = certs.server_context() if tls else None
+    async with listening(context) as listener, connected(listener, certs if tls else None) as client:
+        head = await client.upgrade()
+        assert ACCEPT in head
+        assert "sec-websocket-protocol: AMQPWSB10" in head
+        assert "sec-websocket-extensions" not in head.lower()
+        (echo,) = listener.made
+        for size in (1, 125, 126, 65535, 65536, 300_000):
+            client.send(frame(BINARY, b"x" * size))
+            assert await client.bytes(size) == b"x" * size
+        assert echo.transport.get_extra_info("peername")[0] == "127.0.0.1"
+        assert (echo.transport.get_extra_info("sslcontext") is not None) is tls
 
 
-def test_what_comes_with_the_upgrade_is_not_lost(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade(early=frame(BINARY, b"AMQP") + frame(BINARY, b"\x00\x01\x00\x00")[:3])
-            assert await client.bytes(4) == b"AMQP"
-            client.send(frame(BINARY, b"\x00\x01\x00\x00")[3:])
-            assert await client.bytes(4) == b"\x00\x01\x00\x00"
-
-    run(main())
+@on_both_loops
+async def test_what_comes_with_the_upgrade_is_not_lost():
+    async with upgraded(early=frame(BINARY, b"AMQP") + frame(BINARY, b"\x00\x01\x00\x00")[:3]) as (client, _):
+        assert await client.bytes(4) == b"AMQP"
+        client.send(frame(BINARY, b"\x00\x01\x00\x00")[3:])
+        assert await client.bytes(4) == b"\x00\x01\x00\x00"
 
 
-def test_fragments_with_a_ping_in_between(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.send(
-                frame(BINARY, b"ab", fin=False),
-                frame(CONTINUATION, b"", fin=False),
-                frame(PING, b"still there?"),
-                frame(CONTINUATION, b"cd", fin=False),
-                frame(PONG, b"nobody asked"),
-                frame(CONTINUATION, b"ef"),
-                frame(BINARY),
-                frame(BINARY, b"g"),
-            )
-            found = [await client.event()]
-            while sum(len(event.data) for event in found if isinstance(event, BytesMessage)) < 7:
-                found.append(await client.event())
-            assert b"".join(event.data for event in found if isinstance(event, BytesMessage)) == b"abcdefg"
-            assert [event.payload for event in found if isinstance(event, Pong)] == [b"still there?"]
-
-    run(main())
+@on_both_loops
+async def test_fragments_with_a_ping_in_between():
+    async with upgraded() as (client, _):
+        client.send(
+            frame(BINARY, b"ab", fin=False),
+            frame(CONTINUATION, b"", fin=False),
+            frame(PING, b"still there?"),
+            frame(CONTINUATION, b"cd", fin=False),
+            frame(PONG, b"nobody asked"),
+            frame(CONTINUATION, b"ef"),
+            frame(BINARY),
+            frame(BINARY, b"g"),
+        )
+        found = [await client.event()]
+        while sum(len(event.data) for event in found if isinstance(event, BytesMessage)) < 7:
+            found.append(await client.event())
+        assert b"".join(event.data for event in found if isinstance(event, BytesMessage)) == b"abcdefg"
+        assert [event.payload for event in found if isinstance(event, Pong)] == [b"still there?"]
 
 
-def test_a_message_is_handed_on_as_it_comes_however_long_it_says_it_is(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            endless = frame(BINARY, b"x" * 100_000, length=2**62)
-            client.send(endless)
-            assert await client.bytes(100_000) == b"x" * 100_000
-            (echo,) = listener.made
-            await until(lambda: len(echo.heard) == 100_000)
-
-    run(main())
+@on_both_loops
+async def test_a_message_is_handed_on_as_it_comes_however_long_it_says_it_is():
+    async with upgraded() as (client, echo):
+        endless = frame(BINARY, b"x" * 100_000, length=2**62)
+        client.send(endless)
+        assert await client.bytes(100_000) == b"x" * 100_000
+        await until(lambda: len(echo.heard) == 100_000)
 
 
 class Wire(asyncio.Transport):
@@ -394,8 +381,8 @@ def test_no_bytes_make_it_raise(data):
     async def main():
         protocol = websocket.WebSocketProtocol(Ear())
         wire = Wire()
-        wire.is_closing = lambda: True
-        wire.close = wire.abort = lambda: None
+        wire.is_closing = lambda: True  # type: ignore[method-assign]
+        wire.close = wire.abort = lambda: None  # type: ignore[method-assign]
         protocol.connection_made(wire)
         protocol.data_received(data)
         protocol.data_received(data)
@@ -429,196 +416,163 @@ def test_no_bytes_make_it_raise(data):
         (b"AMQP\x00\x01\x00\x00", 1002),
     ],
 )
-def test_what_is_no_websocket_is_told_and_ended(run, bad, code):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.send(frame(BINARY, b"good"), bad, b"x" * 100_000)
-            found = await client.ended()
-            assert found[0] == BytesMessage(data=b"good")
-            assert isinstance(found[1], CloseConnection) and found[1].code == code and found[1].reason
-            (echo,) = listener.made
-            await echo.lost.wait()
-            assert echo.heard == b"good"
-            async with connected(listener) as other:
-                await other.upgrade()
-                other.send(frame(BINARY, b"served"))
-                assert await other.bytes(6) == b"served"
-
-    run(main())
+@on_both_loops
+async def test_what_is_no_websocket_is_told_and_ended(bad, code):
+    async with listening() as listener, connected(listener) as client:
+        await client.upgrade()
+        client.send(frame(BINARY, b"good"), bad, b"x" * 100_000)
+        found = await client.ended()
+        assert found[0] == BytesMessage(data=b"good")
+        assert isinstance(found[1], CloseConnection) and found[1].code == code and found[1].reason
+        (echo,) = listener.made
+        await echo.lost.wait()
+        assert echo.heard == b"good"
+        async with connected(listener) as other:
+            await other.upgrade()
+            other.send(frame(BINARY, b"served"))
+            assert await other.bytes(6) == b"served"
 
 
 # -- the end
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_the_peer_closes(run, certs, tls):
-    async def main():
-        context = certs.server_context() if tls else None
-        async with listening(context) as listener, connected(listener, certs if tls else None) as client:
-            await client.upgrade()
-            client.send(frame(BINARY, b"last"), frame(CLOSE, struct.pack("!H", 1000) + b"bye"))
-            found = await client.ended()
-            assert found == [CloseConnection(code=1000, reason="bye")]
-            await listener.made[0].lost.wait()
-            assert listener.made[0].heard == b"last"
-
-    run(main())
+@on_both_loops
+async def test_the_peer_closes(certs, tls):
+    context = certs.server_context() if tls else None
+    async with listening(context) as listener, connected(listener, certs if tls else None) as client:
+        await client.upgrade()
+        client.send(frame(BINARY, b"last"), frame(CLOSE, struct.pack("!H", 1000) + b"bye"))
+        found = await client.ended()
+        assert found == [CloseConnection(code=1000, reason="bye")]
+        await listener.made[0].lost.wait()
+        assert listener.made[0].heard == b"last"
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_we_close(run, answers):
+@on_both_loops
+async def test_we_close(answers):
     """Politely: our close, the peer's, the end; a peer that doesn't answer has little time."""
-
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.send(frame(BINARY, b"close"))
-            assert await client.event() == CloseConnection(code=1000, reason="")
-            (echo,) = listener.made
-            assert echo.transport.is_closing()
-            assert not echo.lost.is_set()
-            if answers:
-                client.send(frame(BINARY, b"not heard any more"), frame(CLOSE, struct.pack("!H", 1000)))
-            assert await client.ended() == []
-            await echo.lost.wait()
-            assert echo.heard == b"close"
-
-    run(main())
+    async with upgraded() as (client, echo):
+        client.send(frame(BINARY, b"close"))
+        assert await client.event() == CloseConnection(code=1000, reason="")
+        assert echo.transport.is_closing()
+        assert not echo.lost.is_set()
+        if answers:
+            client.send(frame(BINARY, b"not heard any more"), frame(CLOSE, struct.pack("!H", 1000)))
+        assert await client.ended() == []
+        await echo.lost.wait()
+        assert echo.heard == b"close"
 
 
-def test_abort_is_at_once(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.send(frame(BINARY, b"abort"))
-            assert await client.ended() == []
-            await listener.made[0].lost.wait()
-
-    run(main())
+@on_both_loops
+async def test_abort_is_at_once():
+    async with upgraded() as (client, echo):
+        client.send(frame(BINARY, b"abort"))
+        assert await client.ended() == []
+        await echo.lost.wait()
 
 
-def test_a_peer_that_only_hangs_up(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.writer.write_eof()
-            await client.ended()
-            await listener.made[0].lost.wait()
-
-    run(main())
+@on_both_loops
+async def test_a_peer_that_only_hangs_up():
+    async with upgraded() as (client, echo):
+        client.writer.write_eof()
+        await client.ended()
+        await echo.lost.wait()
 
 
 # -- flow
 
 
-def test_large_writes_are_cut_and_the_writer_is_held_back(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            (echo,) = listener.made
-            client.writer.transport.pause_reading()
-            echo.transport.set_write_buffer_limits(high=100_000)
-            assert echo.transport.get_write_buffer_limits()[1] == 100_000
-            data = bytes(range(256)) * 100_000
-            echo.transport.write(data)
-            await until(lambda: not echo.writable)
-            assert echo.transport.get_write_buffer_size() > 100_000
-            client.writer.transport.resume_reading()
-            got = bytearray()
-            while len(got) < len(data):
-                event = await client.event()
-                assert len(event.data) <= websocket.MESSAGE_BYTES_MAX
-                got += event.data
-            assert got == data
-            await until(lambda: echo.writable)
-            echo.transport.writelines([b"a", b"b"])
-            assert await client.bytes(2) == b"ab"
-
-    run(main())
-
-
-def test_a_peer_that_sends_pings_and_reads_nothing_fills_no_buffer(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            (echo,) = listener.made
-            echo.transport.set_write_buffer_limits(high=1000)
-            client.writer.transport.pause_reading()
-            echo.transport.write(b"x" * 30_000_000)
-            await until(lambda: not echo.writable)
-            before = echo.transport.get_write_buffer_size()
-            for _ in range(2000):
-                client.send(frame(PING, b"y" * 100))
-            client.send(frame(PING, b"the last"), frame(BINARY, b"now"))
-            await until(lambda: echo.heard == b"now")
-            assert echo.transport.get_write_buffer_size() <= before + 10
-            client.writer.transport.resume_reading()
-            seen = 0
-            while not isinstance(event := await client.event(), Pong):
-                seen += len(event.data)
-            assert event.payload == b"the last"
-            assert seen == 30_000_003
-
-    run(main())
-
-
-def test_reading_stops_when_told(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            (echo,) = listener.made
-            echo.transport.pause_reading()
-            assert not echo.transport.is_reading()
-            client.send(frame(BINARY, b"later"))
-            async with connected(listener) as other:
-                await other.upgrade()
-                other.send(frame(BINARY, b"now"))
-                assert await other.bytes(3) == b"now"
-            assert echo.heard == b""
-            echo.transport.resume_reading()
-            assert await client.bytes(5) == b"later"
-
-    run(main())
-
-
-def test_many_small_messages_are_one_call(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade(early=b"".join(frame(BINARY, b"%d," % n) for n in range(100)))
-            expected = b"".join(b"%d," % n for n in range(100))
-            assert await client.bytes(len(expected)) == expected
-            assert listener.made[0].calls <= 3
-
-    run(main())
-
-
-def test_the_black_hole_takes_websockets_too(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            (echo,) = listener.made
-            listener.black_hole(True)
-            client.send(frame(BINARY, b"hello"), frame(PING, b"anyone?"))
-            echo.transport.write(b"held")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.reader.read(1), 0.1)
-            assert echo.heard == b""
-            listener.black_hole(False)
-            assert await client.bytes(4) == b"held"
-            found = [await client.event(), await client.event()]
-            assert {type(event) for event in found} == {BytesMessage, Pong}
-
-    run(main())
-
-
-def test_a_text_that_never_ends_is_refused_at_its_first_piece(run):
-    async def main():
-        async with listening() as listener, connected(listener) as client:
-            await client.upgrade()
-            client.send(frame(TEXT, b"x" * 1000, length=2**40))
+@on_both_loops
+async def test_large_writes_are_cut_and_the_writer_is_held_back():
+    async with upgraded() as (client, echo):
+        client.writer.transport.pause_reading()
+        echo.transport.set_write_buffer_limits(high=100_000)
+        assert echo.transport.get_write_buffer_limits()[1] == 100_000
+        data = bytes(range(256)) * 100_000
+        echo.transport.write(data)
+        await until(lambda: not echo.writable)
+        assert echo.transport.get_write_buffer_size() > 100_000
+        client.writer.transport.resume_reading()
+        got = bytearray()
+        while len(got) < len(data):
             event = await client.event()
-            assert not isinstance(event, TextMessage)
-            assert event.code == 1003
+            assert len(event.data) <= websocket.MESSAGE_BYTES_MAX
+            got += event.data
+        assert got == data
+        await until(lambda: echo.writable)
+        echo.transport.writelines([b"a", b"b"])
+        assert await client.bytes(2) == b"ab"
 
-    run(main())
+
+@on_both_loops
+async def test_a_peer_that_sends_pings_and_reads_nothing_fills_no_buffer():
+    async with upgraded() as (client, echo):
+        echo.transport.set_write_buffer_limits(high=1000)
+        client.writer.transport.pause_reading()
+        echo.transport.write(b"x" * 30_000_000)
+        await until(lambda: not echo.writable)
+        before = echo.transport.get_write_buffer_size()
+        for _ in range(2000):
+            client.send(frame(PING, b"y" * 100))
+        client.send(frame(PING, b"the last"), frame(BINARY, b"now"))
+        await until(lambda: echo.heard == b"now")
+        assert echo.transport.get_write_buffer_size() <= before + 10
+        client.writer.transport.resume_reading()
+        seen = 0
+        while not isinstance(event := await client.event(), Pong):
+            seen += len(event.data)
+        assert event.payload == b"the last"
+        assert seen == 30_000_003
+
+
+@on_both_loops
+async def test_reading_stops_when_told():
+    async with listening() as listener, connected(listener) as client:
+        await client.upgrade()
+        (echo,) = listener.made
+        echo.transport.pause_reading()
+        assert not echo.transport.is_reading()
+        client.send(frame(BINARY, b"later"))
+        async with connected(listener) as other:
+            await other.upgrade()
+            other.send(frame(BINARY, b"now"))
+            assert await other.bytes(3) == b"now"
+        assert echo.heard == b""
+        echo.transport.resume_reading()
+        assert await client.bytes(5) == b"later"
+
+
+@on_both_loops
+async def test_many_small_messages_are_one_call():
+    async with upgraded(early=b"".join(frame(BINARY, b"%d," % n) for n in range(100))) as (client, echo):
+        expected = b"".join(b"%d," % n for n in range(100))
+        assert await client.bytes(len(expected)) == expected
+        assert echo.calls <= 3
+
+
+@on_both_loops
+async def test_the_black_hole_takes_websockets_too():
+    async with listening() as listener, connected(listener) as client:
+        await client.upgrade()
+        (echo,) = listener.made
+        listener.black_hole(True)
+        client.send(frame(BINARY, b"hello"), frame(PING, b"anyone?"))
+        echo.transport.write(b"held")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.reader.read(1), 0.1)
+        assert echo.heard == b""
+        listener.black_hole(False)
+        assert await client.bytes(4) == b"held"
+        found = [await client.event(), await client.event()]
+        assert {type(event) for event in found} == {BytesMessage, Pong}
+
+
+@on_both_loops
+async def test_a_text_that_never_ends_is_refused_at_its_first_piece():
+    async with upgraded() as (client, _):
+        client.send(frame(TEXT, b"x" * 1000, length=2**40))
+        event = await client.event()
+        assert not isinstance(event, TextMessage)
+        assert event.code == 1003

@@ -25,7 +25,7 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-def annotations(payload: bytes) -> dict[str, object]:
+def message_annotations(payload: bytes) -> dict[str, object]:
     return read_message_annotations(payload, split(payload))
 
 
@@ -55,8 +55,8 @@ def test_a_scheduled_message_waits_for_its_time(rig: Rig) -> None:
     for each in both(rig):
         peeked = each.peeked()
         assert [body_of(payload) for payload in peeked] == [b"later", b"now"]
-        assert annotations(peeked[0])["x-opt-message-state"] == 2
-        assert annotations(peeked[0])[SCHEDULED_TIME] == 1_060_000
+        assert message_annotations(peeked[0])["x-opt-message-state"] == 2
+        assert message_annotations(peeked[0])[SCHEDULED_TIME] == 1_060_000
         assert each.received() == [b"now"]
     assert rig.namespace.deadline is not None
     rig.pass_time(29.9)
@@ -75,7 +75,7 @@ def test_it_becomes_active_as_a_new_message(rig: Rig) -> None:
         assert [message.sequence_number for message in messages] == [first + 1, first + 2]
         later = messages[1]
         assert (later.enqueued_at, later.expires_at) == (1061.0, 1081.0)
-        told = annotations(each.namespace.delivery(each.queue(), later, locked=True))
+        told = message_annotations(each.namespace.delivery(each.queue(), later, locked=True))
         assert "x-opt-message-state" not in told
         assert told["x-opt-enqueued-time"] == 1_061_000
         entity = each.namespace.queues["orders"]

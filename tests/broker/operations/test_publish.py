@@ -32,7 +32,7 @@ def rig() -> Iterator[Rig]:
 
 
 def condition(refusal: Refusal | None) -> str | None:
-    return refusal and refusal.condition
+    return refusal.condition if refusal else None
 
 
 def colored(body: bytes, color: str, **properties: Any) -> bytes:

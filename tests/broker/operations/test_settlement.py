@@ -221,7 +221,7 @@ def test_many_expire_in_good_time() -> None:
         rig.send(b"b")
         rig.pass_time(10.0)
         assert rig.received() == [b"b"]
-        assert len(rig.queue().line.ready) == 0
+        assert len(rig.queue().ready_list.ready) == 0
 
 
 # deleting many

@@ -33,7 +33,7 @@ def rig() -> Iterator[Rig]:
 
 
 def condition(refusal: Refusal | None) -> str | None:
-    return refusal and refusal.condition
+    return refusal.condition if refusal else None
 
 
 def rules(rig: Rig, name: str = "all") -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_changes_on_disk_move_along_unless_there_are_new_ones(world: World) -> N
         (records.UPDATE, records.pack_updates(1, [(1, 1, 0, None)])[0]),
         (records.DELETED, records.pack_deleted(1)),
         (records.ACTIVATED, records.pack_activated(1, [(1, 2, 1.5, 2.5)])),
-        (records.PING, records.pack_ping(1)),
+        (records.PING, records.pack_id(1)),
     ],
 )
 def test_what_is_dead_at_the_oldest_end(world: World, kind: int, payload: bytes) -> None:
@@ -173,12 +173,12 @@ def test_what_is_deleted_is_dead_and_what_is_being_deleted_is_told(world: World)
 
 def test_meta(world: World) -> None:
     world.live_records.next_id = 12
-    record = Record(1, records.META, records.pack_meta(2), 7, 64)
+    record = Record(1, records.META, records.pack_id(2), 7, 64)
     assert world.copy(record) is None
     world.live_records.meta = UNPLACED
-    assert world.copy(record) == (records.META, records.pack_meta(12))
+    assert world.copy(record) == (records.META, records.pack_id(12))
     world.live_records.meta = (7, 64)
-    assert world.copy(record) == (records.META, records.pack_meta(12))
+    assert world.copy(record) == (records.META, records.pack_id(12))
     world.live_records.moved(record, 8, 64)
     assert world.live_records.meta == (8, 64)
     assert world.copy(record) is None
@@ -234,7 +234,7 @@ def test_ids_live_until_their_time_is_over(world: World, is_written: bool) -> No
     for message in world.entity.active.draw(3):
         world.entity.active.remove(message)
     kept = world.copy(record)
-    assert kept == (records.SEEN, records.pack_seen_head(1) + tail)
+    assert kept == (records.SEEN, records.pack_id(1) + tail)
     world.live_records.moved(record, 9, 5000)
     assert sighting.segment == 9
     record = Record(51, records.SEEN, kept[1], 9, 5000)

@@ -175,9 +175,9 @@ def test_deleted_is_deleted() -> None:
 
 
 def test_meta_keeps_ids_from_coming_back() -> None:
-    rebuilt = History().add(records.META, records.pack_meta(5)).queue().rebuild()
+    rebuilt = History().add(records.META, records.pack_id(5)).queue().rebuild()
     assert (rebuilt.next_id, rebuilt.meta) == (5, (1, 1000))
-    assert History().add(records.META, records.pack_meta(2)).queue(id=7).rebuild().next_id == 8
+    assert History().add(records.META, records.pack_id(2)).queue(id=7).rebuild().next_id == 8
 
 
 def test_messages_that_nothing_describes_are_dropped_and_said() -> None:
@@ -210,7 +210,7 @@ def test_long_changes_stay_where_they_are() -> None:
 
 
 def test_pings_leave_nothing() -> None:
-    history = History().add(records.PING, records.pack_ping(1) + b"ping")
+    history = History().add(records.PING, records.pack_id(1) + b"ping")
     assert history.rebuild().entities == {}
     assert history.live() == {}
 
@@ -417,7 +417,7 @@ def test_ids_that_were_seen() -> None:
     assert duplicates.find(keys[1], 159.0) is not None
     assert history.live()[2] == len(records.pack_seen(100.0, keys))
     # their copy, and one so late that it ends their time
-    seen = records.pack_seen_head(1) + records.pack_seen(100.0, keys)
+    seen = records.pack_id(1) + records.pack_seen(100.0, keys)
     assert history.add(records.SEEN, seen).rebuild().entities[1].duplicates is not None
     assert history.live()[4] == len(seen) - records.ID_BYTES
     assert 2 not in history.live()

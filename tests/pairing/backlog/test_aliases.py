@@ -23,7 +23,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pairing.backlog import aliases
-from pairbus.pairing.backlog.aliases import Home, Rejected, amqp_type, bring_home, life_ms, send_away
+from pairbus.pairing.backlog.aliases import Rejected, RestoredMessage, amqp_type, bring_home, life_ms, send_away
 from tests.pairing.reference_pages import REFERENCE
 
 NOW = 1_800_000_000.0
@@ -35,9 +35,9 @@ def backlog_message(aliased: dict[str, Any] | None = None, **parts: Any) -> byte
     return encode_message(application_properties=properties, body=parts.pop("body", b"hello"), **parts)
 
 
-def home(payload: bytes, **options: Any) -> Home:
+def home(payload: bytes, **options: Any) -> RestoredMessage:
     found = bring_home(payload, **{"now": NOW, **options})
-    assert isinstance(found, Home), found
+    assert isinstance(found, RestoredMessage), found
     return found
 
 
@@ -58,7 +58,7 @@ def test_p26_the_names() -> None:
 
 def test_p27_the_section_that_held_only_aliases_is_gone() -> None:
     found = home(backlog_message())
-    assert found == Home("orders", encode_message(body=b"hello"), None, None)
+    assert found == RestoredMessage("orders", encode_message(body=b"hello"), None, None)
 
 
 def test_p27_the_session_comes_back() -> None:
@@ -245,7 +245,7 @@ def test_p40_what_cannot_be_read_and_a_path_that_is_there_twice_are_rejected() -
 
 @given(st.binary(max_size=80))
 def test_p40_no_bytes_whatsoever_raise(payload: bytes) -> None:
-    assert isinstance(bring_home(payload, now=NOW), Home | Rejected)
+    assert isinstance(bring_home(payload, now=NOW), RestoredMessage | Rejected)
 
 
 @given(st.data())
@@ -262,7 +262,7 @@ def test_p40_nor_does_a_damaged_message(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     found = bring_home(bytes(payload), now=NOW, count_backlog_time=data.draw(st.booleans()))
-    if isinstance(found, Home):
+    if isinstance(found, RestoredMessage):
         split(found.payload)
 
 

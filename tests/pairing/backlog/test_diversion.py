@@ -26,7 +26,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.backlog import diversion
-from pairbus.pairing.backlog.aliases import Home, amqp_type, bring_home, send_away
+from pairbus.pairing.backlog.aliases import RestoredMessage, amqp_type, bring_home, send_away
 from pairbus.pairing.backlog.diversion import (
     argument_of,
     assign_ids,
@@ -263,7 +263,7 @@ def test_p26_a_life_that_the_sdk_itself_could_not_encode() -> None:
     message.header = AmqpMessageHeader(time_to_live=922337203685477)
     away = encoded(divert(message, "orders", now_unix=NOW))
     home = bring_home(away, now=NOW)
-    assert isinstance(home, Home)
+    assert isinstance(home, RestoredMessage)
     assert home.payload == encoded(amqp_message())
 
 
@@ -303,7 +303,7 @@ def test_p7_a_received_message_can_be_sent_on() -> None:
         decode_payload(memoryview(encoded(sent))), receive_mode="peeklock", receiver=None, frame=frame
     )
     home = bring_home(encoded(divert(received, "orders", now_unix=NOW)), now=NOW)
-    assert isinstance(home, Home)
+    assert isinstance(home, RestoredMessage)
     assert home.session_id == "s"
     payload = home.payload
     s = split(payload)

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.backlog import backlog_queues, diversion, sizes
-from pairbus.pairing.backlog.aliases import Home, bring_home
+from pairbus.pairing.backlog.aliases import RestoredMessage, bring_home
 from pairbus.wire import WireClient
 from tests.broker.sdk import Bridge, Sdk
 
@@ -58,9 +58,9 @@ async def made_backlog_queue(sdk: Sdk) -> str:
     return name
 
 
-async def home_of(sdk: Sdk, queue: str, count: int) -> list[Home]:
+async def home_of(sdk: Sdk, queue: str, count: int) -> list[RestoredMessage]:
     """As the syphon takes them out: bytes."""
-    found: list[Home] = []
+    found: list[RestoredMessage] = []
     async with WireClient.from_connection_string(sdk.namespace.connection_string) as client:
         receiver = await client.receiver(queue)
         while len(found) < count:
@@ -68,13 +68,13 @@ async def home_of(sdk: Sdk, queue: str, count: int) -> list[Home]:
             assert received, f"{len(found)} of {count} came"
             for message in received:
                 home = bring_home(message.payload, now=NOW)
-                assert isinstance(home, Home), home
+                assert isinstance(home, RestoredMessage), home
                 found.append(home)
                 await receiver.complete(message)
     return found
 
 
-def diverted(argument: Any, sender: Bridge) -> list[sizes.Part]:
+def diverted(argument: Any, sender: Bridge) -> list[sizes.DivertedBatch]:
     return sizes.parts(
         argument,
         diversion.messages_of(argument),

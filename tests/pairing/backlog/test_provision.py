@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ServiceRequestError
@@ -12,29 +12,15 @@ from azure.servicebus.exceptions import (
 
 from pairbus.pairing.backlog.provision import Provision, is_conflict, is_no_access, is_unavailable
 from pairbus.pairing.errors import PairingFailed
+from tests.pairing.managers import Queue, http, path
 
 
-class Queue(NamedTuple):
-    name: str
-    max_delivery_count: int = 2147483647
+@pytest.fixture
+def given() -> Provision:
+    return Provision("contoso", "backup", 3, now=100.0, give_up_after_s=60.0)
 
 
-def http(status: int) -> HttpResponseError:
-    error = HttpResponseError(message=f"status {status}")
-    error.status_code = status
-    return error
-
-
-def provision(count: int = 3) -> Provision:
-    return Provision("contoso", "backup", count, now=100.0, give_up_after_s=60.0)
-
-
-def path(index: int) -> str:
-    return f"contoso/x-servicebus-transfer/{index}"
-
-
-def test_p4_what_is_missing_is_to_be_made() -> None:
-    given = provision()
+def test_p4_what_is_missing_is_to_be_made(given: Provision) -> None:
     assert given.listed([Queue("orders"), Queue(path(1)), Queue(path(7))]) == (0, 2)
     assert given.queues == (1,)
     given.there(2)
@@ -49,34 +35,29 @@ def test_p5_without_a_listing_a_syphon_reads_as_many_as_were_asked_for() -> None
     assert given.to_read == (0, 1, 2), "one that could not be sent to just now may hold messages"
 
 
-def test_p10_a_low_delivery_count_is_warned_of_where_the_queue_is_used() -> None:
-    given = provision()
+def test_p10_a_low_delivery_count_is_warned_of_where_the_queue_is_used(given: Provision) -> None:
     given.listed([Queue(path(1), 10), Queue(path(7), 10), Queue("orders", 10)])
     (warning,) = given.warnings
     assert path(1) in warning
     assert "10" in warning
 
 
-def test_p5_three_tries() -> None:
-    given = provision()
+def test_p5_three_tries(given: Provision) -> None:
     assert [given.try_again(http(500), tries, 101.0) for tries in (1, 2, 3)] == [True, True, False]
 
 
-def test_p5_a_right_that_is_lacking_does_not_come_by_asking() -> None:
-    given = provision()
+def test_p5_a_right_that_is_lacking_does_not_come_by_asking(given: Provision) -> None:
     assert not given.try_again(http(401), 1, 101.0)
     assert given.is_hopeless(http(403), 101.0)
 
 
-def test_p5_tries_that_fail_have_an_end() -> None:
-    given = provision()
+def test_p5_tries_that_fail_have_an_end(given: Provision) -> None:
     assert not given.is_hopeless(http(500), 159.0)
     assert given.is_hopeless(http(500), 160.0)
     assert not given.try_again(http(500), 1, 160.0)
 
 
-def test_p5_partial_start() -> None:
-    given = provision()
+def test_p5_partial_start(given: Provision) -> None:
     given.there(2)
     error = http(500)
     given.leave_out(0, error)
@@ -86,8 +67,7 @@ def test_p5_partial_start() -> None:
     assert repr(given) == "<Provision contoso: 1 of 3 queues, 1 left out>"
 
 
-def test_p5_none_at_all_is_an_error_that_says_where() -> None:
-    given = provision()
+def test_p5_none_at_all_is_an_error_that_says_where(given: Provision) -> None:
     given.leave_out(0, http(500))
     with pytest.raises(
         PairingFailed, match=r"none of the 3 backlog queues contoso/x-servicebus-transfer/0 … of backup"
@@ -108,8 +88,7 @@ def test_p5_none_at_all_is_an_error_that_says_where() -> None:
         ([], False),
     ],
 )
-def test_p3_degrade_is_for_what_time_may_mend(errors: list[Exception], unavailable: bool) -> None:
-    given = provision()
+def test_p3_degrade_is_for_what_time_may_mend(errors: list[Exception], unavailable: bool, given: Provision) -> None:
     for index, error in enumerate(errors):
         given.leave_out(index, error)
     with pytest.raises(PairingFailed) as caught:
@@ -117,8 +96,8 @@ def test_p3_degrade_is_for_what_time_may_mend(errors: list[Exception], unavailab
     assert is_unavailable(caught.value) is unavailable
 
 
-def test_p4_lack_of_the_manage_right_says_what_to_do() -> None:
-    error = provision().failed("the queues of backup can't be listed", http(401))
+def test_p4_lack_of_the_manage_right_says_what_to_do(given: Provision) -> None:
+    error = given.failed("the queues of backup can't be listed", http(401))
     assert "pass None instead" in str(error)
     assert isinstance(error.__cause__, HttpResponseError)
 

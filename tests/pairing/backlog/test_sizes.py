@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.message import read_application_properties, read_body, read_properties, split, split_batch
 from pairbus.pairing.backlog import diversion, sizes
 from pairbus.pairing.backlog.diversion import divert, encoded, messages_of
-from pairbus.pairing.backlog.sizes import Part, bound, parts, warning
+from pairbus.pairing.backlog.sizes import DivertedBatch, bound, parts, warning
 from pairbus.pairing.events import SizeWarning
 from tests.pairing.sdk_messages import messages
 
@@ -43,7 +43,7 @@ def sent_size(argument: Any) -> int:
     return len(encoded(argument))
 
 
-def split_up(argument: Any, *, message: int = LIMIT, batch: int = LIMIT, mark: bool = False) -> list[Part]:
+def split_up(argument: Any, *, message: int = LIMIT, batch: int = LIMIT, mark: bool = False) -> list[DivertedBatch]:
     return parts(
         argument,
         messages_of(argument),
@@ -182,7 +182,7 @@ def test_p30_the_mark_counts() -> None:
         split_up(sized(LIMIT - growth), mark=True)
 
 
-def texts(part: Part) -> list[str]:
+def texts(part: DivertedBatch) -> list[str]:
     """The bodies in a part, as they are on the wire, and that each knows its way home."""
     if isinstance(part.argument, ServiceBusMessageBatch):
         payloads = split_batch(bytes(encode_payload(bytearray(), BatchMessage(*part.argument._message))))

@@ -1,14 +1,8 @@
 from __future__ import annotations
 
 import timeit
-from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import (
-    MessagingEntityDisabledError,
-    ServiceBusConnectionError,
-    ServiceBusServerBusyError,
-)
 
 from pairbus.pairing.events import Announce, EntityThrottled, PingFailed, PingSucceeded, SendPing, StateChanged
 from pairbus.pairing.options import Settings
@@ -17,15 +11,9 @@ from pairbus.pairing.routing.dispatch import Sent, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.states import EntityState, Route
 from pairbus.pairing.routing.verdicts import Verdict
 
+from .rig import BUSY, DOWN, OFF, T, coordinator
+
 H, S, F, U = EntityState
-T = 1000.0
-DOWN = ServiceBusConnectionError(message="refused")
-BUSY = ServiceBusServerBusyError(message="busy")
-OFF = MessagingEntityDisabledError(message="disabled")
-
-
-def coordinator(*queues: int, **options: Any) -> Coordinator:
-    return Coordinator(Settings(**options), queues or (0, 1, 2), choose=lambda usable: usable[0])
 
 
 def fails(made: Coordinator, entity: str, now: float, error: Exception = DOWN) -> None:

@@ -6,13 +6,7 @@ import ssl
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
 
 from pairbus.pairing.errors import BacklogUnavailableError, EntityUnreachableError, NoTimeLeftError, NotTriedError
 from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueReturned, EntityThrottled, SendPing
@@ -22,16 +16,7 @@ from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog,
 from pairbus.pairing.routing.states import EntityState
 from pairbus.pairing.routing.verdicts import Verdict
 
-T = 1000.0
-DOWN = ServiceBusConnectionError(message="refused")
-LATE = OperationTimeoutError(message="no answer")
-BUSY = ServiceBusServerBusyError(message="busy")
-GONE = MessagingEntityNotFoundError(message="no such queue")
-LARGE = MessageSizeExceededError(message="too large")
-
-
-def coordinator(*queues: int, **options: Any) -> Coordinator:
-    return Coordinator(Settings(**options), queues or (0, 1, 2), choose=lambda usable: usable[0])
+from .rig import BUSY, DOWN, GONE, LARGE, LATE, T, coordinator
 
 
 def failed_over(*queues: int, at: float = T, **options: Any) -> Coordinator:
@@ -43,6 +28,13 @@ def failed_over(*queues: int, at: float = T, **options: Any) -> Coordinator:
 
 def begin(made: Coordinator, now: float = T, timeout: float | None = None, sender: str = "s") -> Dispatch:
     return made.begin("orders", sender, now, timeout)
+
+
+def attempt(made: Coordinator, now: float = T, **options: Any) -> Dispatch:
+    """Begin a send and let it take its first step."""
+    send = begin(made, now, **options)
+    send.step(now)
+    return send
 
 
 def error_of(step: object) -> BaseException:
@@ -91,8 +83,7 @@ def test_p22_no_time_at_all(timeout: float) -> None:
 
 def test_p17_until_the_interval_is_over_the_caller_sees_the_failure() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T + 1.0, DOWN)
     assert send.step(T + 1.0) == Failed(DOWN)
     assert send.step(T + 2.0) == Failed(DOWN)
@@ -102,8 +93,7 @@ def test_p17_until_the_interval_is_over_the_caller_sees_the_failure() -> None:
 
 def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog() -> None:
     made = coordinator(failover_interval=0.0)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T + 30.0, LATE)
     assert send.step(T + 30.0) == TryBacklog(0, 11.25)
     send.backlog_sent(T + 31.0)
@@ -123,8 +113,7 @@ def test_p17_so_does_a_message_whose_failure_comes_after_the_timer_has_run_out()
 
 def test_p17_also_when_the_primary_has_returned_meanwhile_and_nothing_starts() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     made.force_failover("orders", T + 1.0)
     made.mark_healthy("orders", T + 2.0)
     send.primary_failed(T + 10.0, LATE)
@@ -147,8 +136,7 @@ def test_p17_with_divert_no_caller_sees_a_failure_and_the_primary_is_still_tried
 @pytest.mark.parametrize("options", [{"while_suspect": "divert"}, {}])
 def test_p3_with_nowhere_to_divert_to_the_caller_sees_the_failure(options: dict[str, Any]) -> None:
     made = Coordinator(Settings(**options), choose=max)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     made.force_failover("orders", T)
     made.mark_healthy("orders", T)
     send.primary_failed(T, DOWN)
@@ -159,8 +147,7 @@ def test_p3_with_nowhere_to_divert_to_the_caller_sees_the_failure(options: dict[
 @pytest.mark.parametrize("interval", [0.0, 60.0])
 def test_p18_what_does_not_qualify_is_the_callers(error: Exception, interval: float) -> None:
     made = coordinator(failover_interval=interval, while_suspect="divert")
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, error)
     assert send.step(T) == Failed(error)
     assert made.state("orders") is EntityState.HEALTHY
@@ -168,8 +155,7 @@ def test_p18_what_does_not_qualify_is_the_callers(error: Exception, interval: fl
 
 def test_p18_the_table_can_be_replaced() -> None:
     made = coordinator(failover_interval=0.0, classifier=lambda error: Verdict.QUALIFIES)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, LARGE)
     assert isinstance(send.step(T), TryBacklog)
 
@@ -189,16 +175,14 @@ def test_p18_a_classifier_that_fails_leaves_the_attempt_to_be_abandoned() -> Non
 
 def test_p18_a_classifier_that_returns_something_else_is_told() -> None:
     made = coordinator(classifier=lambda error: "qualifies")
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     with pytest.raises(TypeError, match="must return a Verdict"):
         send.primary_failed(T, DOWN)
 
 
 def test_p19_no_time_left_for_the_backlog() -> None:
     made = coordinator(failover_interval=0.0)
-    send = begin(made, timeout=10.0)
-    send.step(T)
+    send = attempt(made, timeout=10.0)
     send.primary_failed(T + 10.0, LATE)
     error = error_of(send.step(T + 10.0))
     assert type(error) is NoTimeLeftError
@@ -221,8 +205,7 @@ def test_p17_who_waited_in_vain_says_nothing_of_the_primary(
     options: dict[str, Any], next_step: TryBacklog | None
 ) -> None:
     made = coordinator(**options)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     error = NotTriedError("others were first")
     send.primary_failed(T + 30.0, error)
     assert send.step(T + 30.0) == (next_step or Failed(error))
@@ -231,8 +214,7 @@ def test_p17_who_waited_in_vain_says_nothing_of_the_primary(
 
 def test_p16_who_waited_in_vain_follows_when_the_entity_has_failed_over() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     made.force_failover("orders", T + 1.0)
     send.primary_failed(T + 30.0, NotTriedError("others were first"))
     assert send.step(T + 30.0) == TryBacklog(0, 11.25)
@@ -365,8 +347,7 @@ def test_p23_an_entity_that_the_operator_holds_takes_the_message_and_stays() -> 
 
 def test_p13_while_suspect_too_the_primary_is_tried_once_more() -> None:
     made = coordinator(while_suspect="divert")
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, DOWN)
     refused_by_all(send, T)
     send.primary_sent(T + 1.0)
@@ -376,8 +357,7 @@ def test_p13_while_suspect_too_the_primary_is_tried_once_more() -> None:
 
 def test_p21_a_success_from_before_the_failover_ends_nothing() -> None:
     made = coordinator(while_suspect="divert")
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, DOWN)
     refused_by_all(send, T)
     made.force_failover("orders", T + 1.0)
@@ -422,8 +402,7 @@ def test_p22_an_empty_rotation_leaves_the_primary() -> None:
 
 def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
     made = failed_over(0, 1)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.backlog_failed(T, DOWN)
     send.step(T)
     send.backlog_sent(T)
@@ -442,8 +421,7 @@ def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
 @pytest.mark.parametrize("error", [LARGE, TypeError("body"), ValueError("alias")])
 def test_p30_what_is_the_messages_own_fault_ejects_nothing(error: Exception) -> None:
     made = failed_over()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.backlog_failed(T, error)
     assert send.step(T) == Failed(error)
     assert made.rotation.queues == (0, 1, 2)
@@ -451,8 +429,7 @@ def test_p30_what_is_the_messages_own_fault_ejects_nothing(error: Exception) -> 
 
 def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() -> None:
     made = failed_over()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.backlog_failed(T, ssl.SSLCertVerificationError(1, "expired"))
     assert send.step(T) == TryBacklog(1, 26.25)
     assert made.rotation.queues == (1, 2)
@@ -470,8 +447,7 @@ def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() 
 )
 def test_p13_who_had_little_time_ejects_nothing_by_a_time_out(error: Exception, timeout: float, ejected: bool) -> None:
     made = failed_over()
-    send = begin(made, timeout=timeout)
-    send.step(T)
+    send = attempt(made, timeout=timeout)
     send.backlog_failed(T, error)
     assert (0 not in made.rotation.queues) == ejected
     step = send.step(T)
@@ -485,8 +461,7 @@ def test_p13_who_had_little_time_ejects_nothing_by_a_time_out(error: Exception, 
 
 def test_p21_a_message_that_no_queue_took_may_go_to_the_primary_when_it_is_back() -> None:
     made = failed_over(0)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.backlog_failed(T + 10.0, DOWN)
     made.mark_healthy("orders", T + 10.0)
     assert send.step(T + 10.0) == TryPrimary(25.0)
@@ -499,8 +474,7 @@ def test_p21_a_message_that_no_queue_took_may_go_to_the_primary_when_it_is_back(
 
 def test_p24_a_busy_send_halts_ten_seconds_and_is_sent_again() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T + 1.0, BUSY)
     assert send.step(T + 1.0) == Wait(T + 11.0)
     assert send.step(T + 5.0) == Wait(T + 11.0)
@@ -511,8 +485,7 @@ def test_p24_a_busy_send_halts_ten_seconds_and_is_sent_again() -> None:
 
 def test_p24_the_halt_holds_for_all_senders_of_that_entity_and_no_other() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, BUSY)
     assert begin(made, T + 3.0, sender="other").step(T + 3.0) == Wait(T + 10.0)
     assert isinstance(made.begin("news", "s", T + 3.0, None).step(T + 3.0), TryPrimary)
@@ -520,8 +493,7 @@ def test_p24_the_halt_holds_for_all_senders_of_that_entity_and_no_other() -> Non
 
 def test_p24_where_the_halt_does_not_fit_the_error_comes_at_once() -> None:
     made = coordinator()
-    send = begin(made, timeout=10.0)
-    send.step(T)
+    send = attempt(made, timeout=10.0)
     send.primary_failed(T + 1.0, BUSY)
     assert send.step(T + 1.0) == Failed(BUSY)
     error = error_of(begin(made, T + 2.0, timeout=5.0).step(T + 2.0))
@@ -531,8 +503,7 @@ def test_p24_where_the_halt_does_not_fit_the_error_comes_at_once() -> None:
 
 def test_p24_a_halt_that_grew_out_of_the_callers_time_gives_its_own_error() -> None:
     made = coordinator()
-    send = begin(made, timeout=15.0)
-    send.step(T)
+    send = attempt(made, timeout=15.0)
     send.primary_failed(T, BUSY)
     assert send.step(T) == Wait(T + 10.0)
     made.busy("orders", T + 9.0)
@@ -568,8 +539,7 @@ def test_p24_busy_for_too_long_counts_as_a_failure() -> None:
 @pytest.mark.parametrize(("while_suspect", "diverted"), [("raise", False), ("divert", True)])
 def test_p24_busy_for_too_long_makes_suspect(while_suspect: str, diverted: bool) -> None:
     made = coordinator(busy_failover_after=0.0, while_suspect=while_suspect)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.primary_failed(T, BUSY)
     assert made.state("orders") is EntityState.SUSPECT
     assert send.step(T) == (TryBacklog(0, 26.25) if diverted else Wait(T + 10.0))
@@ -633,8 +603,7 @@ def test_p31_the_next_message_is_the_trial_with_the_backlog_behind_it() -> None:
 
 def test_p31_a_refused_trial_marks_the_entity_and_its_message_goes_on() -> None:
     made = failed_over(probe="trial")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     send.primary_failed(T + 61.0, GONE)
     assert made.state("orders") is EntityState.UNREACHABLE
     assert send.step(T + 61.0) == TryBacklog(0, 25.75)
@@ -642,8 +611,7 @@ def test_p31_a_refused_trial_marks_the_entity_and_its_message_goes_on() -> None:
 
 def test_p31_a_trial_can_end_what_raises() -> None:
     made = failed_over(probe="trial", when_unreachable="raise")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     send.primary_failed(T + 61.0, GONE)
     assert type(error_of(send.step(T + 61.0))) is EntityUnreachableError
     again = begin(made, T + 120.0)
@@ -654,8 +622,7 @@ def test_p31_a_trial_can_end_what_raises() -> None:
 
 def test_p31_a_trial_with_a_bad_message_says_nothing_of_the_entity() -> None:
     made = failed_over(probe="trial")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     send.primary_failed(T + 60.0, LARGE)
     assert send.step(T + 60.0) == Failed(LARGE)
     assert made.state("orders") is EntityState.FAILED_OVER
@@ -664,8 +631,7 @@ def test_p31_a_trial_with_a_bad_message_says_nothing_of_the_entity() -> None:
 
 def test_p31_a_trial_that_did_not_begin_goes_on_to_the_backlog() -> None:
     made = failed_over(probe="trial")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     send.primary_failed(T + 60.0, NotTriedError("others were first"))
     assert isinstance(send.step(T + 60.0), TryBacklog)
     assert isinstance(begin(made, T + 120.0).step(T + 120.0), TryPrimary)
@@ -673,8 +639,7 @@ def test_p31_a_trial_that_did_not_begin_goes_on_to_the_backlog() -> None:
 
 def test_p31_a_busy_trial_goes_on_to_the_backlog_and_the_next_keeps_the_halt() -> None:
     made = failed_over(probe="trial", ping_primary_interval=1.0)
-    send = begin(made, T + 1.0)
-    send.step(T + 1.0)
+    send = attempt(made, T + 1.0)
     send.primary_failed(T + 2.0, BUSY)
     assert isinstance(send.step(T + 2.0), TryBacklog)
     assert isinstance(begin(made, T + 11.9).step(T + 11.9), TryBacklog)
@@ -691,8 +656,7 @@ def test_p24_no_trial_during_a_halt() -> None:
 @pytest.mark.parametrize("error", [DOWN, GONE])
 def test_p23_a_trial_overtaken_by_the_operator(error: Exception) -> None:
     made = failed_over(probe="trial")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     made.mark_healthy("orders", T + 61.0)
     send.primary_failed(T + 62.0, error)
     assert made.state("orders") is EntityState.HEALTHY
@@ -701,11 +665,9 @@ def test_p23_a_trial_overtaken_by_the_operator(error: Exception) -> None:
 
 def test_p16_a_trial_overtaken_by_the_operator_still_stops_a_timer() -> None:
     made = failed_over(probe="trial")
-    trial = begin(made, T + 60.0)
-    trial.step(T + 60.0)
+    trial = attempt(made, T + 60.0)
     made.mark_healthy("orders", T + 61.0)
-    other = begin(made, T + 62.0)
-    other.step(T + 62.0)
+    other = attempt(made, T + 62.0)
     other.primary_failed(T + 62.0, DOWN)
     trial.primary_sent(T + 63.0)
     assert made.state("orders") is EntityState.HEALTHY
@@ -713,8 +675,7 @@ def test_p16_a_trial_overtaken_by_the_operator_still_stops_a_timer() -> None:
 
 def test_p21_a_late_success_during_the_failover_is_a_success_for_its_caller() -> None:
     made = coordinator()
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     made.force_failover("orders", T + 1.0)
     send.primary_sent(T + 2.0)
     assert send.step(T + 2.0) == Sent()
@@ -726,8 +687,7 @@ def test_p21_a_late_success_during_the_failover_is_a_success_for_its_caller() ->
 
 def test_an_abandoned_send_says_nothing() -> None:
     made = coordinator(failover_interval=0.0)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.abandon(T + 1.0)
     send.abandon(T + 1.0)
     assert made.state("orders") is EntityState.HEALTHY
@@ -737,8 +697,7 @@ def test_an_abandoned_send_says_nothing() -> None:
 
 def test_p31_an_abandoned_trial_is_free_again_in_its_time() -> None:
     made = failed_over(probe="trial")
-    send = begin(made, T + 60.0)
-    send.step(T + 60.0)
+    send = attempt(made, T + 60.0)
     send.abandon(T + 61.0)
     assert isinstance(begin(made, T + 119.0).step(T + 119.0), TryBacklog), "who gives up early is not always the trial"
     assert isinstance(begin(made, T + 120.0).step(T + 120.0), TryPrimary)
@@ -746,8 +705,7 @@ def test_p31_an_abandoned_trial_is_free_again_in_its_time() -> None:
 
 def test_p13_an_abandoned_trial_of_a_queue_is_free_again_in_its_time() -> None:
     made = failed_over(0, 1)
-    send = begin(made)
-    send.step(T)
+    send = attempt(made)
     send.backlog_failed(T, DOWN)
     send.step(T)
     send.abandon(T)
@@ -760,8 +718,7 @@ def test_p13_an_abandoned_trial_of_a_queue_is_free_again_in_its_time() -> None:
 
 
 def test_abandoning_what_is_over_changes_nothing() -> None:
-    send = begin(coordinator())
-    send.step(T)
+    send = attempt(coordinator())
     send.primary_sent(T)
     send.abandon(T)
     assert send.step(T) == Sent()

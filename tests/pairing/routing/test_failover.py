@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.pairing.events import Announce, Command, PingSucceeded, SendPing, StateChanged
-from pairbus.pairing.routing.failover import TABLE, Failover, Input, diagram_text, table_text
+from pairbus.pairing.routing.failover import TABLE, Failover, Input
 from pairbus.pairing.routing.states import EntityState
+from tests.pairing.reference_pages import failover_diagram, failover_table
 
 H, S, F, U = EntityState
 DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "failover.md"
@@ -385,7 +386,9 @@ def test_it_shows_what_it_waits_for() -> None:
     assert repr(made) == "<Failover orders: failed over since 0.0, next trial at 30.0>"
 
 
-@pytest.mark.parametrize(("mark", "text"), [("table", table_text()), ("diagram", f"```mermaid\n{diagram_text()}\n```")])
+@pytest.mark.parametrize(
+    ("mark", "text"), [("table", failover_table()), ("diagram", f"```mermaid\n{failover_diagram()}\n```")]
+)
 def test_p16_the_docs_show_the_table_as_it_is(mark: str, text: str) -> None:
     found = re.search(rf"<!-- {mark} -->\n(.*?)\n<!-- /{mark} -->", DOCS.read_text(), re.DOTALL)
     assert found, mark
@@ -393,7 +396,7 @@ def test_p16_the_docs_show_the_table_as_it_is(mark: str, text: str) -> None:
 
 
 def test_p16_the_diagram_has_every_change_of_the_table() -> None:
-    drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", diagram_text(), re.MULTILINE)
+    drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", failover_diagram(), re.MULTILINE)
     arrows = {(before, after, label) for before, after, labels in drawn for label in labels.split("<br>")}
     assert arrows == {
         (before.name, after.name, heading.value)

@@ -21,6 +21,12 @@ def rotation(*queues: int) -> Rotation:
     return Rotation(queues, retry_interval=30.0, choose=first)
 
 
+def picked(made: Rotation, sender: str, now: float = 0.0) -> Pick:
+    found = made.pick(sender, 0, now)
+    assert found is not None
+    return found
+
+
 def test_p12_a_sender_keeps_its_queue_during_a_failover_and_picks_anew_at_the_next() -> None:
     choices = iter([2, 0, 1])
     made = Rotation([0, 1, 2], retry_interval=30.0, choose=lambda queues: next(choices))
@@ -43,9 +49,7 @@ def test_p12_a_closed_sender_is_forgotten() -> None:
 
 def test_p13_a_failed_queue_is_out_for_everyone_and_said_once() -> None:
     made = rotation(0, 1)
-    a, b = made.pick("a", 0, 0.0), made.pick("b", 0, 0.0)
-    assert a is not None
-    assert b is not None
+    a, b = picked(made, "a"), picked(made, "b")
     assert made.failed(a, 1.0, ERROR) == [Announce(BacklogQueueEjected(0, ERROR))]
     assert made.failed(b, 2.0, ERROR) == []
     assert made.queues == (1,)
@@ -56,9 +60,7 @@ def test_p13_a_failed_queue_is_out_for_everyone_and_said_once() -> None:
 
 def test_p13_one_trial_message_brings_it_back() -> None:
     made = rotation(0, 1)
-    pick = made.pick("a", 0, 0.0)
-    assert pick is not None
-    made.failed(pick, 0.0, ERROR)
+    made.failed(picked(made, "a"), 0.0, ERROR)
     assert made.pick("a", 0, 29.9) == Pick(1, False, 0)
     trial = made.pick("b", 0, 30.0)
     assert trial == Pick(0, True, 0)
@@ -70,12 +72,9 @@ def test_p13_one_trial_message_brings_it_back() -> None:
 
 def test_p13_a_failed_trial_goes_on_to_its_own_queue_and_waits_the_interval_again() -> None:
     made = rotation(0, 1)
-    pick = made.pick("a", 0, 0.0)
-    assert pick is not None
-    made.failed(pick, 0.0, ERROR)
+    made.failed(picked(made, "a"), 0.0, ERROR)
     assert made.pick("a", 0, 1.0) == Pick(1, False, 0)
-    trial = made.pick("a", 0, 31.0)
-    assert trial is not None
+    trial = picked(made, "a", 31.0)
     assert trial.trial
     assert made.has_another(trial, 31.0, ())
     assert made.failed(trial, 35.0, ERROR) == [], "it never was back"
@@ -85,13 +84,11 @@ def test_p13_a_failed_trial_goes_on_to_its_own_queue_and_waits_the_interval_agai
 
 def test_p13_a_trial_of_which_nobody_knows_the_end_is_put_off() -> None:
     made = rotation(0)
-    pick = made.pick("a", 0, 0.0)
-    assert pick is not None
+    pick = picked(made, "a")
     made.spared(pick, 0.0)
     assert made.queues == (0,)
     made.failed(pick, 0.0, ERROR)
-    trial = made.pick("a", 0, 30.0)
-    assert trial is not None
+    trial = picked(made, "a", 30.0)
     assert made.pick("a", 0, 30.0) is None
     made.spared(trial, 32.0)
     assert made.pick("a", 0, 61.9) is None
@@ -100,12 +97,9 @@ def test_p13_a_trial_of_which_nobody_knows_the_end_is_put_off() -> None:
 
 def test_p13_a_failure_from_before_its_return_is_stale() -> None:
     made = rotation(0, 1)
-    a, b = made.pick("a", 0, 0.0), made.pick("b", 0, 0.0)
-    assert a is not None
-    assert b is not None
+    a, b = picked(made, "a"), picked(made, "b")
     made.failed(a, 0.0, ERROR)
-    trial = made.pick("c", 0, 30.0)
-    assert trial is not None
+    trial = picked(made, "c", 30.0)
     made.sent(trial)
     assert made.failed(b, 31.0, ERROR) == []
     assert made.sent(b) == []
@@ -114,9 +108,7 @@ def test_p13_a_failure_from_before_its_return_is_stale() -> None:
 
 def test_p13_a_late_success_from_before_the_ejection_does_not_bring_it_back() -> None:
     made = rotation(0)
-    a, b = made.pick("a", 0, 0.0), made.pick("b", 0, 0.0)
-    assert a is not None
-    assert b is not None
+    a, b = picked(made, "a"), picked(made, "b")
     made.failed(a, 0.0, ERROR)
     assert made.sent(b) == []
     assert made.queues == ()
@@ -154,8 +146,7 @@ def test_p5_queues_that_come_later_join_and_those_that_are_out_stay_out() -> Non
     made.replace([0, 3, 3])
     assert (made.queues, made.ejected) == ((3,), {0: 30.0})
     assert made.pick("a", 0, 1.0) == Pick(3, False, 0)
-    trial = made.pick("a", 0, 30.0)
-    assert trial is not None
+    trial = picked(made, "a", 30.0)
     made.replace([3])
     assert made.sent(trial) == []
     assert made.failed(trial, 31.0, ERROR) == []

@@ -171,7 +171,7 @@ def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockSt
     wait_for(lambda: reading._watching().ready())
     assert reading.latestOffset(start) == start
     assert reading._watcher is None
-    assert ProcessMailbox(tmp_path).news(POLLS)[-1] == {"stopped": True}
+    assert ProcessMailbox(tmp_path).read_new(POLLS)[-1] == {"stopped": True}
     assert reading.latestOffset(start) == start
     with wire(pair.secondary) as client:  # the watcher holds nothing
         assert len(client.receiver("a").receive(1, max_wait=2)) == 1
@@ -191,7 +191,7 @@ def test_p24_server_busy_at_a_destination_slows_the_source(
     send(pair, "a", 1)
     later = wait_for(lambda: (e := reading.latestOffset(end)) != end and e)
     assert later["count"] < full
-    assert [notice for notice in mailbox.news(POLLS) if "epoch" in notice]
+    assert [notice for notice in mailbox.read_new(POLLS) if "epoch" in notice]
 
 
 def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
@@ -226,7 +226,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
         start = reading.initialOffset()
         send(pair, "late", 1)
         assert reading.latestOffset(start) == start
-        found.names = ("a", "late")
+        found.names = ("a", "late")  # type: ignore[assignment]
         assert reading.latestOffset(start) == start
         assert repr(reading._watcher) == "<Watcher 0 of 1 queues have messages>"
         now = 31.0
@@ -274,7 +274,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
     assert reading.latestOffset(end) == end
     assert "short-lived" not in reading._watching().ready()
     told: list[dict[str, Any]] = []
-    wait_for(lambda: told.extend(mailbox.news(POLLS)) or [each for each in told if "error" in each])
+    wait_for(lambda: told.extend(mailbox.read_new(POLLS)) or [each for each in told if "error" in each])
     assert {(each["entity"], each["condition"]) for each in told if "error" in each} == {
         ("short-lived", "amqp:not-found")
     }

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["source", "sink"])
+@pytest.mark.parametrize("module", ["connector.source", "syphon.sink"])
 def test_spark_s_processes_do_not_pay_for_the_sdk(module: str) -> None:
     """A drain starts eight of them, one after the other; the SDK would double what each imports."""
     program = f"import sys, pairbus.spark.{module}; print(*(name for name in sys.modules if name.startswith('azure')))"

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.spark.connector import stream_reader as stream_module
 from pairbus.spark.connector.listing import Entities
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.connector.schema import encode, read
@@ -58,6 +60,19 @@ def test_before_spark_4_2_without_a_start_all_is_read_at_any_rate_and_the_end_ne
     assert stream.latestOffset() == {"a": 4}
     there.append(4)
     assert stream.latestOffset() == {"a": 5}
+
+
+def test_a_stream_keeps_to_its_rate_and_saves_up_no_more_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "10"}, {}), lambda: ["a"])
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: number)
+    at, seen = stream.initialOffset(), []
+    for now in (0.0, 0.5, 1.0, 1.9, 2.0, 100.0, 100.4, 100.5):
+        monkeypatch.setattr(stream_module, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        end = stream.latestOffset(at, SimpleNamespace(max_rows=1000))
+        seen.append(end["a"] - at["a"])
+        at = end
+    assert seen == [10, 0, 10, 0, 10, 10, 0, 10]
+    assert stream.latestOffset(at, SimpleNamespace(max_rows=3)) == at, "that second's worth is spent"
 
 
 def test_an_entity_that_is_made_while_a_stream_runs_is_found(

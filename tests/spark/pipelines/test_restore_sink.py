@@ -14,7 +14,7 @@ from pairbus.spark.connector import writer
 from pairbus.spark.connector.options import PATIENCE_S, Address
 from pairbus.spark.connector.schema import Outgoing
 from pairbus.spark.connector.writer import NotSent, Patience, Sent, send_patiently
-from pairbus.spark.pipelines.restore_sink import SENT, PacedWriter, Restoring, shares
+from pairbus.spark.pipelines.restore_sink import SENT, RestoreOptions, RestoreWriter, shares
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.syphon.core.destinations import HALT_S
@@ -103,14 +103,14 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
     # the first goes by itself in every task, since it has no session
     rows = [{"amqp": encode_message(properties=Properties(group_id="s"), body=b"x"), "entity": "orders"}] * 3
 
-    class Given(PacedWriter):
+    class Given(RestoreWriter):
         def confirmed(self, target: str, messages: Sequence[Outgoing]) -> None:
             super().confirmed(target, messages)
             if len(messages) == 3:
                 mailbox.raise_flag(STOP) if how == "asked" else shutil.rmtree(mailbox.folder)
 
     monkeypatch.setattr(writer, "AT_ONCE", 3)
-    given = Given(Restoring(pair.primary_address, "orders", mailbox=mailbox.folder))
+    given = Given(RestoreOptions(pair.primary_address, "orders", mailbox=mailbox.folder))
     with pytest.raises(NotSent, match="3 messages to orders were not sent: the restore was stopped"):
         given.write(iter([pa.RecordBatch.from_pylist(rows)] * 2))
     assert len(peeked(pair.primary, "orders")) == 3
@@ -119,8 +119,8 @@ def test_a_task_that_spark_has_given_up_sends_no_more(
 
 def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:
     assert [shares(ceiling) for ceiling in (0.1, 500, 2000, 2001, 20_000, 1e9)] == [1, 1, 1, 2, 10, 64]
-    asked = Restoring(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5, "board")
-    assert Restoring.of_text(asked.as_text()) == asked
+    asked = RestoreOptions(Address(host="contoso.example", ca_file="ca.pem"), "orders", 12.5, "board")
+    assert RestoreOptions.of_text(asked.as_text()) == asked
 
 
 def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
@@ -132,16 +132,16 @@ def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
         {"amqp": encode_message(properties=Properties(message_id=f"m{n}"), body=b"x"), "entity": "orders"}
         for n in range(30)
     ]
-    given = PacedWriter(Restoring(pair.primary_address, "orders", mailbox=str(tmp_path)))
+    given = RestoreWriter(RestoreOptions(pair.primary_address, "orders", mailbox=str(tmp_path)))
     with fault(pair.data, "throttle", namespace="contoso", entity="orders", rate=50):
         assert given.write(iter([pa.RecordBatch.from_pylist(rows)] * 3)) == Sent(90)
     assert len(peeked(pair.primary, "orders")) == 90
-    notices = ProcessMailbox(tmp_path).news(SENT)
+    notices = ProcessMailbox(tmp_path).read_new(SENT)
     assert {notice["to"] for notice in notices} == {"orders"}
     sizes = [len(row["amqp"]) for row in rows]
     assert [sum(notice[name] for notice in notices) for name in ("messages", "bytes")] == [90, 3 * sum(sizes)]
-    elsewhere = PacedWriter(Restoring(pair.primary_address, "orders", mailbox=str(tmp_path / "of another machine")))
+    elsewhere = RestoreWriter(RestoreOptions(pair.primary_address, "orders", mailbox=str(tmp_path / "elsewhere")))
     assert elsewhere.write(iter([pa.RecordBatch.from_pylist(rows)])) == Sent(30)
     with pytest.raises(NotSent, match="30 messages to nowhere were not confirmed"):
-        PacedWriter(Restoring(pair.primary_address, "nowhere")).write(iter([pa.RecordBatch.from_pylist(rows)]))
+        RestoreWriter(RestoreOptions(pair.primary_address, "nowhere")).write(iter([pa.RecordBatch.from_pylist(rows)]))
     connections.close_all()

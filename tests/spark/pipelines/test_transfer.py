@@ -11,7 +11,7 @@ from py4j.protocol import Py4JNetworkError
 
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.pipelines.transfer import Transfer, rate_of
-from pairbus.spark.pipelines.transfer_loop import Over, Told, TransferLoop
+from pairbus.spark.pipelines.transfer_loop import Over, RoundResult, TransferLoop
 from pairbus.syphon.core.rate_limit import RateLimit
 
 
@@ -20,7 +20,7 @@ def test_it_goes_from_step_to_step_to_the_end() -> None:
 
     def take(count: int) -> None:
         steps.append(f"take {count}")
-        rounds.ended(Told(count, 0, 0), 1.0)
+        rounds.ended(RoundResult(count, 0, 0), 1.0)
 
     def look() -> int:
         steps.append("look")
@@ -43,7 +43,7 @@ def test_a_stop_ends_a_wait() -> None:
     transfer._stop = StoppedInTheWait()
 
     def take(count: int) -> None:
-        rounds.ended(Told(0, 0, 0), 1e9)
+        rounds.ended(RoundResult(0, 0, 0), 1e9)
 
     assert transfer._go_through(rounds, take, lambda: 5) is None
     assert transfer.progress.waiting_for is None

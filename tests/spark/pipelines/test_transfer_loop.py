@@ -8,8 +8,8 @@ from pairbus.spark.pipelines.transfer_loop import (
     ROUND_MAX,
     Look,
     Over,
+    RoundResult,
     Take,
-    Told,
     TransferLoop,
     Wait,
     spread,
@@ -24,11 +24,11 @@ def rounds(chosen: int | None = None, rate: float | None = None, **options: floa
 def test_few_at_first_many_then_and_never_more_than_chosen() -> None:
     run = rounds(30_000)
     assert run.next(0) == Take(ROUND_FIRST)
-    run.ended(Told(ROUND_FIRST, 0, 0), 1)
+    run.ended(RoundResult(ROUND_FIRST, 0, 0), 1)
     assert run.next(1) == Take(ROUND_MAX)
-    run.ended(Told(ROUND_MAX, 0, 0), 2)
+    run.ended(RoundResult(ROUND_MAX, 0, 0), 2)
     assert run.next(2) == Take(30_000 - ROUND_FIRST - ROUND_MAX)
-    run.ended(Told(30_000 - ROUND_FIRST - ROUND_MAX, 0, 0), 3)
+    run.ended(RoundResult(30_000 - ROUND_FIRST - ROUND_MAX, 0, 0), 3)
     assert run.next(3) == Look()
     run.looked(0, 3)
     assert run.next(3) == Over()
@@ -36,19 +36,19 @@ def test_few_at_first_many_then_and_never_more_than_chosen() -> None:
 
 def test_one_that_was_counted_twice_does_not_hide_one_that_remains() -> None:
     run = rounds(10)
-    run.ended(Told(10, 0, 0), 1)
+    run.ended(RoundResult(10, 0, 0), 1)
     assert run.next(1) == Look()
     run.looked(1, 1)
     assert isinstance(run.next(1), Take)
-    run.ended(Told(1, 0, 0), 2)
+    run.ended(RoundResult(1, 0, 0), 2)
     assert run.next(2) == Look()
 
 
 def test_uncounted_it_ends_when_a_look_finds_nothing() -> None:
     run = rounds()
-    run.ended(Told(400, 0, 0), 1)
+    run.ended(RoundResult(400, 0, 0), 1)
     assert run.next(1) == Take(ROUND_MAX)
-    run.ended(Told(0, 0, 0), 2)
+    run.ended(RoundResult(0, 0, 0), 2)
     assert run.next(2) == Look()
     run.looked(0, 2)
     assert run.next(2) == Over()
@@ -62,7 +62,7 @@ def test_messages_that_somebody_holds_are_waited_for_and_then_given_up() -> None
         match step:
             case Take(count):
                 assert count == ROUND_FIRST if not waits else count == 1
-                run.ended(Told(0, 0, 0), now)
+                run.ended(RoundResult(0, 0, 0), now)
             case Look():
                 run.looked(3, now)
             case Wait(seconds, why):
@@ -76,11 +76,11 @@ def test_messages_that_somebody_holds_are_waited_for_and_then_given_up() -> None
 def test_a_round_that_came_short_is_followed_by_a_look_and_not_by_an_empty_one() -> None:
     run = rounds(1000)
     assert run.next(0) == Take(ROUND_FIRST)
-    run.ended(Told(20, 0, 0), 1)
+    run.ended(RoundResult(20, 0, 0), 1)
     assert run.next(1) == Look()
     run.looked(7, 1)
     assert run.next(1) == Take(980), "it moved some: there is no need to wait"
-    run.ended(Told(7, 0, 0), 2)
+    run.ended(RoundResult(7, 0, 0), 2)
     assert run.next(2) == Look()
     run.looked(0, 2)
     assert run.next(2) == Over()
@@ -88,24 +88,24 @@ def test_a_round_that_came_short_is_followed_by_a_look_and_not_by_an_empty_one()
 
 def test_one_that_comes_back_ends_the_wait() -> None:
     run = rounds(patience_s=100)
-    run.ended(Told(0, 0, 0), 0)
+    run.ended(RoundResult(0, 0, 0), 0)
     run.looked(2, 0)
     assert run.next(1.0) == Take(1)
-    run.ended(Told(1, 0, 0), 90)
+    run.ended(RoundResult(1, 0, 0), 90)
     assert run.next(90) == Take(ROUND_MAX)
-    run.ended(Told(0, 0, 0), 95)
+    run.ended(RoundResult(0, 0, 0), 95)
     run.looked(1, 95)
     assert isinstance(run.next(95), Wait), "the patience begins anew with each message"
 
 
 def test_a_destination_that_is_away_is_tried_with_one_and_given_up_after_three() -> None:
     run = rounds(50)
-    run.ended(Told(10, 15, 0, "unreachable: gone fishing"), 0)
+    run.ended(RoundResult(10, 15, 0, "unreachable: gone fishing"), 0)
     assert run.next(0) == Wait(1.0, "the destination: unreachable: gone fishing")
     assert run.next(1) == Take(40), "it took some: that is no strike"
     for strike in range(3):
         assert not isinstance(run.next(100.0 * strike), Over)
-        run.ended(Told(0, 1, 0, "unreachable: gone fishing"), 100.0 * strike)
+        run.ended(RoundResult(0, 1, 0, "unreachable: gone fishing"), 100.0 * strike)
         if strike < 2:
             assert run.next(100.0 * strike + 50) == Take(1)
     assert run.next(999) == Over("unreachable: gone fishing")
@@ -113,7 +113,7 @@ def test_a_destination_that_is_away_is_tried_with_one_and_given_up_after_three()
 
 def test_p24_a_busy_destination_is_let_alone_for_ten_seconds_and_slows_the_rest() -> None:
     run = rounds()
-    run.ended(Told(500, 20, 0, "busy: slow down", is_busy=True), 0)
+    run.ended(RoundResult(500, 20, 0, "busy: slow down", is_busy=True), 0)
     step = run.next(0)
     assert isinstance(step, Wait) and step.seconds >= 10
     later = run.next(11)
@@ -126,7 +126,7 @@ def test_p41_the_rate_is_kept_over_the_run() -> None:
     while not isinstance(step := run.next(now), Over):
         match step:
             case Take(count):
-                run.ended(Told(count, 0, 0), now)
+                run.ended(RoundResult(count, 0, 0), now)
                 moved += count
             case Look():
                 run.looked(1000 - moved, now)
@@ -137,7 +137,7 @@ def test_p41_the_rate_is_kept_over_the_run() -> None:
 
 def test_what_is_refused_for_good_is_not_waited_for() -> None:
     run = rounds(10)
-    run.ended(Told(7, 3, 3), 0)
+    run.ended(RoundResult(7, 3, 3), 0)
     assert run.next(0) == Look()
     run.looked(0, 0)
     assert run.next(0) == Over()
@@ -145,7 +145,7 @@ def test_what_is_refused_for_good_is_not_waited_for() -> None:
 
 def test_a_destination_that_refuses_all_is_not_offered_the_rest() -> None:
     run = rounds(100_000)
-    run.ended(Told(0, ROUND_FIRST, ROUND_FIRST), 0)
+    run.ended(RoundResult(0, ROUND_FIRST, ROUND_FIRST), 0)
     step = run.next(0)
     assert isinstance(step, Over) and step.reason is not None and "refuses them" in step.reason
 
@@ -154,7 +154,7 @@ def test_rounds_that_fail_are_tried_again_a_few_times() -> None:
     run = rounds()
     assert [run.failed("boom", float(now)) for now in range(FAILURES_MAX)] == [True] * (FAILURES_MAX - 1) + [False]
     assert run.next(FAILURES_MAX) == Wait(7.0, "boom")
-    run.ended(Told(1, 0, 0), 20)
+    run.ended(RoundResult(1, 0, 0), 20)
     assert run.failed("boom", 21.0)
     assert repr(run) == "<Rounds 1 moved, 0 refused, 0 strikes>"
 

@@ -23,8 +23,8 @@ def test_steps_are_more_than_nothing() -> None:
         chart_series.frame(0.0, 1.0, 0.0)
 
 
-def test_strips() -> None:
-    assert chart_series.strip([(0, 1), (2, 5), (2, 1)], 4) == [1, 0, 6, 0]
+def test_counts_by_step() -> None:
+    assert chart_series.by_step([(0, 1), (2, 5), (2, 1)], 4) == [1, 0, 6, 0]
     assert chart_series.either([0, 0], [1, 2]) == [1, 2]
     assert chart_series.either([0, 3], [1, 2]) == [0, 3]
     assert chart_series.depth([2, 3, 0, 0], [0, 1, 3, 1], [0, 0, 0, 1]) == [2, 4, 1, 0]

@@ -10,14 +10,15 @@ import pytest
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.syphon import api
+from pairbus.spark.syphon.query import SyphonConfig
 from tests.spark.conftest import Pair
 
 
 class Inner:
     """In place of SparkSyphon: what it was given."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        self.queues, self.lister = given[2], options["lister"]
+    def __init__(self, config: SyphonConfig) -> None:
+        self.queues, self.lister = config.queues, config.lister
 
     def run(self) -> list[Any]:
         return []
@@ -41,7 +42,9 @@ def test_p36_the_queues_that_there_are_and_a_lister_for_those_to_come(
     pair: Pair, start: Callable[..., Inner], make_queue: Callable[..., None]
 ) -> None:
     first = start()
-    assert first.queues == [] and first.lister.discovery.greeting() is not None, "it waits for the first"
+    assert first.queues == [] and first.lister is not None and first.lister.discovery.greeting() is not None, (
+        "it waits for the first"
+    )
     with pytest.raises(InvalidOption, match=r"has no backlog queue of contoso: nothing to drain"):
         start(drain=True)
     make_queue(pair.secondary, path("contoso", 1), path("contoso", 0))

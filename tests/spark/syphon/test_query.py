@@ -20,7 +20,7 @@ from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.connector.options import Address, parse
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
-from pairbus.spark.syphon.query import SparkSyphon
+from pairbus.spark.syphon.query import SparkSyphon, SyphonConfig
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import Lister
@@ -29,6 +29,15 @@ from tests.spark.conftest import Pair, wire
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 ADDRESS = Address("Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true")
+
+
+def make(queues: Any = ((QUEUE, 0),), pair: Pair | None = None, **settings: Any) -> SparkSyphon:
+    primary, secondary = (ADDRESS, ADDRESS) if pair is None else (pair.primary_address, pair.secondary_address)
+    return SparkSyphon(SyphonConfig(primary=primary, secondary=secondary, queues=queues, **settings))
+
+
+def lister(find: Any) -> Lister:
+    return Lister(QueueDiscovery("contoso", "backup"), find)
 
 
 class Looking:
@@ -40,7 +49,7 @@ class Looking:
 
 @pytest.fixture
 def syphon() -> Iterator[SparkSyphon]:
-    made = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)])
+    made = make()
     yield made
     shutil.rmtree(made._folder)
 
@@ -75,15 +84,13 @@ def test_p36_a_queue_that_is_new_is_told_to_the_source_and_to_the_next_query(syp
     syphon.progress.counted(10)
     late = QUEUE.replace("/0", "/3")
     syphon._take_in([Listed(late, 3, 5, 0)])
-    assert ProcessMailbox(syphon._folder).news(QUEUES) == [{"entities": [late]}]
+    assert ProcessMailbox(syphon._folder).read_new(QUEUES) == [{"entities": [late]}]
     assert (syphon._paths, syphon._indexes) == ([QUEUE, late], {QUEUE: 0, late: 3})
     assert syphon.report().remaining == 15
 
 
 def test_p36_a_replay_reads_the_dead_letters_of_the_new_queue() -> None:
-    replay = SparkSyphon(
-        ADDRESS, ADDRESS, [], dead_letters=True, lister=Lister(QueueDiscovery("contoso", "backup"), nothing)
-    )
+    replay = make([], dead_letters=True, lister=lister(nothing))
     replay._take_in([Listed(QUEUE, 0, 5, 1)])
     assert replay._paths == [f"{QUEUE}/$DeadLetterQueue"]
     shutil.rmtree(replay._folder)
@@ -108,7 +115,7 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
             has_looked_twice.set()
         return found
 
-    waiting = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), find))
+    waiting = make([], lister=lister(find))
     begun: list[list[str]] = []
 
     def session() -> Any:
@@ -126,11 +133,11 @@ def test_p36_it_waits_for_the_first_queue_before_it_starts_spark(
     thread.join(5)
     assert begun == [[QUEUE]] and waiting.report().waiting_for is None
     assert caplog.messages[0].endswith("waiting for the first to appear (pairbus provision makes them)")
-    stopped = SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), nothing))
+    stopped = make([], lister=lister(nothing))
     stopped.stop()
     assert stopped.run() == []
     with pytest.raises(ValueError, match="no backlog queue"):
-        SparkSyphon(ADDRESS, ADDRESS, [], lister=Lister(QueueDiscovery("contoso", "backup"), nothing), drain=True)
+        make([], lister=lister(nothing), drain=True)
 
 
 def test_p36_a_queue_that_is_gone_is_no_trouble_of_the_secondary(
@@ -161,7 +168,7 @@ def test_p41_a_drain_looks_past_a_queue_that_is_not_there_and_so_does_a_stop(
         client.sender(QUEUE).send(encode_message(properties=Properties(message_id="m1"), body=b"x"))
         (held,) = client.receiver(QUEUE).receive(1, max_wait=5)
         missing = QUEUE.replace("/0", "/3")
-        looking = SparkSyphon(pair.primary_address, pair.secondary_address, [(missing, 3), (QUEUE, 0)], drain=True)
+        looking = make([(missing, 3), (QUEUE, 0)], pair, drain=True)
         assert [each.key[0] for each in asyncio.run(looking._scan())] == [QUEUE]
         asyncio.run(looking._release([(missing, str(uuid4())), (QUEUE, str(held.lock_token))]))
         assert len(client.receiver(QUEUE).receive(1, max_wait=5)) == 1, "it was given back"
@@ -225,7 +232,7 @@ def test_p41_a_glance_ends_a_drain_only_where_it_finds_nothing(
     monkeypatch.setattr(SparkSyphon, "_session", asking)
 
     def drain() -> list[Any]:
-        return SparkSyphon(pair.primary_address, pair.secondary_address, [(QUEUE, 0), (other, 1)], drain=True).run()
+        return make([(QUEUE, 0), (other, 1)], pair, drain=True).run()
 
     assert (drain(), asked) == ([], []), "no JVM for nothing"
     with wire(pair.secondary) as client:
@@ -246,7 +253,7 @@ def test_p41_a_glance_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(SparkSyphon, "_glance", failing)
     monkeypatch.setattr(SparkSyphon, "_session", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], drain=True).run()
+        make(drain=True).run()
 
 
 def test_the_first_and_the_last_movement_are_those_of_all_batches(syphon: SparkSyphon) -> None:
@@ -268,7 +275,7 @@ def test_how_many_are_left_is_known_from_a_few_peeks(pair: Pair, make_queue: Cal
         receiver.complete(receiver.receive(3, max_wait=5))
     missing = QUEUE.replace("/0", "/3")
     queues = [(missing, 3), (QUEUE, 0), (other, 1)]
-    counting = SparkSyphon(pair.primary_address, pair.secondary_address, queues, drain=True)
+    counting = make(queues, pair, drain=True)
     asyncio.run(counting._count())
     assert counting.report().remaining == count + 2
     counting.progress.counted(5)
@@ -306,7 +313,7 @@ def test_a_warm_up_is_one_batch_and_its_end(syphon: SparkSyphon, monkeypatch: py
 def test_p44_a_stop_before_spark_has_started_starts_no_query(
     monkeypatch: pytest.MonkeyPatch, is_starting: bool
 ) -> None:
-    stopped = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], on_running=lambda: pytest.fail("it runs"))
+    stopped = make(on_running=lambda: pytest.fail("it runs"))
     begun: list[str] = []
 
     def session() -> None:
@@ -325,7 +332,7 @@ def test_p44_a_stop_before_spark_has_started_starts_no_query(
 def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
     """An executor that dies takes with it what it knew; the next attempt at its task tells that there was one."""
     ledger = LedgerWriter(tmp_path, "syphon")
-    syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], ledger=ledger)
+    syphon = make(ledger=ledger)
     syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0, "retried": 2})
     syphon._hear()
     ledger.close()
@@ -337,7 +344,7 @@ def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
 
 def test_p24_the_halts_of_the_application_reach_the_source() -> None:
     halted = {"orders": time.monotonic() + 10.0}
-    syphon = SparkSyphon(ADDRESS, ADDRESS, [(QUEUE, 0)], halted_until=lambda path: halted.get(path, 0.0))
+    syphon = make(halted_until=lambda path: halted.get(path, 0.0))
     syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}, "from": 1.0, "until": 2.0})
     syphon._hear()
     stream = LockStream(parse(syphon.source_options(), {}), lambda: [QUEUE])

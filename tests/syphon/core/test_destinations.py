@@ -31,6 +31,11 @@ AWAY = Unreachable("pairbus:unreachable", "refused")
 GONE = NotFound("amqp:not-found", "no such entity")
 
 
+@pytest.fixture
+def destinations() -> Destinations:
+    return Destinations()
+
+
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
@@ -74,8 +79,7 @@ def test_p40_only_two_verdicts_are_for_good() -> None:
     }
 
 
-def test_an_unknown_destination_flows() -> None:
-    destinations = Destinations()
+def test_an_unknown_destination_flows(destinations: Destinations) -> None:
     assert destinations.obstacle("orders", 0.0) is None
     assert not destinations.is_trial("orders")
     assert destinations.trouble("orders") is None
@@ -104,15 +108,13 @@ def test_p40_one_that_fails_again_and_again_is_left_alone_for_longer(error: Wire
         now += pause
 
 
-def test_p24_busy_halts_for_ten_seconds_at_least() -> None:
-    destinations = Destinations()
+def test_p24_busy_halts_for_ten_seconds_at_least(destinations: Destinations) -> None:
     destinations.failed("orders", destinations.begin("orders"), BUSY, 5.0)
     assert destinations.obstacle("orders", 14.99) is not None
     assert destinations.obstacle("orders", 15.0) is None
 
 
-def test_a_trial_is_one_message_and_its_answer_decides() -> None:
-    destinations = Destinations()
+def test_a_trial_is_one_message_and_its_answer_decides(destinations: Destinations) -> None:
     destinations.failed("orders", destinations.begin("orders"), AWAY, 0.0)
     assert destinations.due(0.5) == []
     assert destinations.due(1.0) == ["orders"]
@@ -130,8 +132,7 @@ def test_a_trial_is_one_message_and_its_answer_decides() -> None:
     assert not destinations.succeeded("orders", epoch), "that is no news"
 
 
-def test_p24_an_answer_from_before_the_failure_ends_nothing() -> None:
-    destinations = Destinations()
+def test_p24_an_answer_from_before_the_failure_ends_nothing(destinations: Destinations) -> None:
     early = destinations.begin("orders")
     late = destinations.begin("orders")
     assert destinations.failed("orders", early, BUSY, 0.0)
@@ -142,8 +143,7 @@ def test_p24_an_answer_from_before_the_failure_ends_nothing() -> None:
     assert trouble is not None and (trouble.strikes, trouble.until) == (1, 11.0), "told late, but told"
 
 
-def test_p24_a_late_busy_halts_a_destination_that_failed_otherwise() -> None:
-    destinations = Destinations()
+def test_p24_a_late_busy_halts_a_destination_that_failed_otherwise(destinations: Destinations) -> None:
     early = destinations.begin("orders")
     late = destinations.begin("orders")
     destinations.failed("orders", early, AWAY, 0.0)
@@ -152,8 +152,7 @@ def test_p24_a_late_busy_halts_a_destination_that_failed_otherwise() -> None:
     assert destinations.obstacle("orders", 10.5) is None
 
 
-def test_p15_one_destination_says_nothing_of_another() -> None:
-    destinations = Destinations()
+def test_p15_one_destination_says_nothing_of_another(destinations: Destinations) -> None:
     destinations.failed("orders", destinations.begin("orders"), AWAY, 0.0)
     assert destinations.obstacle("news", 0.0) is None
     assert [path for path, _ in destinations.troubled()] == ["orders"]
@@ -168,8 +167,7 @@ def test_p24_a_halt_that_others_know_of_holds_here_too() -> None:
     assert destinations.obstacle("news", 11.0) is None
 
 
-def test_destinations_in_trouble_are_never_forgotten() -> None:
-    destinations = Destinations()
+def test_destinations_in_trouble_are_never_forgotten(destinations: Destinations) -> None:
     destinations.failed("orders", destinations.begin("orders"), AWAY, 0.0)
     for number in range(KNOWN_MAX + 10):
         destinations.begin(f"d{number}")

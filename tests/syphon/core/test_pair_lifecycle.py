@@ -104,5 +104,5 @@ def test_closed_counts_before_refused() -> None:
     lifecycle.refused("secondary", "wrong key", 9.0)
     lifecycle.closed("secondary", 10.0)
     assert lifecycle.deadline == 15.0
-    assert repr(lifecycle) == "<Partnership primary open, secondary closed>"
-    assert repr(pair()) == "<Partnership primary open, secondary open>"
+    assert repr(lifecycle) == "<PairLifecycle primary open, secondary closed>"
+    assert repr(pair()) == "<PairLifecycle primary open, secondary open>"

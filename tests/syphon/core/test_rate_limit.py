@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from pairbus.syphon.core.rate_limit import BURST_S, CUT_S, QUIET_S, RELIEF_S, SHARE, TELLING_PER_S, RateLimit
 
 
+@pytest.fixture
+def rate() -> RateLimit:
+    return RateLimit()
+
+
 @pytest.mark.parametrize("ceiling", [0, -1, math.inf, math.nan])
 def test_bad_ceilings(ceiling: float) -> None:
     with pytest.raises(ValueError, match="messages a second"):
         RateLimit(ceiling)
 
 
-def test_without_a_ceiling_there_is_no_limit() -> None:
-    rate = RateLimit()
+def test_without_a_ceiling_there_is_no_limit(rate: RateLimit) -> None:
     assert rate.batch(500, 10, 0.0) == 500
     rate.received(10**6, 0.0)
     assert rate.wait_s(0.0) == 0.0
@@ -63,18 +67,16 @@ def flowing(rate: RateLimit, per_s: float, since: float, until: float) -> None:
         now += 0.1
 
 
-def test_p24_busy_halves_what_was_moved() -> None:
-    rate = RateLimit()
+def test_p24_busy_halves_what_was_moved(rate: RateLimit) -> None:
     flowing(rate, 1000, 0.0, 10.0)
     assert rate.measured(10.0) == pytest.approx(1000, rel=0.05)
     rate.busy(10.0)
     assert rate.limit(10.0) == pytest.approx(500, rel=0.05)
-    assert rate.is_yielding
+    assert math.isfinite(rate._refused)
     assert "yielding" in repr(rate)
 
 
-def test_p40_one_that_gets_next_to_nothing_slows_nobody() -> None:
-    rate = RateLimit()
+def test_p40_one_that_gets_next_to_nothing_slows_nobody(rate: RateLimit) -> None:
     flowing(rate, 1000, 0.0, 10.0)
     for now in range(10, 500, 10):
         rate.busy(float(now), 0.0)
@@ -84,8 +86,7 @@ def test_p40_one_that_gets_next_to_nothing_slows_nobody() -> None:
     assert rate.limit(35.0) == pytest.approx(920, rel=0.05), "four fifths of them, and all of the others"
 
 
-def test_p24_one_cut_answers_for_all_that_was_under_way() -> None:
-    rate = RateLimit()
+def test_p24_one_cut_answers_for_all_that_was_under_way(rate: RateLimit) -> None:
     flowing(rate, 1000, 0.0, 10.0)
     for step in range(20):
         rate.busy(10.0 + step / 10)
@@ -95,8 +96,7 @@ def test_p24_one_cut_answers_for_all_that_was_under_way() -> None:
     assert rate.limit(10.0 + CUT_S) == pytest.approx(250, rel=0.1)
 
 
-def test_p41_it_climbs_back_and_leaves_room_for_live_traffic() -> None:
-    rate = RateLimit()
+def test_p41_it_climbs_back_and_leaves_room_for_live_traffic(rate: RateLimit) -> None:
     flowing(rate, 1000, 0.0, 10.0)
     rate.busy(10.0)
     assert rate.limit(10.0 + QUIET_S) == pytest.approx(500, rel=0.05)
@@ -106,7 +106,7 @@ def test_p41_it_climbs_back_and_leaves_room_for_live_traffic() -> None:
     assert rate.limit(9.9 + RELIEF_S) == pytest.approx(1000 * SHARE, rel=0.05)
     assert rate.limit(100.0 + RELIEF_S) > 1000 * SHARE, "after a quiet minute a little more is tried"
     assert rate.limit(100.0 + 60 * RELIEF_S) == math.inf
-    assert not rate.is_yielding
+    assert math.isinf(rate._refused)
 
 
 def test_p41_the_ceiling_stays_the_ceiling() -> None:
@@ -118,15 +118,13 @@ def test_p41_the_ceiling_stays_the_ceiling() -> None:
     assert rate.limit(10.0 + 200 * 60) == 800
 
 
-def test_busy_before_anything_moved_tells_little_and_is_soon_forgotten() -> None:
-    rate = RateLimit()
+def test_busy_before_anything_moved_tells_little_and_is_soon_forgotten(rate: RateLimit) -> None:
     rate.busy(0.0)
     assert rate.limit(0.0) == TELLING_PER_S / 2
     assert rate.limit(300.0) > 30 * TELLING_PER_S
 
 
-def test_what_is_measured_is_what_was_moved_lately() -> None:
-    rate = RateLimit()
+def test_what_is_measured_is_what_was_moved_lately(rate: RateLimit) -> None:
     assert rate.measured(0.0) == 0.0
     rate.moved(100, 0.0)
     rate.moved(100, 0.01)

@@ -48,9 +48,13 @@ def sent(transfer_state: TransferState, *transfers: PendingTransfer, now: float 
     return take(transfer_state, transfers[0].path, now)
 
 
+@pytest.fixture
+def transfer_state() -> TransferState:
+    return TransferState()
+
+
 class TestTheWayHome:
-    def test_p39_completed_only_after_the_primary_confirmed(self) -> None:
-        transfer_state = TransferState()
+    def test_p39_completed_only_after_the_primary_confirmed(self, transfer_state: TransferState) -> None:
         commands, wanted = transfer_state.received([transfer(1), transfer(2)], 0.0)
         assert (commands, wanted) == ([], {"orders"})
         assert transfer_state.waiting("orders") == 2
@@ -64,8 +68,7 @@ class TestTheWayHome:
         assert (transfer_state.in_hand, transfer_state.in_hand_bytes, transfer_state.deadline) == (0, 0, None)
         assert repr(transfer_state) == "<TransferState 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
-    def test_messages_of_several_queues_are_completed_each_in_its_own(self) -> None:
-        transfer_state = TransferState()
+    def test_messages_of_several_queues_are_completed_each_in_its_own(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1), transfer(1, queue=OTHER), transfer(2))
         assert transfer_state.confirmed(transfers) == [
             Complete(QUEUE, [transfers[0], transfers[2]]),
@@ -75,8 +78,7 @@ class TestTheWayHome:
     def test_nothing_to_send(self) -> None:
         assert TransferState().send("orders", 0.0, 10, 10) == (None, [])
 
-    def test_a_transfer_holds_as_many_as_fit(self) -> None:
-        transfer_state = TransferState()
+    def test_a_transfer_holds_as_many_as_fit(self, transfer_state: TransferState) -> None:
         received(transfer_state, *(transfer(number, size=40) for number in range(5)))
         assert len(take(transfer_state, size=100)) == 2
         assert len(take(transfer_state, count=1)) == 1
@@ -84,13 +86,11 @@ class TestTheWayHome:
         assert len(take(transfer_state)) == 1
         assert take(transfer_state) == []
 
-    def test_one_with_a_session_goes_alone(self) -> None:
-        transfer_state = TransferState()
+    def test_one_with_a_session_goes_alone(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2, alone=True), transfer(3), transfer(4))
         assert [[each.key[1] for each in take(transfer_state)] for _ in range(3)] == [[1], [2], [3, 4]]
 
-    def test_payloads_are_let_go_when_they_are_home(self) -> None:
-        transfer_state = TransferState()
+    def test_payloads_are_let_go_when_they_are_home(self, transfer_state: TransferState) -> None:
         (one,) = sent(transfer_state, transfer(1))
         transfer_state.confirmed([one])
         assert one.payload == b""
@@ -98,8 +98,7 @@ class TestTheWayHome:
 
 
 class TestPoison:
-    def test_p40_what_has_no_destination_is_dead_lettered_with_reason(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_what_has_no_destination_is_dead_lettered_with_reason(self, transfer_state: TransferState) -> None:
         bad = transfer(1, "")
         commands, wanted = transfer_state.received([Rejection(bad, "MissingPath", "there is no x-ms-path")], 0.0)
         assert commands == [DeadLetter(QUEUE, [bad], "MissingPath", "there is no x-ms-path")]
@@ -107,8 +106,7 @@ class TestPoison:
         transfer_state.settled([bad])
         assert transfer_state.in_hand == 0
 
-    def test_p40_a_destination_that_is_gone_dead_letters_its_messages(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_a_destination_that_is_gone_dead_letters_its_messages(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2), transfer(3))
         transfers = take(transfer_state, count=2)
         (command,) = transfer_state.failed(transfers, GONE, 0.0)
@@ -120,15 +118,13 @@ class TestPoison:
         assert isinstance(command, DeadLetter), "for a while without asking again"
         assert sent(transfer_state, transfer(5), now=10.0), "then it may have been made"
 
-    def test_p40_one_that_could_not_be_opened_because_it_is_gone(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_one_that_could_not_be_opened_because_it_is_gone(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2))
         (command,) = transfer_state.unsendable("orders", GONE, 0.0)
         assert isinstance(command, DeadLetter) and len(command.transfers) == 2
 
-    def test_p40_a_refused_batch_is_sent_again_one_by_one(self) -> None:
+    def test_p40_a_refused_batch_is_sent_again_one_by_one(self, transfer_state: TransferState) -> None:
         """One message without a session id must not take the others with it."""
-        transfer_state = TransferState()
         transfers = sent(transfer_state, transfer(1), transfer(2), transfer(3))
         assert transfer_state.failed(transfers, NOT_ALLOWED, 0.0) == []
         assert transfer_state.waiting("orders") == 3
@@ -141,8 +137,7 @@ class TestPoison:
         assert transfer_state.confirmed(one) and transfer_state.confirmed(three)
         assert transfer_state.destinations.trouble("orders") is None, "nothing is wrong with the destination"
 
-    def test_p40_lists_of_dead_letters_are_settled_together(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_lists_of_dead_letters_are_settled_together(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2), transfer(3, queue=OTHER), transfer(4))
         commands = transfer_state.unsendable("orders", GONE, 0.0)
         assert [(command[0], len(command[1])) for command in commands] == [(QUEUE, 2), (OTHER, 1), (QUEUE, 1)]
@@ -161,8 +156,7 @@ class TestPoison:
 
 class TestAway:
     @pytest.mark.parametrize("error", [AWAY, UNKNOWN, BUSY, FULL, refusal("amqp:internal-error")])
-    def test_p40_left_to_the_lock_and_readers_pass_on(self, error: WireError) -> None:
-        transfer_state = TransferState()
+    def test_p40_left_to_the_lock_and_readers_pass_on(self, error: WireError, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2), transfer(3))
         transfers = take(transfer_state, count=2)
         first, second = transfer_state.failed(transfers, error, 0.0)
@@ -175,8 +169,7 @@ class TestAway:
         assert isinstance(leave, Leave) and leave.path == "orders"
         assert len(take(transfer_state, "news", 0.1)) == 1
 
-    def test_p40_tried_again_with_one_message_when_its_time_has_come(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_tried_again_with_one_message_when_its_time_has_come(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1)), AWAY, 0.0)
         commands, wanted = transfer_state.received([transfer(2), transfer(3)], 1.0)
         assert (commands, wanted) == ([], {"orders"})
@@ -187,8 +180,7 @@ class TestAway:
         assert transfer_state.confirmed(trial)
         assert len(take(transfer_state, now=1.1)) == 2
 
-    def test_p40_a_trial_that_fails_leaves_those_that_waited_for_it(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_a_trial_that_fails_leaves_those_that_waited_for_it(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1)), AWAY, 0.0)
         received(transfer_state, transfer(2), transfer(3), now=1.0)
         trial = take(transfer_state, now=1.0)
@@ -198,15 +190,13 @@ class TestAway:
         assert received(transfer_state, transfer(4), now=3.4), "two seconds now"
         assert sent(transfer_state, transfer(5), now=3.5)
 
-    def test_p40_only_so_many_wait_for_a_trial(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_only_so_many_wait_for_a_trial(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(0)), AWAY, 0.0)
         assert len(sent(transfer_state, transfer(1), now=1.0)) == 1
         (leave,) = received(transfer_state, *(transfer(number) for number in range(2, 2 + AT_TRIAL_MAX)), now=1.0)
         assert isinstance(leave, Leave) and len(leave.transfers) == 1
 
-    def test_a_slow_destination_does_not_take_all_the_room(self) -> None:
-        transfer_state = TransferState()
+    def test_a_slow_destination_does_not_take_all_the_room(self, transfer_state: TransferState) -> None:
         many = [transfer(number) for number in range(PER_DESTINATION_MAX)]
         assert received(transfer_state, *many) == []
         assert received(transfer_state, transfer(-1, now=SLOW_S), now=SLOW_S) == [], "it may yet take them"
@@ -216,8 +206,7 @@ class TestAway:
         _, wanted = transfer_state.received([transfer(1, "news", queue=OTHER)], SLOW_S + 0.1)
         assert wanted == {"news"}
 
-    def test_readers_wait_for_a_destination_that_takes_what_it_gets(self) -> None:
-        transfer_state = TransferState()
+    def test_readers_wait_for_a_destination_that_takes_what_it_gets(self, transfer_state: TransferState) -> None:
         assert not transfer_state.is_crowded(0.0)
         received(transfer_state, *(transfer(number) for number in range(CROWD + 1)))
         assert transfer_state.is_crowded(0.0)
@@ -225,15 +214,13 @@ class TestAway:
         take(transfer_state, count=1)
         assert not transfer_state.is_crowded(0.0)
 
-    def test_a_lock_that_has_run_short_is_not_sent_under(self) -> None:
-        transfer_state = TransferState()
+    def test_a_lock_that_has_run_short_is_not_sent_under(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2, now=0.0, lock_s=100.0))
         send, (leave,) = transfer_state.send("orders", 50.5, 10, 10**6)
         assert isinstance(leave, Leave) and [each.key[1] for each in leave.transfers] == [1]
         assert send is not None and [each.key[1] for each in send.transfers] == [2]
 
-    def test_short_locks_are_sent_under_nevertheless(self) -> None:
-        transfer_state = TransferState()
+    def test_short_locks_are_sent_under_nevertheless(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1, lock_s=5.0))
         assert take(transfer_state, now=3.0)
 
@@ -247,16 +234,14 @@ class TestAway:
 
 
 class TestSettling:
-    def test_p39_a_completion_that_failed_is_asked_for_again(self) -> None:
-        transfer_state = TransferState()
+    def test_p39_a_completion_that_failed_is_asked_for_again(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1), transfer(2))
         transfer_state.confirmed(transfers)
         assert transfer_state.unsettled(transfers, 1.0, lock_lost=False) == [Complete(QUEUE, transfers)]
         transfer_state.settled(transfers)
         assert transfer_state.in_hand == 0
 
-    def test_p39_completed_without_sending_again_when_it_comes_again(self) -> None:
-        transfer_state = TransferState()
+    def test_p39_completed_without_sending_again_when_it_comes_again(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1))
         transfer_state.confirmed(transfers)
         assert transfer_state.unsettled(transfers, 1.0, lock_lost=True) == []
@@ -267,15 +252,13 @@ class TestSettling:
         transfer_state.settled([again])
         assert repr(transfer_state) == "<TransferState 0 in hand, 0 of them waiting, 0 left, 0 remembered>"
 
-    def test_p39_a_queue_made_anew_has_the_same_numbers_and_other_messages(self) -> None:
-        transfer_state = TransferState()
+    def test_p39_a_queue_made_anew_has_the_same_numbers_and_other_messages(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1, enqueued=1_000))
         transfer_state.confirmed(transfers)
         transfer_state.unsettled(transfers, 1.0, lock_lost=True)
         assert sent(transfer_state, transfer(1, enqueued=2_000), now=2.0)
 
-    def test_settling_is_given_up_after_a_while(self) -> None:
-        transfer_state = TransferState()
+    def test_settling_is_given_up_after_a_while(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1))
         transfer_state.confirmed(transfers)
         for _ in range(SETTLE_TRIES - 1):
@@ -283,14 +266,12 @@ class TestSettling:
         assert transfer_state.unsettled(transfers, 1.0, lock_lost=False) == []
         assert transfer_state.in_hand == 0
 
-    def test_settling_is_given_up_when_the_lock_is_over(self) -> None:
-        transfer_state = TransferState()
+    def test_settling_is_given_up_when_the_lock_is_over(self, transfer_state: TransferState) -> None:
         transfers = sent(transfer_state, transfer(1))
         transfer_state.confirmed(transfers)
         assert transfer_state.unsettled(transfers, 60.0, lock_lost=False) == []
 
-    def test_p40_dead_lettering_that_failed_is_asked_for_again(self) -> None:
-        transfer_state = TransferState()
+    def test_p40_dead_lettering_that_failed_is_asked_for_again(self, transfer_state: TransferState) -> None:
         bad = transfer(1, "")
         transfer_state.received([Rejection(bad, "MissingPath", "none")], 0.0)
         assert transfer_state.unsettled([bad], 1.0, lock_lost=False) == [
@@ -310,8 +291,7 @@ class TestSettling:
 
 
 class TestLocks:
-    def test_only_locks_of_sends_under_way_are_renewed(self) -> None:
-        transfer_state = TransferState()
+    def test_only_locks_of_sends_under_way_are_renewed(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2), transfer(3))
         under_way = take(transfer_state, count=1)
         home = take(transfer_state, count=1)
@@ -323,8 +303,7 @@ class TestLocks:
         assert under_way[0].locked_until == 101.0
         assert transfer_state.tick(61.0) == []
 
-    def test_short_locks_are_renewed_in_time(self) -> None:
-        transfer_state = TransferState()
+    def test_short_locks_are_renewed_in_time(self, transfer_state: TransferState) -> None:
         under_way = sent(transfer_state, transfer(1, lock_s=5.0))
         assert transfer_state.tick(1.0) == []
         assert transfer_state.tick(2.5) == [Renew(QUEUE, under_way)]
@@ -332,15 +311,13 @@ class TestLocks:
         assert transfer_state.tick(4.0) == []
         assert transfer_state.tick(5.0) == [Renew(QUEUE, under_way)]
 
-    def test_what_waits_past_its_lock_is_dropped_and_comes_again(self) -> None:
-        transfer_state = TransferState()
+    def test_what_waits_past_its_lock_is_dropped_and_comes_again(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2, lock_s=90.0))
         transfer_state.tick(60.0)
         assert transfer_state.waiting("orders") == 1
         assert [each.key[1] for each in take(transfer_state, now=60.0)] == [2]
 
-    def test_left_locks_end_by_themselves(self) -> None:
-        transfer_state = TransferState()
+    def test_left_locks_end_by_themselves(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1)), AWAY, 0.0)
         assert transfer_state.deadline is not None
         transfer_state.tick(59.0)
@@ -348,8 +325,7 @@ class TestLocks:
         transfer_state.tick(60.0)
         assert (transfer_state.left, transfer_state.deadline) == (0, None)
 
-    def test_the_time_of_the_next_look(self) -> None:
-        transfer_state = TransferState()
+    def test_the_time_of_the_next_look(self, transfer_state: TransferState) -> None:
         assert transfer_state.deadline is None
         received(transfer_state, transfer(1, now=7.0), now=7.0)
         assert transfer_state.deadline == 7.0 + TICK_S
@@ -358,9 +334,8 @@ class TestLocks:
         transfer_state.tick(8.5)
         assert transfer_state.deadline == 8.5 + TICK_S
 
-    def test_one_that_comes_again_while_it_is_under_way_lends_its_lock(self) -> None:
+    def test_one_that_comes_again_while_it_is_under_way_lends_its_lock(self, transfer_state: TransferState) -> None:
         """Its lock ran out during a slow send: it must not be sent twice for that."""
-        transfer_state = TransferState()
         (one,) = sent(transfer_state, transfer(1))
         again = transfer(1, now=61.0)
         commands, wanted = transfer_state.received([again], 61.0)
@@ -369,8 +344,7 @@ class TestLocks:
         (complete,) = transfer_state.confirmed([one])
         assert complete == Complete(QUEUE, [one])
 
-    def test_one_that_comes_again_while_its_completion_is_asked_for(self) -> None:
-        transfer_state = TransferState()
+    def test_one_that_comes_again_while_its_completion_is_asked_for(self, transfer_state: TransferState) -> None:
         (one,) = sent(transfer_state, transfer(1))
         transfer_state.confirmed([one])
         again = transfer(1, now=61.0)
@@ -379,8 +353,7 @@ class TestLocks:
         transfer_state.settled([again])
         assert transfer_state.in_hand == 0
 
-    def test_one_that_comes_again_while_it_waits_or_is_refused_begins_anew(self) -> None:
-        transfer_state = TransferState()
+    def test_one_that_comes_again_while_it_waits_or_is_refused_begins_anew(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1))
         received(transfer_state, transfer(1, now=61.0), now=61.0)
         assert (transfer_state.in_hand, transfer_state.waiting("orders")) == (1, 1)
@@ -391,16 +364,14 @@ class TestLocks:
         transfer_state.settled([bad])
         assert transfer_state.in_hand == 2, "a late answer says nothing of the new delivery"
 
-    def test_left_ones_that_come_again_are_no_longer_left(self) -> None:
-        transfer_state = TransferState()
+    def test_left_ones_that_come_again_are_no_longer_left(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1)), AWAY, 0.0)
         assert sent(transfer_state, transfer(1, now=61.0), now=61.0)
         assert transfer_state.left == 0
 
 
 class TestEnding:
-    def test_p44_a_stop_releases_what_waits_and_what_was_left(self) -> None:
-        transfer_state = TransferState()
+    def test_p44_a_stop_releases_what_waits_and_what_was_left(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1, "news")), AWAY, 0.0)
         received(transfer_state, transfer(2), transfer(3, queue=OTHER))
         under_way = take(transfer_state, count=1)
@@ -417,8 +388,7 @@ class TestEnding:
         transfer_state.settled(under_way)
         assert transfer_state.give_up() == []
 
-    def test_p44_what_the_primary_did_not_answer_is_released_at_last(self) -> None:
-        transfer_state = TransferState()
+    def test_p44_what_the_primary_did_not_answer_is_released_at_last(self, transfer_state: TransferState) -> None:
         received(transfer_state, transfer(1), transfer(2))
         (one,) = take(transfer_state, count=1)
         (two,) = take(transfer_state, count=1)
@@ -440,8 +410,7 @@ class TestEnding:
         assert isinstance(release, Release) and len(release.transfers) == 2
         assert (transfer_state.in_hand, transfer_state.left) == (0, 0)
 
-    def test_p41_left_ones_can_be_wanted_back(self) -> None:
-        transfer_state = TransferState()
+    def test_p41_left_ones_can_be_wanted_back(self, transfer_state: TransferState) -> None:
         transfer_state.failed(sent(transfer_state, transfer(1), transfer(2), transfer(3)), AWAY, 0.0)
         assert transfer_state.left_paths() == {"orders"}
         (release,) = transfer_state.retry("orders", 1)
@@ -451,9 +420,8 @@ class TestEnding:
         (release,) = transfer_state.retry("orders", 10)
         assert isinstance(release, Release) and len(release.transfers) == 2
 
-    def test_p40_what_was_left_comes_back_with_its_destination(self) -> None:
+    def test_p40_what_was_left_comes_back_with_its_destination(self, transfer_state: TransferState) -> None:
         """One message tries it when its time has come; the others follow when it is back, not when their locks end."""
-        transfer_state = TransferState()
         transfer_state.failed(sent(transfer_state, transfer(1), transfer(2), transfer(3)), AWAY, 0.0)
         assert transfer_state.revive(0.5) == [], "it was tried just now"
         (release,) = transfer_state.revive(1.0)
@@ -494,8 +462,7 @@ class TestEnding:
         assert transfer_state.revive(29.0) == []
         assert len(transfer_state.revive(30.0)) == 1
 
-    def test_nothing_is_reported_for_nothing(self) -> None:
-        transfer_state = TransferState()
+    def test_nothing_is_reported_for_nothing(self, transfer_state: TransferState) -> None:
         assert transfer_state.failed([], AWAY, 0.0) == []
         assert transfer_state.confirmed([]) == []
         assert transfer_state.tick(0.0) == []

@@ -1,8 +1,8 @@
-"""What connections that have shown no token may take: how many bytes each, and all of them together.
+"""Limits what connections that have put no token may use: how many bytes each, and all of them together. Pure.
 
-Pure. A connection reports what it holds whenever that changes; the answer is None, or why it has to go. One budget is
-shared by all namespaces of a broker: it protects the process. A request over HTTP brings its token along, and is a
-stranger's until it has been answered.
+A connection reports what it holds whenever that changes, and gets None or the reason for which it must be closed. One
+quota is shared by all namespaces of a broker: it protects the process. A request over HTTP brings its token along, and
+counts as unauthenticated until it has been answered.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ EACH_BYTES_MAX: Final = 96 * 1024
 #: Before a token only `$cbs` can be attached to: two links in one session are enough for a token.
 LINKS_MAX: Final = 8
 SESSIONS_MAX: Final = 4
-#: By then a client has shown a token, or is none.
-PATIENCE_S: Final = 60.0
+#: A connection that has put no token for so long is closed.
+WAIT_S_MAX: Final = 60.0
 #: What the objects of a connection cost, measured: 11 KB, and up to 70 KB with TLS.
 CONNECTION_BYTES: Final = 16 * 1024
 TLS_BYTES: Final = 96 * 1024
 
 
 class UnauthenticatedQuota:
+    """The bytes that each connection without a token holds."""
+
     __slots__ = ("_held", "held_bytes")
 
     def __init__(self) -> None:
@@ -37,10 +39,10 @@ class UnauthenticatedQuota:
         return len(self._held)
 
     def __repr__(self) -> str:
-        return f"<Strangers: {len(self._held)} hold {self.held_bytes} of {TOTAL_BYTES_MAX} bytes>"
+        return f"<UnauthenticatedQuota: {len(self._held)} hold {self.held_bytes} of {TOTAL_BYTES_MAX} bytes>"
 
     def hold(self, who: object, is_secure: bool, size: int, each_bytes_max: int = EACH_BYTES_MAX) -> Refusal | None:
-        """`size`: what it holds now besides its objects."""
+        """Set what a connection holds now besides its objects. Return why it must be closed, if it must."""
         if size > each_bytes_max:
             text = f"A connection that has put no token may hold {each_bytes_max} bytes; this one holds {size}."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
@@ -57,15 +59,17 @@ class UnauthenticatedQuota:
         return None
 
     def release(self, who: object) -> None:
-        """It has shown a token, or is gone."""
+        """Stop counting a connection that has put a token or is closed."""
         self.held_bytes -= self._held.pop(who, 0)
 
 
 def too_many(name: str, count_max: int) -> Refusal:
+    """Return the refusal of links or sessions beyond the limit."""
     text = f"A connection that has put no token may ask for {count_max} {name}; put a token to '$cbs' first."
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
 
 
 def too_late(seconds: float) -> Refusal:
-    text = f"No token was put to '$cbs' for {seconds:.0f} s; a connection without one is closed after {PATIENCE_S:g} s."
+    """Return the reason for closing a connection that has put no token in time."""
+    text = f"No token was put to '$cbs' for {seconds:.0f} s; a connection without one is closed after {WAIT_S_MAX:g} s."
     return Refusal(conditions.UNAUTHORIZED_ACCESS, text)

@@ -13,7 +13,9 @@ _CBS = "$cbs"
 _MANAGEMENT = "/$management"
 
 
-class Node(enum.Enum):
+class NodeKind(enum.Enum):
+    """What an address can name."""
+
     CBS = enum.auto()
     MANAGEMENT = enum.auto()
     ENTITY = enum.auto()
@@ -21,21 +23,22 @@ class Node(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    node: Node
+    node: NodeKind
     #: The entity's path in the case given, `orders` or `orders/$DeadLetterQueue`; empty for `$cbs`.
     path: str
 
 
 def parse_address(text: str) -> Address:
+    """Return the node that an address names; every text names one."""
     _, separator, rest = text.partition("://")
     if separator:
         _, _, text = rest.partition("/")
     path = text.strip("/")
     lowered = path.lower()
     if lowered == _CBS:
-        return Address(Node.CBS, "")
+        return Address(NodeKind.CBS, "")
     if lowered == _MANAGEMENT[1:]:
-        return Address(Node.MANAGEMENT, "")
+        return Address(NodeKind.MANAGEMENT, "")
     if lowered.endswith(_MANAGEMENT):
-        return Address(Node.MANAGEMENT, path[: -len(_MANAGEMENT)])
-    return Address(Node.ENTITY, path)
+        return Address(NodeKind.MANAGEMENT, path[: -len(_MANAGEMENT)])
+    return Address(NodeKind.ENTITY, path)

@@ -1,6 +1,6 @@
-"""The arguments of a `$management` request, read by name and type; a wrong one is named with what would be right.
+"""Reads the arguments of a `$management` request by name and type. Pure.
 
-Pure.
+Every method raises BadArgument, which names the argument and says what is needed, for a missing or wrong one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ _ITEMS_MAX = 5000
 
 
 class BadArgument(Exception):
-    pass
+    """An argument is missing or of the wrong type; the text says what is needed."""
 
 
 class Arguments:
+    """The map in the body of a request."""
+
     __slots__ = ("_body",)
 
     def __init__(self, body: Mapping[Any, Any]) -> None:

@@ -1,5 +1,5 @@
-"""What is put behind a link that a client asks for, or why it is refused (docs/reference/protocol.md#addresses,
-#sessions).
+"""Attaches links: puts the node that a client asks for behind its link, or refuses it
+(docs/reference/protocol.md#addresses, #sessions).
 
 The claims are checked before anything is said about the entity: who may not use it does not learn whether it exists.
 """
@@ -20,9 +20,9 @@ from pairbus.broker.refusal import Refusal
 from pairbus.sas import LISTEN, SEND
 
 from . import cbs, management
-from .address import Node, parse_address
+from .address import NodeKind, parse_address
 from .dispatcher import Dispatcher
-from .links import Egress, Ingress, RequestNode, ResponseNode, address_of
+from .links import RequestNode, ResponseNode, SourceNode, TargetNode, address_of
 
 if TYPE_CHECKING:
     from .connection import AmqpConnection
@@ -36,8 +36,8 @@ _NAME_CHARS_MAX = 1024
 _TICKS_1970 = 621_355_968_000_000_000
 
 
-def place(connection: AmqpConnection, link: Link) -> Refusal | None:
-    """Puts what the address names behind the link, or says why not."""
+def attach_link(connection: AmqpConnection, link: Link) -> Refusal | None:
+    """Put the node that the address names behind the link, or return why not."""
     if isinstance(link.target, Coordinator):
         return Refusal(conditions.NOT_IMPLEMENTED, "transactions are not supported")
     text = address_of(link)
@@ -49,8 +49,8 @@ def place(connection: AmqpConnection, link: Link) -> Refusal | None:
             refusal = f"the {what} has {len(given)} characters; {_NAME_CHARS_MAX} are allowed"
             return Refusal(conditions.INVALID_FIELD, refusal)
     address = parse_address(text)
-    if address.node is not Node.ENTITY:
-        return _place_request_node(connection, link, text, address.node, address.path)
+    if address.node is not NodeKind.ENTITY:
+        return _attach_request_node(connection, link, text, address.node, address.path)
     now = connection.host.clock()
     path = address.path
     sends = isinstance(link, ReceiverLink)
@@ -74,23 +74,23 @@ def place(connection: AmqpConnection, link: Link) -> Refusal | None:
             "https://aka.ms/sbResourceMgrExceptions.",
         )
     if isinstance(link, ReceiverLink):
-        return _place_sender(connection, link, target)
+        return _attach_sender(connection, link, target)
     assert isinstance(link, SenderLink)
     if not isinstance(target, MessageQueue):
         return Refusal(conditions.NOT_ALLOWED, f"'{path}' is a topic; receive from one of its subscriptions")
-    return _place_receiver(connection, link, target, now)
+    return _attach_receiver(connection, link, target, now)
 
 
-def _place_sender(connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> Refusal | None:
+def _attach_sender(connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> Refusal | None:
     if isinstance(target, MessageQueue) and (target.is_dead_letter or isinstance(target.entity, Subscription)):
         return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to '{target.path}'; send to its queue or topic")
     link.accept(max_message_size=target.message_bytes_max)
     connection.host.watch(target)
-    connection.put_behind(link, Ingress(connection, link, target))
+    connection.put_node(link, TargetNode(connection, link, target))
     return None
 
 
-def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, now: float) -> Refusal | None:
+def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, now: float) -> Refusal | None:
     path = queue.path
     refusal = queue.entity.refuses_receives
     if refusal is None and connection.host.faults:
@@ -110,18 +110,18 @@ def _place_receiver(connection: AmqpConnection, link: SenderLink, queue: Message
                 f"It is not possible for an entity that requires sessions to create a non-sessionful message "
                 f"receiver: '{path}' needs a session id, or the next available session.",
             )
-        return _place_session(connection, link, queue, filters[_SESSION_FILTER], now)
+        return _attach_session(connection, link, queue, filters[_SESSION_FILTER], now)
     if _SESSION_FILTER in filters:
         return Refusal(conditions.NOT_ALLOWED, f"the entity '{path}' has no sessions; receive without a session id")
     link.accept(max_message_size=queue.message_bytes_max)
     dispatcher = connection.host.dispatcher(queue)
-    connection.put_behind(link, Egress(connection, link, queue, dispatcher))
+    connection.put_node(link, SourceNode(connection, link, queue, dispatcher))
     if link.credit > 0:
         dispatcher.wake()
     return None
 
 
-def _place_session(
+def _attach_session(
     connection: AmqpConnection, link: SenderLink, queue: MessageQueue, wanted: Any, now: float
 ) -> Refusal | None:
     session_id = wanted.value if isinstance(wanted, Described) else wanted
@@ -130,7 +130,7 @@ def _place_session(
     if session_id is None:
         timeout_ms = {str(key): value for key, value in (link.properties or {}).items()}.get(_TIMEOUT)
         seconds = timeout_ms / 1000 if isinstance(timeout_ms, int) else None
-        return connection.host.session_door(queue).wait(connection, link, seconds)
+        return connection.host.session_waiters(queue).wait(connection, link, seconds)
     accepted = connection.host.namespace.accept_session(queue, session_id, now)
     if not isinstance(accepted, SessionLock):
         return accepted
@@ -139,7 +139,7 @@ def _place_session(
 
 
 def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, lock: SessionLock) -> None:
-    """The session is ours to hand out: the answer names it and says until when
+    """Answer the attach of a receiver that got this session: it names the session and says until when it is locked
     (docs/reference/protocol.md#sessions)."""
     source = link.source
     # in the form in which it came: Go closes the connection over a bare string where it sent a described one
@@ -150,18 +150,20 @@ def open_session(connection: AmqpConnection, link: SenderLink, queue: MessageQue
     link.accept(source=source, max_message_size=queue.message_bytes_max, properties={Symbol(_LOCKED_UNTIL): ticks})
     dispatcher = Dispatcher(lambda: queue.available_in(lock), connection.loop)
     lock.on_available = dispatcher.wake
-    egress = Egress(connection, link, queue, dispatcher, lock)
-    lock.on_lost = egress.session_lost
+    node = SourceNode(connection, link, queue, dispatcher, lock)
+    lock.on_lost = node.session_lost
     connection.host.watch(queue)
-    connection.put_behind(link, egress)
+    connection.put_node(link, node)
     link.forget_terms()
     if link.credit > 0:
         dispatcher.wake()
     connection.flush_soon()
 
 
-def _place_request_node(connection: AmqpConnection, link: Link, text: str, node: Node, path: str) -> Refusal | None:
-    if node is Node.MANAGEMENT:
+def _attach_request_node(
+    connection: AmqpConnection, link: Link, text: str, node: NodeKind, path: str
+) -> Refusal | None:
+    if node is NodeKind.MANAGEMENT:
         now = connection.host.clock()
         # JS puts a token for the node itself, and maybe no other
         node_path = f"{path}/$management"
@@ -174,9 +176,10 @@ def _place_request_node(connection: AmqpConnection, link: Link, text: str, node:
             return Refusal(conditions.NOT_FOUND, f"The messaging entity '{text}' could not be found.")
     link.accept()
     if isinstance(link, ReceiverLink):
-        handle = partial(cbs.handle, connection) if node is Node.CBS else partial(management.handle, connection, path)
-        connection.put_behind(link, RequestNode(connection, link, text.lower(), handle))
+        is_cbs = node is NodeKind.CBS
+        handle = partial(cbs.handle, connection) if is_cbs else partial(management.handle, connection, path)
+        connection.put_node(link, RequestNode(connection, link, text.lower(), handle))
     else:
         assert isinstance(link, SenderLink)
-        connection.put_behind(link, ResponseNode(connection, link, text.lower()))
+        connection.put_node(link, ResponseNode(connection, link, text.lower()))
     return None

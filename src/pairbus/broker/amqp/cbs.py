@@ -1,4 +1,5 @@
-"""`$cbs`: a client puts the tokens that say what its connection may do (docs/reference/protocol.md#tokens-over-cbs)."""
+"""Answers requests to `$cbs`, where a client puts the tokens that permit what its connection does
+(docs/reference/protocol.md#tokens-over-cbs)."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def handle(connection: AmqpConnection, request: Request, respond: Callable[[bytes], None]) -> None:
+    """Verify the token of a put-token request and respond with the encoded answer."""
     respond(cbs_response(request, _answer(connection, request)))
 
 

@@ -1,9 +1,9 @@
-"""One client's AMQP connection to a namespace: the shell round the engine.
+"""Serves one client's AMQP connection to a namespace: the shell round the AMQP engine.
 
-Owns the transport and its timers; routes the engine's events to what stands behind each link (links.py), checks the
-claims before a link opens and cuts it when the token has run out. One write per turn of the loop.
+It owns the transport and its timers, passes the engine's events to the node behind each link (links.py), and detaches
+links whose token has expired. It writes once per turn of the loop.
 
-A connection may cost others little: it works for `_TURN_S` in a turn of the loop, and what came beyond that waits. It
+A connection must cost others little: it works for `_TURN_S` in a turn of the loop, and what came beyond that waits. It
 is not read from while it is behind, while too much of it is unconfirmed, or while it does not take our answers.
 """
 
@@ -42,8 +42,8 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
 from pairbus.sas import LISTEN, SEND, Claims
 
-from .attach import place
-from .links import Egress, Ingress, Node, ResponseNode, rejected
+from .attach import attach_link
+from .links import Node, ResponseNode, SourceNode, TargetNode, rejected
 from .session_waiters import Waiting
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ _LOCK_LOST = rejected(
 
 
 class AmqpConnection(asyncio.Protocol):
+    """The asyncio protocol of a client's connection, and what the nodes behind its links ask of it."""
+
     def __init__(self, host: NamespaceServer) -> None:
         self.host = host
         self.loop = host.loop
@@ -78,11 +80,11 @@ class AmqpConnection(asyncio.Protocol):
         self.cause = APP
         self.can_write = True
         self.is_silent = False
-        #: Entities to which sends came that a fault has swallowed.
+        #: Entities to which messages were sent that a fault leaves unanswered.
         self.hung: set[str] = set()
-        #: Of deliveries, since the last flush.
+        #: Bytes of deliveries since the last flush.
         self.unflushed_bytes = 0
-        #: That wait for credit on their links.
+        #: Bytes of responses that wait for credit on their links.
         self.response_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._engine = Connection(
@@ -93,11 +95,11 @@ class AmqpConnection(asyncio.Protocol):
             sasl=SaslServer(check_plain=host.check_plain),
         )
         self._engine.gathered_bytes_max = unauthenticated.EACH_BYTES_MAX
-        #: It has shown no token yet, and may take very little (strangers.py).
-        self._is_stranger = True
-        self._stranger_since = host.clock()
-        self._stranger_links = 0
-        self._stranger_sessions = 0
+        #: It has put no token yet, and may use very little (access/unauthenticated.py).
+        self._is_unauthenticated = True
+        self._unauthenticated_since = host.clock()
+        self._unauthenticated_links = 0
+        self._unauthenticated_sessions = 0
         self._is_secure = False
         self._flush_due = False
         self._confirms: list[tuple[ReceiverLink, int]] = []
@@ -119,7 +121,7 @@ class AmqpConnection(asyncio.Protocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._idle: dict[Link, tuple[int, float]] = {}
-        #: Links with something behind them. The engine's own list is no guide: it is ahead of the events.
+        #: Links with a node behind them. The engine's own list does not do: it is ahead of the events.
         self._served: dict[Link, None] = {}
 
     def __repr__(self) -> str:
@@ -167,18 +169,18 @@ class AmqpConnection(asyncio.Protocol):
             done, position = True, len(unread)
         self._unread = unread[position:]
         self._flush()
-        if self._is_stranger:
+        if self._is_unauthenticated:
             self._account()
         self._stopped_at = monotonic()
         self._used_s += self._stopped_at - now
         done = done and self._used_s < _TURN_S
         if self._is_behind == done:
             self._is_behind = not done
-            self._govern_reading()
+            self._update_reading()
         self._go_on_soon()
 
     def _account(self) -> None:
-        """Tells what is held for a client that has shown no token; where that is too much, it has to go."""
+        """Report how much is held for a client that has put no token, and close the connection if that is too much."""
         if self._transport is None or self._is_leaving:
             return
         size = len(self._unread) + self._engine.held_bytes + self.response_bytes
@@ -187,14 +189,14 @@ class AmqpConnection(asyncio.Protocol):
         if refusal is not None:
             self.close(refusal)
 
-    def _welcome(self) -> None:
-        """It has shown a token: from now on it may take what any client may."""
-        self._is_stranger = False
+    def _mark_authenticated(self) -> None:
+        """Lift the limits of clients without a token."""
+        self._is_unauthenticated = False
         self.host.unauthenticated.release(self)
         self._engine.gathered_bytes_max = self.host.limits.gathered_bytes_max
 
     def _handle_events(self) -> bool:
-        """False: the turn was over before the events were."""
+        """Return False when the turn was over before all events were handled."""
         handlers = _HANDLERS
         for event in self._events:
             handler = handlers.get(type(event))
@@ -225,7 +227,7 @@ class AmqpConnection(asyncio.Protocol):
         for _ in self._events:
             pass
 
-    def _govern_reading(self) -> None:
+    def _update_reading(self) -> None:
         wanted = not (self.is_silent or self._is_behind or self._is_holding or self._is_clogged)
         if wanted != self._reading and self._transport is not None:
             self._reading = wanted
@@ -253,16 +255,16 @@ class AmqpConnection(asyncio.Protocol):
         self.can_write = not self.is_silent
         if self._is_clogged:
             self._is_clogged = False
-            self._govern_reading()
+            self._update_reading()
             self._go_on_soon()
-        self._wake_egresses()
+        self._wake_sources()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def close(self, refusal: Refusal) -> None:
-        """Says why before hanging up."""
+        """Close the connection with an error that says why."""
         self._engine.close(Error(refusal.condition, refusal.description, None))
         self._flush()
         self._hang_up()
@@ -277,22 +279,23 @@ class AmqpConnection(asyncio.Protocol):
             self._linger_timer = self.loop.call_later(_LINGER_S, self.abort)
 
     def silence(self, on: bool) -> None:
-        """The black hole: bytes wait in both directions, as if the network swallowed them, and go on afterwards."""
+        """Hold all bytes in both directions, as a fault that is a black hole does, or let them flow again."""
         if self.is_silent == on or self._transport is None:
             return
         self.is_silent = on
         self.can_write = not on
-        self._govern_reading()
+        self._update_reading()
         if not on:
             self._go_on_soon()
             self.flush_soon()
-            self._wake_egresses()
+            self._wake_sources()
 
     @property
     def is_connected(self) -> bool:
         return self._transport is not None
 
     def flush_soon(self) -> None:
+        """Write what the engine has to say at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
@@ -308,17 +311,17 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.write(data)
             if not self.can_write and self._transport.get_write_buffer_size() > _WRITE_BYTES_MAX:
                 self._is_clogged = True
-                self._govern_reading()
+                self._update_reading()
         if self._engine.is_closed:
             self._hang_up()
         elif self.unflushed_bytes:
             stopped = self.unflushed_bytes >= _WRITE_BYTES_HIGH
             self.unflushed_bytes = 0
             if stopped and self.can_write:
-                self._wake_egresses()
+                self._wake_sources()
 
     def _write_confirms(self) -> None:
-        """Sends are confirmed in ranges: both SDKs understand them, and it halves the frames."""
+        """Confirm sends in ranges: both SDKs understand them, and it halves the frames."""
         confirms = self._confirms
         self._confirms = []
         link, first = confirms[0]
@@ -348,13 +351,13 @@ class AmqpConnection(asyncio.Protocol):
             self._timer = self.loop.call_at(deadline, self._tick)
 
     def _check_idle(self, after_s: float) -> None:
-        """Detaches links on which nothing has moved for so long, as the service does; a receiver that has asked for
+        """Detach links on which nothing has moved for so long, as the service does; a receiver that has asked for
         messages and waits for them is not idle (P37)."""
         now = self.loop.time()
         seen: dict[Link, tuple[int, float]] = {}
         for link in self.links():
             waits = link.is_sender and link.credit > 0
-            if not isinstance(link.context, Ingress | Egress) or waits:
+            if not isinstance(link.context, TargetNode | SourceNode) or waits:
                 continue
             count, since = self._idle.get(link, (-1, now))
             if count != link.delivery_count:
@@ -368,12 +371,13 @@ class AmqpConnection(asyncio.Protocol):
         self._idle_timer = self.loop.call_later(after_s / 4, self._check_idle, after_s)
 
     def expire_claims(self, now: float) -> None:
-        """Links whose token has run out are cut (docs/reference/protocol.md#shared-access-signatures). Asked every
-        second, by the wall's clock: it may jump."""
-        if self._is_stranger:
-            self._stranger_since = min(self._stranger_since, now)  # a clock that is set back grants a minute, no more
-            if now - self._stranger_since >= unauthenticated.PATIENCE_S:
-                self.close(unauthenticated.too_late(now - self._stranger_since))
+        """Detach links whose token has expired (docs/reference/protocol.md#shared-access-signatures). Called every
+        second by the wall clock, which may jump."""
+        if self._is_unauthenticated:
+            # a clock that is set back grants a minute, no more
+            since = self._unauthenticated_since = min(self._unauthenticated_since, now)
+            if now - since >= unauthenticated.WAIT_S_MAX:
+                self.close(unauthenticated.too_late(now - since))
         if now < self._claims_deadline:
             return
         if self.authorization.expire(now):
@@ -387,27 +391,32 @@ class AmqpConnection(asyncio.Protocol):
     def _recheck(self, now: float) -> None:
         for link in self.links():
             context = link.context
-            right = SEND if isinstance(context, Ingress) else LISTEN if isinstance(context, Egress | Waiting) else None
-            if right is not None and not self.authorization.allows(right, context.path, now):
+            if not isinstance(context, TargetNode | SourceNode | Waiting):
+                continue
+            right = SEND if isinstance(context, TargetNode) else LISTEN
+            if not self.authorization.allows(right, context.path, now):
                 self.cut(link, Refusal(conditions.UNAUTHORIZED_ACCESS, f"the token for {context.path!r} has expired"))
 
     # -- what links ask for
 
     def links(self) -> list[Link]:
+        """Return the links that are attached."""
         return [link for session in self._engine.sessions for link in session.links if not link.detached]
 
     def confirm(self, link: ReceiverLink, delivery_id: int) -> None:
+        """Accept a delivery, together with those that are confirmed in the same turn."""
         self._confirms.append((link, delivery_id))
         self.flush_soon()
 
     def reject(self, link: ReceiverLink, delivery_id: int, state: bytes) -> None:
+        """Settle a delivery with another outcome, after those that were confirmed before it."""
         if self._confirms:
             self._write_confirms()
         link.settle(delivery_id, delivery_id, state)
         self.flush_soon()
 
     def loses_answer(self, path: str) -> bool:
-        """Whether a fault keeps the answer to a stored send from its client, whose connection is cut instead."""
+        """Return whether a fault keeps the answer to a stored send from the client; its connection is cut instead."""
         faults = self.host.faults
         after_s = faults.lost_answer(path, self.host.clock()) if faults else None
         if after_s is None:
@@ -419,43 +428,44 @@ class AmqpConnection(asyncio.Protocol):
         return True
 
     def hang(self, path: str) -> None:
-        """A send is not stored and never answered: when that fault is over, the connection is."""
+        """Note a send that is neither stored nor answered: when that fault ends, the connection is cut."""
         self.hung.add(path)
 
     @property
     def takes_more(self) -> bool:
-        """Deliveries, in this turn."""
+        """Whether more deliveries may be sent in this turn."""
         return self.can_write and self.unflushed_bytes < _WRITE_BYTES_HIGH
 
     def hold(self, size: int) -> None:
+        """Count bytes that are received and not yet stored; too many stop reading until `release`."""
         self._held_bytes += size
         if self._held_bytes > _HELD_BYTES_MAX and not self._is_holding:
             self._is_holding = True
-            self._govern_reading()
+            self._update_reading()
 
     def release(self, size: int) -> None:
         self._held_bytes -= size
         if self._is_holding and self._held_bytes <= _HELD_BYTES_MAX // 2:
             self._is_holding = False
-            self._govern_reading()
+            self._update_reading()
             self._go_on_soon()
 
     def requested(self) -> None:
-        """Requests may take long, unlike everything else: the turn may be over."""
+        """Note that a request was handled: it may take long, unlike everything else, so the turn may be over."""
         self._was_request = True
 
-    def unsettled(self, link: Link, delivery_id: int, egress: Egress) -> None:
-        deliveries: dict[int, Egress] | None = link.session.context
+    def unsettled(self, link: Link, delivery_id: int, source: SourceNode) -> None:
+        deliveries: dict[int, SourceNode] | None = link.session.context
         if deliveries is None:
             deliveries = link.session.context = {}
-        deliveries[delivery_id] = egress
+        deliveries[delivery_id] = source
 
     def forget(self, link: Link, delivery_id: int) -> None:
         if link.session.context is not None:
             link.session.context.pop(delivery_id, None)
 
     def cut(self, link: Link, refusal: Refusal) -> None:
-        """Ends a link with a reason that its client can act on."""
+        """Detach or refuse a link with a reason that its client can act on."""
         self._leave(link)
         error = Error(refusal.condition, refusal.description, None)
         if link.answered:
@@ -466,13 +476,13 @@ class AmqpConnection(asyncio.Protocol):
         self.host.recorder.refused(None, refusal)
         self.flush_soon()
 
-    def put_behind(self, link: Link, node: Node) -> None:
-        """The node at our end of the link until it leaves, in whatever way."""
+    def put_node(self, link: Link, node: Node) -> None:
+        """Put a node behind the link; its `closed` is called when the link ends, in whatever way."""
         link.context = node
         self._served[link] = None
 
     def _leave(self, link: Link) -> None:
-        """The one path on which every link ends, whoever ends it and how: nothing of it stays in the broker."""
+        """End a link. Every link ends here, whoever ends it and how, so that nothing of it stays in the broker."""
         self._served.pop(link, None)
         self._idle.pop(link, None)
         node: Node | None = link.context
@@ -485,8 +495,8 @@ class AmqpConnection(asyncio.Protocol):
             self._leave(link)
 
     def response_node(self, link: Link, address: str, reply_to: str | None) -> ResponseNode | None:
-        """Where the answer to a request on `link` goes (docs/reference/protocol.md#tokens-over-cbs): JS names its
-        receiving link in reply-to."""
+        """Return the node that the answer to a request on `link` goes to (docs/reference/protocol.md#tokens-over-cbs):
+        JS names its receiving link in reply-to."""
         nodes = [
             (other, other.context)
             for other in [*link.session.links, *self.links()]
@@ -501,9 +511,9 @@ class AmqpConnection(asyncio.Protocol):
                     return node
         return nodes[0][1] if nodes else None
 
-    def _wake_egresses(self) -> None:
+    def _wake_sources(self) -> None:
         for link in self.links():
-            if isinstance(link.context, Egress):
+            if isinstance(link.context, SourceNode):
                 link.context.dispatcher.wake()
 
     # -- events
@@ -511,15 +521,15 @@ class AmqpConnection(asyncio.Protocol):
     def _on_sasl(self, event: SaslInitiated) -> None:
         if event.username is not None:
             self.authorization.put(self.host.claims_of_key(event.username))
-            self._welcome()
+            self._mark_authenticated()
 
     def _on_opened(self, event: Opened) -> None:
         self.cause = cause_in(event.open.properties)
         self._engine.remote_open = None  # it may be large, and nobody asks again
 
     def _on_begun(self, event: SessionBegun) -> None:
-        self._stranger_sessions += self._is_stranger
-        if self._stranger_sessions > unauthenticated.SESSIONS_MAX and self._is_stranger:
+        self._unauthenticated_sessions += self._is_unauthenticated
+        if self._unauthenticated_sessions > unauthenticated.SESSIONS_MAX and self._is_unauthenticated:
             self.close(unauthenticated.too_many("sessions", unauthenticated.SESSIONS_MAX))
 
     def _on_delivered(self, event: Delivered) -> None:
@@ -533,7 +543,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_credit(self, event: CreditChanged) -> None:
         context = event.link.context
-        if isinstance(context, Egress):
+        if isinstance(context, SourceNode):
             context.note_grant()
             if event.link.drain and not context.dispatcher.has_messages():
                 context.answer_drain()
@@ -545,12 +555,12 @@ class AmqpConnection(asyncio.Protocol):
     def _on_disposed(self, event: Disposed) -> None:
         if not event.role:
             return
-        deliveries: dict[int, Egress] = event.session.context or {}
+        deliveries: dict[int, SourceNode] = event.session.context or {}
         count = ((event.last - event.first) & 0xFFFFFFFF) + 1
         if count == 1:
-            egress = deliveries.get(event.first)
-            if egress is not None:
-                egress.disposed([event.first], event.settled, event.state)
+            source = deliveries.get(event.first)
+            if source is not None:
+                source.disposed([event.first], event.settled, event.state)
             else:
                 self._lock_is_lost(event, event.first, event.first)
             return
@@ -561,9 +571,9 @@ class AmqpConnection(asyncio.Protocol):
         else:
             known = [i for i in deliveries if (i - event.first) & 0xFFFFFFFF < count]
             known.sort(key=lambda i: (i - event.first) & 0xFFFFFFFF)
-        by_egress: dict[Egress, list[int]] = {}
+        by_source: dict[SourceNode, list[int]] = {}
         for delivery_id in known:
-            by_egress.setdefault(deliveries[delivery_id], []).append(delivery_id)
+            by_source.setdefault(deliveries[delivery_id], []).append(delivery_id)
         expected = event.first
         for delivery_id in known:
             if delivery_id != expected:
@@ -571,11 +581,11 @@ class AmqpConnection(asyncio.Protocol):
             expected = (delivery_id + 1) & 0xFFFFFFFF
         if expected != (event.last + 1) & 0xFFFFFFFF:
             self._lock_is_lost(event, expected, event.last)
-        for egress, delivery_ids in by_egress.items():
-            egress.disposed(delivery_ids, event.settled, event.state)
+        for source, delivery_ids in by_source.items():
+            source.disposed(delivery_ids, event.settled, event.state)
 
     def _lock_is_lost(self, event: Disposed, first: int, last: int) -> None:
-        """Deliveries that we know nothing of any more: a client that waits for an answer is told why."""
+        """Reject the settlement of deliveries that are no longer known, if the client waits for an answer."""
         if not event.settled and event.state is not None:
             event.session.dispose(False, first, last, True, _LOCK_LOST)
 
@@ -593,8 +603,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_attached(self, event: LinkAttached) -> None:
         # counted here and not by the engine: what it has read already may hold a token, before the next link
-        self._stranger_links += self._is_stranger
-        if self._stranger_links > unauthenticated.LINKS_MAX and self._is_stranger:
+        self._unauthenticated_links += self._is_unauthenticated
+        if self._unauthenticated_links > unauthenticated.LINKS_MAX and self._is_unauthenticated:
             self.close(unauthenticated.too_many("links", unauthenticated.LINKS_MAX))
             return
         delay = self.host.faults.latency(None, self.host.clock()) if self.host.faults else 0.0
@@ -607,7 +617,7 @@ class AmqpConnection(asyncio.Protocol):
         # the client may have gone since it asked: the engine is ahead, and a fault may have kept the attach waiting
         if link.remote_detached or self._transport is None or self._is_leaving or self._engine.is_closed:
             return
-        refusal = place(self, link)
+        refusal = attach_link(self, link)
         if refusal is not None:
             self.cut(link, refusal)
         if link.answered:
@@ -615,18 +625,19 @@ class AmqpConnection(asyncio.Protocol):
         self.flush_soon()
 
     def own_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
-        """The lock on that session, if this connection holds it."""
+        """Return the lock on that session if this connection holds it."""
         for link in self.links():
             context = link.context
-            if isinstance(context, Egress) and context.queue is queue and context.session is not None:
+            if isinstance(context, SourceNode) and context.queue is queue and context.session is not None:
                 lock = context.session
                 if lock.session_id == session_id and lock.is_held(now):
                     return lock
         return None
 
     def put_claims(self, claims: Claims) -> None:
+        """Add a verified token."""
         self.authorization.put(claims)
-        self._welcome()
+        self._mark_authenticated()
         self._set_claims_deadline()
 
 

@@ -1,7 +1,7 @@
-"""Hands the messages of one queue, or of one session, to the receivers that wait for them, in turn.
+"""Delivers the messages of one queue, or of one session, to the receivers that have credit, in turn.
 
-Competing receivers share the load (P45): while several have credit each gets a few at a time. One run of the loop hands
-out a bounded number, so that a deep queue with a hungry receiver does not starve everyone else.
+Competing receivers share the load (P45): while several have credit each gets a few at a time. One run of the loop
+delivers a bounded number, so that a deep queue with a fast receiver does not starve everyone else.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .links import Egress
+    from .links import SourceNode
 
 _TURN_MESSAGES = 32
 _RUN_MESSAGES = 512
 
 
 class Dispatcher:
-    __slots__ = ("_available", "_due", "_egresses", "_loop")
+    """The receivers of one queue or session."""
+
+    __slots__ = ("_available", "_due", "_loop", "_sources")
 
     def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop) -> None:
-        """`available()` says how many messages could be handed out now."""
+        """`available()` returns how many messages could be delivered now."""
         self._available = available
         self._loop = loop
-        self._egresses: deque[Egress] = deque()
+        self._sources: deque[SourceNode] = deque()
         self._due = False
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self._available()} available, {len(self._egresses)} receivers>"
+        return f"<Dispatcher {self._available()} available, {len(self._sources)} receivers>"
 
-    def add(self, egress: Egress) -> None:
-        self._egresses.append(egress)
+    def add(self, source: SourceNode) -> None:
+        self._sources.append(source)
 
-    def remove(self, egress: Egress) -> None:
-        if egress in self._egresses:
-            self._egresses.remove(egress)
+    def remove(self, source: SourceNode) -> None:
+        if source in self._sources:
+            self._sources.remove(source)
 
     def has_messages(self) -> bool:
         return self._available() > 0
 
     def wake(self) -> None:
-        if not self._due and self._egresses:
+        """Deliver in the next turn of the loop: there are messages, or credit."""
+        if not self._due and self._sources:
             self._due = True
             self._loop.call_soon(self._run)
 
@@ -50,32 +53,32 @@ class Dispatcher:
         self._due = False
         budget = _RUN_MESSAGES
         touched = []
-        while budget > 0 and self._egresses and self._available():
-            for egress in self._egresses:
-                if egress.is_full:
-                    egress.sweep()
-            hungry = [egress for egress in self._egresses if egress.capacity > 0]
-            if not hungry:
+        while budget > 0 and self._sources and self._available():
+            for source in self._sources:
+                if source.is_full:
+                    source.sweep()
+            ready = [source for source in self._sources if source.capacity > 0]
+            if not ready:
                 break
-            turn = _TURN_MESSAGES if len(hungry) > 1 else budget
-            handed = 0
-            for egress in hungry:
-                count = min(egress.capacity, turn, budget)
+            turn = _TURN_MESSAGES if len(ready) > 1 else budget
+            delivered = 0
+            for source in ready:
+                count = min(source.capacity, turn, budget)
                 if count <= 0:
                     break
-                handed += egress.deliver(count)
+                delivered += source.deliver(count)
                 budget -= count
-                touched.append(egress)
+                touched.append(source)
                 if not self._available():
                     break
-            self._egresses.rotate(-1)
-            if not handed:
+            self._sources.rotate(-1)
+            if not delivered:
                 break
-        for egress in self._egresses:
-            if egress.link.drain and (egress.is_full or not self._available()):
-                egress.answer_drain()
-                touched.append(egress)
-        for egress in touched:
-            egress.connection.flush_soon()
+        for source in self._sources:
+            if source.link.drain and (source.is_full or not self._available()):
+                source.answer_drain()
+                touched.append(source)
+        for source in touched:
+            source.connection.flush_soon()
         if budget <= 0:
             self.wake()

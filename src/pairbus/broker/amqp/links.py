@@ -1,7 +1,7 @@
-"""What stands at our end of a client's link: an entity that takes messages, one that gives them, or a request node.
+"""The nodes behind a client's links: an entity that it sends to, one that it receives from, or a request node.
 
-Thin: they carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and put
-refusals into the words that clients understand. Rules that break clients when missed are explained in
+They carry messages between the AMQP engine and the namespace, remember which delivery is which lock, and turn refusals
+into the errors that clients understand. Rules that break clients when missed are explained in
 docs/reference/protocol.md.
 """
 
@@ -32,7 +32,7 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.broker.model.queue import Message, MessageQueue
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.telemetry.recorder import Booked
+from pairbus.broker.telemetry.recorder import UnsettledDelivery
 from pairbus.journal import JournalError
 
 from .requests import Request, Response, read_request
@@ -62,20 +62,20 @@ _RELEASE = Release()
 
 
 class Node(Protocol):
-    """What stands behind a link."""
+    """What is behind a link."""
 
     def closed(self) -> None:
-        """The link has left, in whatever way; called once."""
+        """Called once, when the link has ended in whatever way."""
 
 
 def rejected(refusal: Refusal) -> bytes:
-    """All three fields of the error, or Python's `send_messages` hangs
+    """Return the encoded outcome. It has all three fields of the error, or Python's `send_messages` hangs
     (docs/reference/protocol.md#an-error-has-all-three-fields)."""
     return Rejected(error=Error(refusal.condition, refusal.description, None)).encode()
 
 
-class Ingress:
-    """A client sends to an entity."""
+class TargetNode:
+    """The target of a link on which a client sends: a queue or topic."""
 
     __slots__ = ("connection", "link", "path", "target")
 
@@ -119,8 +119,8 @@ class Ingress:
             text = f"message format {event.message_format:#x} is not known"
             self._stored(event, None, [], now, Refusal(conditions.NOT_IMPLEMENTED, text))
             return
-        fates: list[int] = []
-        done = partial(self._stored, event, payloads, fates, now)
+        results: list[int] = []
+        done = partial(self._stored, event, payloads, results, now)
         if host.faults:
             refusal = host.faults.refusal("send", self.path, now, len(payloads))
             if refusal is not None:
@@ -130,17 +130,17 @@ class Ingress:
                 self.connection.release(len(event.payload))
                 self.connection.hang(self.path)
                 return
-        host.namespace.send(self.target, payloads, now, done, fates)
+        host.namespace.send(self.target, payloads, now, done, results)
 
     def _stored(
         self,
         event: Delivered,
         payloads: list[bytes] | None,
-        fates: list[int],
+        results: list[int],
         since: float,
         refusal: Refusal | None,
     ) -> None:
-        """`payloads` is None of what can't be taken apart."""
+        """Answer a delivery. `payloads` is None where it could not be split into messages."""
         connection = self.connection
         host = connection.host
         connection.release(len(event.payload))
@@ -154,7 +154,7 @@ class Ingress:
             size, now = len(event.payload), host.clock()
             host.recorder.not_sent(self.path, size, connection.cause, since, now, refusal)
         else:
-            host.recorder.sent(self.path, payloads, fates, connection.cause, since, refusal)
+            host.recorder.sent(self.path, payloads, results, connection.cause, since, refusal)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         limit = self.target.message_bytes_max
@@ -171,8 +171,8 @@ class Ingress:
         self.target.entity.links -= 1
 
 
-class Egress:
-    """A client receives from an entity."""
+class SourceNode:
+    """The source of a link on which a client receives: a queue, subscription or session."""
 
     __slots__ = (
         "_grants",
@@ -208,7 +208,7 @@ class Egress:
         #: RECEIVE_AND_DELETE: the client asked for settled transfers.
         self.removes = link.snd_settle_mode == 1
         #: Delivery id → lock token, sequence number, message id where a ledger is kept
-        self.unsettled: dict[int, Booked] = {}
+        self.unsettled: dict[int, UnsettledDelivery] = {}
         self._reserved = 0
         self._sweep_at = float("-inf")
         self._lost_timer: asyncio.TimerHandle | None = None
@@ -220,10 +220,11 @@ class Egress:
         dispatcher.add(self)
 
     def __repr__(self) -> str:
-        return f"<Egress {self.path}: credit {self.link.credit}, {len(self.unsettled)} unsettled>"
+        return f"<SourceNode {self.path}: credit {self.link.credit}, {len(self.unsettled)} unsettled>"
 
     @property
     def capacity(self) -> int:
+        """How many messages could be delivered now."""
         link = self.link
         if self._is_closed or not link.is_open or not self.connection.takes_more or link.session.is_blocked:
             return 0
@@ -232,7 +233,7 @@ class Egress:
         return min(link.credit - self._reserved, _UNSETTLED_MAX - len(self.unsettled))
 
     def note_grant(self) -> None:
-        """Where the client asks for messages after it did so before and got none, that was an empty receive (P51)."""
+        """Record an empty receive (P51) where the client asks for messages again and got none since it did before."""
         if self._grants != self.link.grants:
             self._grants = self.link.grants
             self._end_wait()
@@ -245,7 +246,7 @@ class Egress:
             host.recorder.polled(self.path, self.connection.cause, host.clock())
 
     def _usual_count(self) -> int:
-        """How many messages of the queue's average size are taken at once: they are all in memory then."""
+        """Return how many messages of the queue's average size are removed at once: they are all in memory then."""
         return max(1, _TAKEN_BYTES_MAX * len(self.queue) // max(1, self.queue.size_bytes))
 
     @property
@@ -253,8 +254,8 @@ class Egress:
         return len(self.unsettled) >= _UNSETTLED_MAX
 
     def sweep(self) -> None:
-        """Forgets deliveries whose locks are gone: run out, or settled by token over another link. After one that found
-        little it is tried again later, since nobody tells when."""
+        """Forget deliveries whose locks are gone: expired, or settled by token over another link. When few are found it
+        is tried again later, since nothing reports when they go."""
         loop = self.connection.loop
         if loop.time() >= self._sweep_at:
             gone = [i for i, (token, _, _) in self.unsettled.items() if self.queue.locked_by(token) is None]
@@ -268,7 +269,7 @@ class Egress:
             loop.call_later(_SWEEP_S, self.dispatcher.wake)
 
     def deliver(self, count: int) -> int:
-        """Sends up to `count` messages and says how many were taken from the queue."""
+        """Send up to `count` messages and return how many were taken from the queue."""
         host = self.connection.host
         now = host.clock()
         if host.faults:
@@ -344,6 +345,7 @@ class Egress:
         self.connection.cut(self.link, refusal)
 
     def session_lost(self) -> None:
+        """Detach the link soon: its session's lock has expired."""
         assert self.session is not None
         text = f"The session lock of '{self.session.session_id}' has expired. Accept the session again."
         refusal = Refusal(conditions.SESSION_LOCK_LOST, text)
@@ -351,11 +353,12 @@ class Egress:
         self._lost_timer = self.connection.loop.call_later(_LOST_GRACE_S, self.cut, refusal)
 
     def answer_drain(self) -> None:
+        """Use up the credit that the client wants drained, unless messages for it are still on their way."""
         if self._reserved == 0:
             self.link.drained()
 
     def disposed(self, delivery_ids: list[int], settled: bool, state: Any) -> None:
-        """The client decided about deliveries of this link, all in one disposition."""
+        """Settle deliveries of this link as one disposition of the client says."""
         connection = self.connection
         outcome = outcome_of(state)
         if outcome is None:
@@ -391,7 +394,7 @@ class Egress:
     def _settled(
         self,
         delivery_ids: list[int],
-        entries: list[Booked],
+        entries: list[UnsettledDelivery],
         settled: bool,
         answer: bytes,
         outcome: Outcome,
@@ -414,15 +417,15 @@ class Egress:
         self._answer(first, previous, settled, answer, refusal)
 
     def _answer(self, first: int, last: int, settled: bool, answer: bytes, refusal: Refusal | None) -> None:
-        """One frame for one disposition of the client's: coalescing answers makes the SDK slower."""
+        """Answer one disposition of the client's with one frame: coalescing answers makes the SDK slower."""
         if settled or self.link.detached:
             return
         self.link.session.dispose(False, first, last, True, answer if refusal is None else rejected(refusal))
         self.connection.flush_soon()
 
     def closed(self) -> None:
-        """Messages stay locked until their locks run out, as on the service (docs/reference/protocol.md#outcomes); a
-        session is free now."""
+        """Release the session. Messages stay locked until their locks expire, as on the service
+        (docs/reference/protocol.md#outcomes)."""
         self._is_closed = True
         self._end_wait()
         self.queue.entity.links -= 1
@@ -450,7 +453,7 @@ _ANSWERS: dict[type, bytes] = {
 
 
 def outcome_of(state: Any) -> Outcome | None:
-    """What a delivery state asks of the queue (docs/reference/protocol.md#outcomes)."""
+    """Return the outcome that a delivery state stands for, if any (docs/reference/protocol.md#outcomes)."""
     kind = type(state)
     if kind is Accepted:
         return _COMPLETE
@@ -476,7 +479,7 @@ def outcome_of(state: Any) -> Outcome | None:
 
 
 class RequestNode:
-    """Requests come in here: `$cbs` and `$management`."""
+    """The target of a link with requests to `$cbs` or `$management`."""
 
     __slots__ = ("address", "connection", "handle", "link")
 
@@ -523,7 +526,7 @@ class RequestNode:
 
 
 class ResponseNode:
-    """Responses go out here."""
+    """The source of a link with responses of `$cbs` or `$management`."""
 
     __slots__ = ("_tag", "_waiting", "address", "connection", "link", "reply_to")
 
@@ -564,11 +567,12 @@ class ResponseNode:
 
 
 def address_of(link: Link) -> str | None:
-    """The address of our node on the link: its target where the client sends, its source where it receives."""
+    """Return the address of our node on the link: its target where the client sends, its source where it receives."""
     terminus = link.source if link.is_sender else link.target
     address = getattr(terminus, "address", None)
     return address if isinstance(address, str) else None
 
 
 def failed(refusal: Refusal, status: int) -> Response:
+    """Return the response to a request that was refused."""
     return Response(status, refusal.description, refusal.condition)

@@ -1,9 +1,8 @@
-"""`$management`: what can be asked of an entity besides sending and receiving
+"""Answers requests to `$management`: what can be asked of an entity besides sending and receiving
 (docs/reference/protocol.md#requests-over-management).
 
 One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
-that is not in the table is answered 501, as the service does. Reading the arguments is in `Arguments`, so that a wrong
-one is named in one way.
+that is not in the table is answered 501, as the service does.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _STATUS = {
 
 
 class Call(NamedTuple):
-    """One request on its way: who asks, about what, with which arguments."""
+    """One request: the connection that asks, the entity, the arguments and where the answer goes."""
 
     connection: AmqpConnection
     target: MessageQueue | Topic
@@ -82,19 +81,21 @@ class Call(NamedTuple):
         return self.target
 
     def ok(self, **body: Any) -> None:
+        """Answer 200 with these values; `_` in their names stands for `-`."""
         self.answer(Response(200, "OK", body={key.replace("_", "-"): value for key, value in body.items()}))
 
     def refuse(self, refusal: Refusal) -> None:
         self.answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
 
     def done(self, refusal: Refusal | None) -> None:
+        """Answer 200 without values, or with the refusal."""
         if refusal is None:
             self.ok()
         else:
             self.refuse(refusal)
 
     def session(self) -> SessionLock | None:
-        """The lock on the session that the request names, which its connection must hold."""
+        """Return the lock on the session that the request names, if any; its connection must hold it."""
         session_id = self.arguments.optional_text("session-id")
         if session_id is None:
             return None
@@ -105,14 +106,15 @@ class Call(NamedTuple):
 
 
 class _SessionLost(Exception):
-    pass
+    """The connection does not hold the session that the request names."""
 
 
 class _BeingSettled(Exception):
-    """What is asked for is on its way to the disk: ask again in a moment."""
+    """The message that is asked for is being written to disk: look again in a moment."""
 
 
 def handle(connection: AmqpConnection, path: str, request: Request, respond: Callable[[bytes], None]) -> None:
+    """Check a request to an entity's management node, carry it out and respond with the encoded answer."""
     host = connection.host
 
     def answer(response: Response) -> None:
@@ -138,8 +140,8 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     if target is None:
         answer(Response(404, f"The messaging entity '{path}' could not be found.", conditions.NOT_FOUND))
         return
-    # only what is known to be there goes into the books: nobody may fill them with names
-    is_managing, known = operation not in _BOOKED_OTHERWISE, target.path
+    # only entities that exist are recorded: nobody may fill the ledger with names
+    is_managing, known = operation not in _RECORDED_BY_MESSAGE, target.path
     if host.faults:
         refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
         if refusal is not None:
@@ -156,22 +158,26 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
             operation(Call(connection, target, arguments, host.clock(), answer, waits > 0))
         except _BeingSettled:
             connection.loop.call_later(_SETTLING_S, run, waits - 1)
-        except BadArgument as error:
-            answer(Response(400, str(error), conditions.ARGUMENT_ERROR))
-        except UnknownRule as error:
-            condition = conditions.NOT_IMPLEMENTED if error.is_sql else conditions.ARGUMENT_ERROR
-            answer(Response(501 if error.is_sql else 400, str(error), condition))
-        except _SessionLost as error:
-            text = f"The session lock of '{error}' has expired, or is not held over this connection."
-            answer(Response(410, text, conditions.SESSION_LOCK_LOST))
-        except JournalError as error:
-            answer(failed(refusal_of(error), 500))
+        except (BadArgument, UnknownRule, _SessionLost, JournalError) as error:
+            answer(_failure(error))
 
     delay = host.faults.latency(path, now) if host.faults else 0.0
     if delay:
         connection.loop.call_later(delay, run)
     else:
         run()
+
+
+def _failure(error: BadArgument | UnknownRule | _SessionLost | JournalError) -> Response:
+    match error:
+        case JournalError():
+            return failed(refusal_of(error), 500)
+        case _SessionLost():
+            text = f"The session lock of '{error}' has expired, or is not held over this connection."
+            return Response(410, text, conditions.SESSION_LOCK_LOST)
+        case UnknownRule(is_sql=True):
+            return Response(501, str(error), conditions.NOT_IMPLEMENTED)
+    return Response(400, str(error), conditions.ARGUMENT_ERROR)
 
 
 # -- messages
@@ -299,16 +305,16 @@ def _schedule(call: Call) -> None:
         call.connection.hang(path)
         return
 
-    fates: list[int] = []
+    results: list[int] = []
 
     def done(numbers: list[int], refusal: Refusal | None) -> None:
         if refusal is not None:
             call.refuse(refusal)
         elif not call.connection.loses_answer(path):
             call.ok(sequence_numbers=Array.of(_LONG_CODE, numbers))
-        call.host.recorder.sent(path, payloads, fates, call.connection.cause, call.now, refusal)
+        call.host.recorder.sent(path, payloads, results, call.connection.cause, call.now, refusal)
 
-    call.host.namespace.schedule(call.target, payloads, call.now, done, fates)
+    call.host.namespace.schedule(call.target, payloads, call.now, done, results)
 
 
 def _cancel(call: Call) -> None:
@@ -407,8 +413,8 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
 }
 
 
-#: Their messages are in the books one by one, as sends, receives and settlements; the request is not one more.
-_BOOKED_OTHERWISE = frozenset({_settle, _receive_deferred, _schedule})
+#: Their messages are recorded one by one, as sends, receives and settlements; the request is not one more.
+_RECORDED_BY_MESSAGE = frozenset({_settle, _receive_deferred, _schedule})
 
 
 def _timestamp(seconds: float) -> Timestamp:

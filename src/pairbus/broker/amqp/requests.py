@@ -45,6 +45,7 @@ class Response:
 
 
 def read_request(payload: bytes) -> Request:
+    """Return the request in an encoded message, or raise DecodeError."""
     sections = split(payload)
     properties = read_properties(payload, sections)
     body = read_body(payload, sections)
@@ -60,6 +61,7 @@ def read_request(payload: bytes) -> Request:
 
 
 def cbs_response(request: Request, response: Response) -> bytes:
+    """Return the encoded answer of `$cbs`."""
     # no error-condition here: Python takes its presence for a failure
     return encode_message(
         properties=Properties(correlation_id=request.message_id),
@@ -69,6 +71,7 @@ def cbs_response(request: Request, response: Response) -> bytes:
 
 
 def management_response(request: Request, response: Response) -> bytes:
+    """Return the encoded answer of `$management`."""
     properties: dict[str, Any] = {"statusCode": Int(response.status), "statusDescription": response.description}
     if response.condition is not None:
         properties["errorCondition"] = Symbol(response.condition)

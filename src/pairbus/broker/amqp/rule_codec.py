@@ -1,7 +1,7 @@
-"""Rules as `$management` carries them (docs/reference/protocol.md#rules-on-the-wire): asked for as maps, listed as
-described lists. Pure.
+"""Reads and writes subscription rules as `$management` carries them (docs/reference/protocol.md#rules-on-the-wire):
+maps in requests, described lists in answers. Pure.
 
-SQL filters and actions are not known yet and are refused by name. What a filter means is decided in rules.py.
+SQL filters and actions are not supported yet and are refused by name. model/rules.py decides what a filter means.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONSTANT_SQL: dict[str, TrueFilter | FalseFilter] = {"1=1": TrueFilter(), "1=0"
 
 
 class UnknownRule(ValueError):
-    """`is_sql`: it is well-formed, but of a kind that is not supported yet."""
+    """A rule can't be read. `is_sql`: it is well-formed, but of a kind that is not supported yet."""
 
     def __init__(self, text: str, is_sql: bool = False) -> None:
         super().__init__(text)
@@ -42,6 +42,7 @@ class UnknownRule(ValueError):
 
 
 def read_rule(name: str, description: Any, now: float) -> RuleDescription:
+    """Return the rule that a request's rule-description describes, or raise UnknownRule."""
     if not isinstance(description, Mapping):
         raise UnknownRule("rule-description must be a map with a sql-filter or a correlation-filter")
     if _expression(description.get("sql-rule-action")):
@@ -83,6 +84,7 @@ def _read_correlation(part: Mapping[Any, Any]) -> CorrelationFilter:
 
 
 def write_rule(rule: RuleDescription) -> Described:
+    """Return the rule as `enumerate-rules` answers it."""
     created_at = Timestamp(int(rule.created_at * 1000))
     return Described(_RULE, [_write_filter(rule.filter), Described(_EMPTY_ACTION, []), rule.name, created_at])
 

@@ -1,7 +1,7 @@
-"""Receivers that asked for the next free session of a queue and wait for one, first come, first served
+"""Keeps the receivers that asked for the next free session of a queue waiting, first come, first served
 (docs/reference/protocol.md#sessions).
 
-A shell: it holds the unanswered attaches and their timers. Which session is free is the queue's to say.
+A shell: it holds the unanswered attaches and their timers. The queue decides which session is free.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from .connection import AmqpConnection
 
-_NOBODY_S = 60.0
+_DEFAULT_WAIT_S = 60.0
 _WAITING_MAX = 10_000
 
 
 class SessionWaiters:
+    """The receivers that wait for a session of one queue."""
+
     __slots__ = ("_due", "_host", "_queue", "_waiting")
 
     def __init__(self, host: NamespaceServer, queue: MessageQueue) -> None:
@@ -37,21 +39,24 @@ class SessionWaiters:
         queue.on_session_free = self.wake
 
     def __repr__(self) -> str:
-        return f"<SessionDoor {self._queue.path}: {len(self._waiting)} waiting>"
+        return f"<SessionWaiters {self._queue.path}: {len(self._waiting)} waiting>"
 
     def wait(self, connection: AmqpConnection, link: SenderLink, seconds: float | None) -> Refusal | None:
+        """Answer the attach when a session is free, or refuse it after so many seconds; return a refusal at once where
+        too many wait."""
         if len(self._waiting) >= _WAITING_MAX:
             return Refusal(
                 conditions.SERVER_BUSY, f"{_WAITING_MAX} receivers wait for a session of '{self._queue.path}'"
             )
-        delay = _NOBODY_S if seconds is None else seconds
+        delay = _DEFAULT_WAIT_S if seconds is None else seconds
         timer = self._host.loop.call_later(delay, self._timed_out, link)
         waiting = self._waiting[link] = Waiting(self, connection, link, self._queue.path, timer)
-        connection.put_behind(link, waiting)
+        connection.put_node(link, waiting)
         self._open()
         return None
 
     def wake(self) -> None:
+        """Look in the next turn of the loop: a session has become free."""
         if not self._due and self._waiting:
             self._due = True
             self._host.loop.call_soon(self._open)
@@ -74,7 +79,7 @@ class SessionWaiters:
                 waiting.connection.cut(link, accepted)
 
     def close(self, refusal: Refusal) -> None:
-        """The queue is gone."""
+        """Refuse all: the queue is deleted."""
         for link, waiting in list(self._waiting.items()):
             waiting.connection.cut(link, refusal)
 
@@ -86,14 +91,19 @@ class SessionWaiters:
 
 
 class Waiting:
-    """Behind a link that waits for a session: its attach is not answered yet."""
+    """The node behind a link that waits for a session: its attach is not answered yet."""
 
-    __slots__ = ("_door", "connection", "link", "path", "timer")
+    __slots__ = ("_waiters", "connection", "link", "path", "timer")
 
     def __init__(
-        self, door: SessionWaiters, connection: AmqpConnection, link: SenderLink, path: str, timer: asyncio.TimerHandle
+        self,
+        waiters: SessionWaiters,
+        connection: AmqpConnection,
+        link: SenderLink,
+        path: str,
+        timer: asyncio.TimerHandle,
     ) -> None:
-        self._door = door
+        self._waiters = waiters
         self.connection = connection
         self.link = link
         self.path = path
@@ -103,4 +113,4 @@ class Waiting:
         return f"<Waiting for a session of {self.path}>"
 
     def closed(self) -> None:
-        self._door.leave(self.link)
+        self._waiters.leave(self.link)

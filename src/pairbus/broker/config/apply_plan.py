@@ -50,7 +50,7 @@ def read_config(path: Path) -> list[NamespacePlan]:
         raise BrokerError(f"{path}: {error}") from None
 
 
-def hand_out_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
+def apply_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
     if not plan.keys:
         return
     try:
@@ -59,8 +59,8 @@ def hand_out_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
         raise BrokerError(f"{plan.name}: authorization rules of the configuration can't be taken: {error}") from None
 
 
-async def construct(namespace: Namespace, plan: NamespacePlan, clock: Clock) -> None:
-    await _PlanApplier(namespace, clock).carry_out(plan)
+async def apply_plan(namespace: Namespace, plan: NamespacePlan, clock: Clock) -> None:
+    await _PlanApplier(namespace, clock).apply(plan)
 
 
 class _PlanApplier:
@@ -68,7 +68,7 @@ class _PlanApplier:
         self._namespace = namespace
         self._clock = clock
 
-    async def carry_out(self, plan: NamespacePlan) -> None:
+    async def apply(self, plan: NamespacePlan) -> None:
         namespace = self._namespace
         for queue in plan.queues:
             what = f"queue {queue.description.name!r}"

@@ -1,1 +1,4 @@
-"""What a message and its records look like as bytes, on disk and on the wire. Pure."""
+"""Defines the bytes of messages and journal records, on the wire and on disk.
+
+Pure functions only; it may import `pairbus.amqp` and nothing else of the broker.
+"""

@@ -1,10 +1,10 @@
-"""From the bytes that a sender sent to what is kept, and from there to the bytes that a receiver gets
+"""Turns the bytes that a sender sent into what is stored, and that into the bytes that a receiver gets
 (docs/reference/protocol.md#sending, #receiving).
 
 Kept are the raw header fields, the raw message annotations that are not the broker's to say, and everything from
 properties to footer as it came: none of it is ever encoded again, but for delivery annotations, which few send. A
 delivery is a new header, the broker's annotations before the kept ones, and those same bytes. Decides nothing about
-queues; what it doesn't look into is checked in readable.py.
+queues; what it does not decode is checked in content_checks.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NULLS: Final = b"\x40" * 12
 
 
 class Traits:
-    """What of a message decides where it goes and how long it stays. `ttl` is in seconds, `scheduled_at` a time."""
+    """What decides where a message goes and how long it stays. `ttl` is in seconds, `scheduled_at` a time."""
 
     __slots__ = ("message_id", "scheduled_at", "session_id", "ttl")
 
@@ -83,8 +83,11 @@ Content = tuple[bytes, int, int, bytes, Traits | None]
 
 
 def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) -> Content | None:
-    """What is kept of a message; None of a ping. Traits are None of one that neither ends nor waits, unless it is to be
-    looked at closely. Raises AmqpError: decode-error, or invalid-field for what can be read but not accepted."""
+    """Return what is stored of a message, or None for a ping.
+
+    Traits are None for a message that neither expires nor is scheduled, unless they are asked for (`closely`). Raises
+    AmqpError: decode-error, or invalid-field for what can be read but not accepted.
+    """
     s = split(payload)
     span = s.properties
     has_id = False
@@ -137,7 +140,7 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
 
 
 def message_id_in(content: bytes, start: int = 0) -> str | None:
-    """As text, of a message that was taken in, or of what is kept of one, whose annotation pairs end at `start`."""
+    """Return the message id as text, of a sent message or of stored content, whose annotation pairs end at `start`."""
     at = start
     while content[at : at + 2] == b"\x00\x53":
         section, code = content[at + 2], content[at + 3]
@@ -161,7 +164,7 @@ def message_id_in(content: bytes, start: int = 0) -> str | None:
 
 
 def _hop_of(payload: bytes, s: Sections) -> bytes:
-    """The sender's delivery annotations. They are for one hop only (AMQP 3.2.2), but the service passes them on."""
+    """Return the sender's delivery annotations. They are for one hop (AMQP 3.2.2), but the service passes them on."""
     assert s.delivery_annotations is not None
     given = read_delivery_annotations(payload, s)
     return payload[slice(*s.delivery_annotations)] if given else b""
@@ -173,7 +176,7 @@ def _traits(message_id: Any, session_id: Any, ttl_ms: int | None, scheduled_at: 
 
 
 def _lifetime_ms(properties: Properties, ttl_ms: int | None) -> int | None:
-    """A life that the header's 32 bits can't hold is told by its beginning and end
+    """Return the lifetime; one that the header's 32 bits can't hold is given by its beginning and end
     (docs/reference/protocol.md#time-to-live)."""
     begins, ends = properties.creation_time, properties.absolute_expiry_time
     if begins is not None and ends is not None and ends - begins > TTL_MS_MAX:
@@ -197,7 +200,7 @@ def _check_id(name: str, value: object) -> None:
 
 
 def _kept_pairs(payload: bytes, s: Sections) -> tuple[int, bytes, float | None]:
-    """Their count, their bytes, and the time for which the message is scheduled."""
+    """Return count and bytes of the annotations that are kept, and the time for which the message is scheduled."""
     kept = []
     scheduled_at: float | None = None
     for key, raw in annotation_pairs(payload, s):
@@ -238,8 +241,8 @@ _NO_FIELDS: Final = (NO_HEADER, None)
 
 @lru_cache(maxsize=1024)
 def _header_fields(section: bytes) -> tuple[bytes, int | None]:
-    """The raw durable, priority, ttl and first-acquirer of a header section, and the ttl. Senders use few different
-    headers."""
+    """Return the raw durable, priority, ttl and first-acquirer of a header section, and the ttl. Senders use few
+    different headers."""
     s = Sections()
     s.header = (0, len(section))
     ttl = read_header(section, s).ttl  # checks the types
@@ -258,7 +261,7 @@ def _header_fields(section: bytes) -> tuple[bytes, int | None]:
 
 @lru_cache(maxsize=1024)
 def with_ttl(fields: bytes, ttl: float) -> bytes:
-    """Raw header fields with the ttl (seconds) that an entity allows: receivers reckon with it."""
+    """Return raw header fields with the ttl (seconds) that an entity allows: receivers rely on it."""
     at = skip(fields, skip(fields, 0))
     end = skip(fields, at)
     return fields[:at] + struct.pack(">BI", 0x70, min(int(ttl * 1000.0), TTL_MS_MAX)) + fields[end:]
@@ -275,7 +278,7 @@ def _timestamp(key: str) -> bytes:
     return b"\xa3" + bytes((len(key),)) + key.encode() + b"\x83"
 
 
-# message-state is an int (docs/reference/protocol.md#receiving); the service tells it only where it is not active
+# message-state is an int (docs/reference/protocol.md#receiving); the service sends it only where it is not active
 ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE = range(3)
 _STATES: Final = tuple(b"\xa3\x13x-opt-message-state\x54" + bytes((state,)) for state in range(3))
 _START: Final = b"\x00\x53\x72\xd1"
@@ -324,7 +327,11 @@ def delivery(
     token: bytes | None = None,
     is_peeked: bool = False,
 ) -> bytes:
-    """`locked_until` and `token` (as in the delivery tag) are None where there is no lock: peek, receive-and-delete."""
+    """Return the bytes that a receiver gets.
+
+    `locked_until` and `token` (as in the delivery tag) are None where there is no lock: peek, receive-and-delete.
+    """
+    # Longer than most: it runs for every delivery, and each layout is packed by one call.
     if state:
         body = _STATES[state] + body
         pairs_count += 1
@@ -386,8 +393,8 @@ def rendered(
     token: bytes | None,
     is_peeked: bool,
 ) -> bytes:
-    """A delivery of a message that was stored by an earlier version and can't be put together as it was sent: what was
-    stored is its body, and its times are the nearest that clients can read."""
+    """Return a delivery of a message that an earlier version has stored and that can't be delivered as it was sent:
+    what was stored is its body, and its times are the nearest that clients can read."""
     return delivery(
         NO_HEADER,
         min(delivery_count, 0xFFFFFFFF),
@@ -408,9 +415,9 @@ def _readable_time(seconds: float) -> float:
 
 
 def _merged(body: bytes, at: int, token: bytes | None) -> tuple[bytes, bytes]:
-    """The delivery annotations that the sender gave, with ours, and the body without them."""
-    told, end = decode(body, at)
-    pairs = dict(told.value)
+    """Return the sender's delivery annotations with ours, and the body without them."""
+    annotations, end = decode(body, at)
+    pairs = dict(annotations.value)
     if token is not None:
         pairs[_LOCK_TOKEN] = UUID(bytes_le=token)
     return _HOP + encode(pairs), body[:at] + body[end:]
@@ -420,7 +427,8 @@ def _merged(body: bytes, at: int, token: bytes | None) -> tuple[bytes, bytes]:
 
 
 def pack_changes(old: bytes | None, properties: Mapping[Any, Any]) -> bytes | None:
-    """`properties` laid over earlier ones. Raises AmqpError for what AMQP or the bound does not allow."""
+    """Return the encoded changes with `properties` added to them. Raises AmqpError for what AMQP or the bound
+    does not allow."""
     if not properties:
         return old
     changes: dict[str, Any] = {} if old is None else decode(old)[0]
@@ -437,4 +445,5 @@ def pack_changes(old: bytes | None, properties: Mapping[Any, Any]) -> bytes | No
 
 
 def with_changes(payload: bytes, changes: bytes) -> bytes:
+    """Return a delivery with these changes to its application properties."""
     return with_application_properties(payload, split(payload), decode(changes)[0], ())

@@ -1,4 +1,4 @@
-"""Whether receivers can read what a sender sent: the parts of a message that are passed on as they came.
+"""Checks that receivers can read the parts of a message that are passed on as they came.
 
 Pure. One message that a client library can't decode would make its whole queue impossible to peek, since the library
 gives up on the answer or on the connection. So everything that is passed on unread is checked when it is sent: that it
@@ -27,7 +27,7 @@ _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
 def check_sections(payload: bytes, s: Sections) -> None:
-    """Raises AmqpError where a section that is kept as it came can't be read by every receiver. Nothing needs to be
+    """Raise AmqpError where a section that is kept as it came can't be read by every receiver. Nothing needs to be
     looked for in plain ones (`Sections.is_plain`), which nearly all messages are made of."""
     if s.properties is not None:
         _check_descriptor(payload, s.properties[0])
@@ -91,6 +91,7 @@ def _check(buf: bytes, at: int, depth: int) -> int:
 
 
 def check_time(name: str, ms: int | None) -> None:
+    """Raise AmqpError for a time outside the years 1 to 9999."""
     if ms is not None and not TIME_MS_MIN <= ms <= TIME_MS_MAX:
         text = f"{name} is a time in the years 1 to 9999, in milliseconds since 1970; {int(ms)} is not."
         raise AmqpError(text, INVALID_FIELD)

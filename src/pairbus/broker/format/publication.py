@@ -1,4 +1,4 @@
-"""A published message on disk: one stored body, and what each subscription's copy has of its own.
+"""The PUBLISH record: one stored body, and what each subscription's copy has of its own.
 
 Pure: packs and reads the PUBLISH record, as records.py does for the others.
 
@@ -67,7 +67,7 @@ def pack_publication(
     content_length: int,
     copies: Sequence[bytes],
 ) -> bytes:
-    """One publication up to its content, which follows."""
+    """Return one publication up to its content, which follows."""
     session = b"" if session_id is None else session_id.encode()
     head = _HEAD.pack(
         scheduled,
@@ -83,7 +83,7 @@ def pack_publication(
 
 
 def repack_publication(publication: Publication, copies: Sequence[bytes]) -> bytes:
-    """The same with other copies, up to the content."""
+    """Return the same publication with other copies, up to the content."""
     head = publication.head
     return b"".join((head[: HEAD_BYTES - 4], struct.pack(">I", len(copies)), head[HEAD_BYTES:], *copies))
 
@@ -99,6 +99,7 @@ def pack_copy(
 
 
 def read_publish(payload: bytes) -> tuple[int, list[Publication], Seen | None]:
+    """Return topic id, publications and ids seen of a PUBLISH record. Raises RecordError."""
     topic_id, count = read_batch_head(payload)
     publications = []
     offset = BATCH_HEAD_BYTES
@@ -131,18 +132,8 @@ def _read_publication(payload: bytes, start: int) -> Publication:
         offset += _COPY.size
         copies.append(CopyEntry(subscription_id, number, expires_at, delivery_count, place, offset, changes_length))
         offset += changes_length
-    return Publication(
-        scheduled,
-        enqueued_at,
-        payload[header_at:session_at],
-        session_id,
-        pairs_count,
-        pairs_bytes,
-        offset,
-        content_length,
-        head,
-        copies,
-    )
+    kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
+    return Publication(scheduled, enqueued_at, *kept, offset, content_length, head, copies)
 
 
 def _misshapen(payload: bytes) -> RecordError:

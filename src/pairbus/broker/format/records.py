@@ -1,4 +1,4 @@
-"""What the broker writes into the journal: its records, packed and read back.
+"""Packs and reads the records that the broker writes into the journal.
 
 Big-endian; the first byte of every record is its version. Decides the layout only: which record is written when, and
 what replaying one does, is decided elsewhere. The journal guards the bytes with a checksum; what is checked here is
@@ -60,8 +60,6 @@ PLACES: Final = frozenset((ACTIVE, DEAD, ACTIVE_DEFERRED, DEAD_DEFERRED, SCHEDUL
 
 VERSION: Final = 1
 PAIRS_MAX: Final = 65535
-#: Of a session id in UTF-8.
-SESSION_BYTES_MAX: Final = 65534
 #: Of a message id in the duplicate history.
 KEY_BYTES: Final = 16
 _UNCHANGED: Final = 0xFFFFFFFF
@@ -86,7 +84,7 @@ ID_BYTES: Final = _ID.size
 
 
 class RecordError(Exception):
-    """A record that this version can't read."""
+    """Raised for a record that this version can't read."""
 
 
 class Entry(NamedTuple):
@@ -151,8 +149,9 @@ class Described(NamedTuple):
     description: dict[str, Any]
 
 
-def pack_meta(next_id: int) -> bytes:
-    return _ID.pack(VERSION, next_id)
+def pack_id(id: int) -> bytes:
+    """Return a META record with the next entity id, or the head of a PING or SEEN record of this entity."""
+    return _ID.pack(VERSION, id)
 
 
 def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str, Any]) -> bytes:
@@ -162,11 +161,6 @@ def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str
 
 def pack_deleted(*ids: int) -> bytes:
     return struct.pack(f">B{len(ids)}I", VERSION, *ids)
-
-
-def pack_ping(id: int) -> bytes:
-    """The head; the ping follows as a part of its own."""
-    return _ID.pack(VERSION, id)
 
 
 def pack_first(
@@ -180,8 +174,8 @@ def pack_first(
     pairs_bytes: int,
     content_length: int,
 ) -> bytes:
-    """Head of an ENQUEUE of `count` new messages and of its first entry, which is active and of no session; the content
-    follows as a part of its own."""
+    """Return the head of an ENQUEUE of `count` new messages and of its first entry, which is active and of no
+    session; the content follows as a part of its own."""
     return (
         _FIRST.pack(
             VERSION,
@@ -216,7 +210,7 @@ def pack_entry(
     changes: bytes,
     content_length: int,
 ) -> bytes:
-    """One entry up to its content, which follows."""
+    """Return one entry up to its content, which follows."""
     session = b"" if session_id is None else session_id.encode()
     head = _ENTRY.pack(
         sequence_number,
@@ -245,7 +239,8 @@ def pack_remove(id: int, sequence_numbers: Sequence[int]) -> bytes:
 
 
 def pack_updates(id: int, updates: Iterable[tuple[int, int, int, bytes | None]]) -> tuple[bytes, list[int]]:
-    """(sequence, delivery count, place, changes or None = as they were) → the record, where each one's changes lie."""
+    """Return the record for (sequence, delivery count, place, changes or None = as they were) of each message, and the
+    offsets of their changes."""
     out = bytearray(_BATCH.size)
     places = []
     for number, delivery_count, place, changes in updates:
@@ -258,28 +253,24 @@ def pack_updates(id: int, updates: Iterable[tuple[int, int, int, bytes | None]])
 
 
 def pack_activated(id: int, activations: Iterable[tuple[int, int, float, float]]) -> bytes:
-    """(old sequence, new sequence, enqueued at, expires at) of each."""
+    """Return the record for (old sequence, new sequence, enqueued at, expires at) of each message."""
     return _ID.pack(VERSION, id) + b"".join(_ACTIVATED.pack(*each) for each in activations)
 
 
 def pack_session(id: int, session_id: str, updated_at: float, state: bytes | None) -> bytes:
-    """The state, if there is one, is the end of the record."""
+    """Return a SESSION record; the state, if there is one, is its end."""
     session = session_id.encode()
     length = _NO_STATE if state is None else len(state)
     return _SESSION.pack(VERSION, id, updated_at, len(session), length) + session + (state or b"")
 
 
 def pack_seen(time: float, keys: Iterable[bytes]) -> bytes:
-    """To stand at the end of an ENQUEUE, or behind `pack_seen_head` as a record of its own."""
+    """Return the ids seen, to stand at the end of an ENQUEUE or behind `pack_id` as a record of its own."""
     return _SEEN.pack(time) + b"".join(keys)
 
 
-def pack_seen_head(id: int) -> bytes:
-    return _ID.pack(VERSION, id)
-
-
 def read_id(payload: bytes) -> int:
-    """Of any record but META: whose it is. Of META: the next id."""
+    """Return the entity id of a record, the next id of a META record. Raises RecordError."""
     try:
         version, id = _ID.unpack_from(payload)
     except struct.error:
@@ -298,7 +289,7 @@ def read_deleted(payload: bytes) -> tuple[int, ...]:
 
 
 def read_batch_head(payload: bytes) -> tuple[int, int]:
-    """Whose it is, and how many it holds."""
+    """Return the entity id of a record, and how many messages it holds."""
     read_id(payload)
     try:
         _, id, count = _BATCH.unpack_from(payload)
@@ -323,19 +314,9 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
         _, id, count = _BATCH.unpack_from(payload)
         offset = _BATCH.size
         for _ in range(count):
-            (
-                number,
-                enqueued_at,
-                expires_at,
-                delivery_count,
-                place,
-                header_length,
-                session_length,
-                pairs_count,
-                pairs_bytes,
-                changes_length,
-                content_length,
-            ) = _ENTRY.unpack_from(payload, offset)
+            *head, header_length, session_length, pairs_count, pairs_bytes, changes_length, content_length = (
+                _ENTRY.unpack_from(payload, offset)
+            )
             header_at = offset + _ENTRY.size
             session_at = changes_at = header_at + header_length
             session_id = None
@@ -344,23 +325,8 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
                 session_id = payload[session_at:changes_at].decode()
             content_at = changes_at + changes_length
             offset = content_at + content_length
-            entries.append(
-                Entry(
-                    number,
-                    enqueued_at,
-                    expires_at,
-                    delivery_count,
-                    place,
-                    payload[header_at:session_at],
-                    session_id,
-                    pairs_count,
-                    pairs_bytes,
-                    changes_at,
-                    changes_length,
-                    content_at,
-                    content_length,
-                )
-            )
+            kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
+            entries.append(Entry._make((*head, *kept, changes_at, changes_length, content_at, content_length)))
     except (struct.error, UnicodeDecodeError):
         raise _misshapen("ENQUEUE record", payload) from None
     if offset > len(payload):
@@ -369,7 +335,7 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
 
 
 def read_seen(payload: bytes, offset: int = ID_BYTES) -> Seen:
-    """From `offset` to the end."""
+    """Return the ids seen that stand from `offset` to the end."""
     read_id(payload)
     count, odd = divmod(len(payload) - offset - _SEEN.size, KEY_BYTES)
     if odd or count < 1:

@@ -1,1 +1,4 @@
-"""What a namespace holds and which state it may be in: messages, queues, sessions, topics, rules. Pure."""
+"""Models what a namespace holds: messages, queues, sessions, topics, rules, and the states that they may be in.
+
+Pure: no clock, disk or wire. It may import `pairbus.amqp`, `broker.format` and `broker.refusal`.
+"""

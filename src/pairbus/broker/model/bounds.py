@@ -1,4 +1,4 @@
-"""What a field of a description may hold, and what a thing may be called: the checks that all descriptions share.
+"""Checks that all descriptions share: what their fields may hold, and which names are allowed.
 
 A check is a test of the value and the words for what it allows. Which field has which check is said in description.py
 and rule_description.py.
@@ -23,7 +23,7 @@ _RULE_NAME = re.compile(r"\$?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?", re.A
 
 
 class InvalidDescription(PairbusError, ValueError):
-    """A field holds what it may not hold. `field` is our name for it; atom.py knows the service's."""
+    """Raised for a field with a value that it may not have. `field` is our name for it; atom.py knows the service's."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} may not be {value!r}; allowed: {allowed}")
@@ -33,6 +33,7 @@ class InvalidDescription(PairbusError, ValueError):
 
 
 def check_all(holder: object, checks: Mapping[str, Check]) -> None:
+    """Raise `InvalidDescription` for the first attribute that fails its check."""
     for name, (right, allowed) in checks.items():
         value = getattr(holder, name)
         if not right(value):
@@ -40,7 +41,7 @@ def check_all(holder: object, checks: Mapping[str, Check]) -> None:
 
 
 def validate_name(name: str) -> None:
-    """Of a queue or topic: they share one set of names."""
+    """Raise `InvalidDescription` unless this can be the name of a queue or topic."""
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
         raise InvalidDescription("name", name, f"1 to {NAME_CHARS_MAX} characters")
     segments = name.split("/")
@@ -58,10 +59,12 @@ def validate_name(name: str) -> None:
 
 
 def validate_subscription_name(name: str) -> None:
+    """Raise `InvalidDescription` unless this can be the name of a subscription."""
     _part("name", name, _PART_NAME, "letters, digits, and . - _ between them")
 
 
 def validate_rule_name(name: str) -> None:
+    """Raise `InvalidDescription` unless this can be the name of a rule."""
     _part("name", name, _RULE_NAME, "letters, digits, . - _, and $ in front, as in $Default")
 
 

@@ -1,4 +1,4 @@
-"""What a queue, topic or subscription is said to be: the fields of its description, their defaults and bounds.
+"""Descriptions of queues, topics and subscriptions: their fields, defaults and bounds.
 
 Decides whether a description may be created or replace another one. Does not know XML (atom.py) nor the journal
 (records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have a file of their own
@@ -56,6 +56,7 @@ __all__ = [
     "SubscriptionDescription",
     "TopicDescription",
     "TrueFilter",
+    "as_queue",
     "validate",
     "validate_authorization_rule",
     "validate_name",
@@ -81,7 +82,7 @@ class _Stored:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, so that a later change of a default does not change what is stored. Infinity becomes null."""
+        """Return every field, so that a later default does not change what is stored. Infinity becomes null."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         for name in _INFINITE & data.keys():
             if data[name] == math.inf:
@@ -192,6 +193,12 @@ IMMUTABLE: Final = ("requires_session", "requires_duplicate_detection", "enable_
 _KIND: Final = {QueueDescription: "queue", TopicDescription: "topic", SubscriptionDescription: "subscription"}
 
 
+def as_queue(description: Description, name: str) -> QueueDescription:
+    """Return the description of a queue with this name that has all the fields that both kinds of entity know."""
+    shared = {f.name: getattr(description, f.name) for f in fields(QueueDescription) if hasattr(description, f.name)}
+    return QueueDescription(**shared | {"name": name})
+
+
 def validate(description: Description) -> None:
     """Raise `InvalidDescription` for the first field that can't be."""
     if isinstance(description, SubscriptionDescription):
@@ -219,7 +226,7 @@ def validate(description: Description) -> None:
 
 
 def validate_update(old: Description, new: Description) -> None:
-    """`old` is what stands, `new` what shall stand: valid in itself, and nothing changed that is fixed at creation."""
+    """Raise `InvalidDescription` unless `new` is valid and changes nothing of `old` that is fixed at creation."""
     kind = _KIND[type(old)]
     if old.name.lower() != new.name.lower():
         raise InvalidDescription("name", new.name, f"{old.name!r}; a {kind} can't be renamed")
@@ -231,7 +238,7 @@ def validate_update(old: Description, new: Description) -> None:
 
 
 def validate_authorization_rule(rule: AuthorizationRule) -> None:
-    """No key stands in the error, whatever is wrong with it."""
+    """Raise `InvalidDescription` for a rule that can't be; the error never shows a key."""
     name = rule.key_name
     if not isinstance(name, str) or not 0 < len(name) <= KEY_CHARS_MAX:
         raise InvalidDescription("key_name", name, f"1 to {KEY_CHARS_MAX} characters")

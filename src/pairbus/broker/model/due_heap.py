@@ -1,6 +1,6 @@
-"""Messages by the time at which something is due for them: they expire, or become active. Pure.
+"""A heap of messages by the time at which they expire or become active. Pure.
 
-Whoever leaves is not looked for: an entry counts while `time_of` its message still says so.
+Messages that leave are not searched for: an entry counts while `time_of` its message still says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DueHeap:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<Timetable: {len(self._entries)} entries, the next at {self.next}>"
+        return f"<DueHeap: {len(self._entries)} entries, the next at {self.next}>"
 
     def add(self, message: Message, not_before: float = -inf) -> None:
         time = max(self._time_of(message), not_before)
@@ -46,7 +46,7 @@ class DueHeap:
             self._entries_max = 2 * len(self._entries) + _STALE_MAX
 
     def take_due(self, now: float, count: int) -> list[Message]:
-        """Up to so many: the rest is as due as before."""
+        """Remove and return up to `count` messages that are due."""
         entries = self._entries
         due: list[Message] = []
         self.asked = max(self.asked, now)
@@ -59,7 +59,7 @@ class DueHeap:
         return due
 
     def deadline(self) -> float:
-        """When the next one is due; infinity: never."""
+        """Return when the next message is due; infinity: never."""
         entries = self._entries
         while entries and self._time_of(entries[0][2]) > entries[0][0]:
             heappop(entries)
@@ -67,7 +67,8 @@ class DueHeap:
         return self.next
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: what is due at an instant stays so, what waits for a second try waits no longer."""
+        """Adapt to a wall clock that was set: what is due at an instant stays so, what waits to be tried again waits no
+        longer."""
         self.asked += seconds
         for at, (time, number, message) in enumerate(self._entries):
             due = self._time_of(message)

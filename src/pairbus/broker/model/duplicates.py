@@ -1,4 +1,4 @@
-"""Which message ids an entity has taken within its window: a second one is confirmed and dropped
+"""Remembers the message ids that an entity has taken within its window: a duplicate is confirmed and dropped
 (docs/reference/protocol.md#duplicate-detection).
 
 Pure. The ids of one record stand or fall together: they have one time, one place in the journal, and are forgotten at
@@ -30,7 +30,7 @@ Waiter = Callable[[Refusal | None], None]
 
 
 def key_of(message_id: Any) -> bytes:
-    """Equal ids of different AMQP types are different ids."""
+    """Return the digest of a message id; equal ids of different AMQP types are different ids."""
     return blake2b(encode(message_id), digest_size=KEY_BYTES).digest()
 
 
@@ -59,10 +59,12 @@ class Sighting:
 
 
 class DuplicateHistory:
+    """The message ids of one entity, for as long as its window."""
+
     __slots__ = ("_by_key", "_order", "_release", "_stepped", "window")
 
     def __init__(self, window: float, release: Callable[[int, int], None]) -> None:
-        """`release(segment, nbytes)` hears of what is forgotten."""
+        """`release(segment, nbytes)` is called for what is forgotten."""
         self.window = window
         self._release = release
         # How far the wall clock was set since the first of them was seen.
@@ -103,13 +105,13 @@ class DuplicateHistory:
         self._answer(sighting, refusal)
 
     def wait(self, sighting: Sighting, waiter: Waiter) -> None:
-        """To be told what becomes of a pending one."""
+        """Call `waiter` when it is known what becomes of a pending sighting."""
         if sighting.waiters is None:
             sighting.waiters = []
         sighting.waiters.append(waiter)
 
     def restore(self, time: float, keys: tuple[bytes, ...], segment: int, nbytes: int) -> None:
-        """As a record tells it. A copy replaces what was known."""
+        """Remember what a record says; a copy replaces what was known."""
         known = self._by_key.get(keys[0])
         if known is not None and known.time == time and known.keys == keys:
             self._release(known.segment, known.nbytes)
@@ -121,7 +123,7 @@ class DuplicateHistory:
         self._order.append(sighting)
 
     def known(self, time: float, keys: Sequence[bytes]) -> Sighting | None:
-        """The very sighting that a record tells of, if it still counts."""
+        """Return the sighting that a record is about, if it still counts."""
         sighting = self._by_key.get(keys[0])
         return sighting if sighting is not None and sighting.time == time and keys[-1] in sighting.keys else None
 
@@ -136,11 +138,11 @@ class DuplicateHistory:
         return self._ends(self._order[0]) + FORGET_S if self._order else inf
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set."""
+        """Adapt to a wall clock that was set."""
         self._stepped += seconds
 
     def resume(self, now: float) -> None:
-        """After replay: the wall clock may have been set back since the last record."""
+        """Adapt, after replay, to a wall clock that was set back since the last record."""
         self._stepped = min(0.0, now - max((sighting.seen_at for sighting in self._order), default=now))
 
     def _ends(self, sighting: Sighting) -> float:

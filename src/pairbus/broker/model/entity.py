@@ -1,6 +1,6 @@
-"""A queue as the namespace knows it: its description, its two message queues, its numbers and its accounts.
+"""An entity: its description, its queue and dead-letter queue, its sequence numbers and sizes.
 
-Pure. Who may do what when is namespace.py's; here is only what an entity is.
+Pure. What is done with entities, and when, is decided in operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFUSES_RECEIVES: Final = ("Disabled", "ReceiveDisabled")
 
 
 class Renumbered:
-    """Numbers that entries on disk still have, and what they are now."""
+    """Maps the numbers that entries on disk still have to those that the messages have now."""
 
     __slots__ = ("new", "old")
 
@@ -69,6 +69,7 @@ class QueueEntity:
         "links",
         "max_bytes",
         "message_bytes_max",
+        "needs_traits",
         "next_revision",
         "offset",
         "pending_bytes",
@@ -80,7 +81,6 @@ class QueueEntity:
         "renumbered",
         "revision",
         "segment",
-        "takes_closely",
     )
 
     #: Of the record that describes it.
@@ -93,7 +93,7 @@ class QueueEntity:
         #: The highest number given out, and the highest whose record is known to be written.
         self.last_sequence = 0
         self.confirmed_sequence = 0
-        #: Of sends under way: they count as if they were there, or many at once would overfill the queue.
+        #: Bytes of sends that are being written: they count as stored, or many at once would overfill the queue.
         self.pending_bytes = 0
         self.pings = 0
         self._accessed_at = 0.0
@@ -105,7 +105,7 @@ class QueueEntity:
         self.renumbered = Renumbered()
         self.deleting = False
         self.deleted = False
-        #: As RECOPIED, for a deletion under way.
+        #: As RECOPIED, for a deletion that is being written.
         self.recopied = False
         # where the record of this description is
         self.segment = -1
@@ -129,8 +129,8 @@ class QueueEntity:
             self.active.sessions = Sessions(self.active)
         if self.duplicates is not None:
             self.duplicates.window = description.duplicate_window
-        #: Whether more must be known of a message than that it is one.
-        self.takes_closely = (
+        #: Whether what is sent must be parsed for its id, session, lifetime and schedule.
+        self.needs_traits = (
             description.requires_session or description.requires_duplicate_detection or description.default_ttl != inf
         )
         self.refuses_sends = self._refusal(_REFUSES_SENDS, "sent to")
@@ -149,11 +149,11 @@ class QueueEntity:
         return self.duplicates
 
     def document(self) -> dict[str, Any]:
-        """What its record says."""
+        """Return the document of the record that describes it."""
         return self.description.to_json()
 
     def with_parts(self) -> list[QueueEntity]:
-        """Itself, and what goes when it goes."""
+        """Return the entity and those that are deleted with it."""
         return [self]
 
     @property
@@ -204,7 +204,7 @@ class QueueEntity:
         return now >= self.idle_deadline
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: as much is left of each duration as before."""
+        """Adapt to a wall clock that was set: as much is left of each duration as before."""
         self._accessed_at += seconds
         self.active.shift(seconds)
         self.dead_letter.shift(seconds)
@@ -212,11 +212,11 @@ class QueueEntity:
             self.duplicates.shift(seconds)
 
     def place(self, place: int) -> MessageQueue:
-        """As records say it."""
+        """Return the queue that a place in a record means."""
         return self.dead_letter if place in (records.DEAD, records.DEAD_DEFERRED) else self.active
 
     def find(self, sequence_number: int) -> tuple[MessageQueue, Message] | None:
-        """By the number that it has, or has on disk."""
+        """Return a message, with its queue, by the number that it has or has on disk."""
         number = self.renumbered.number_of(sequence_number)
         for queue in (self.active, self.dead_letter):
             message = queue.get(number)
@@ -225,14 +225,14 @@ class QueueEntity:
         return None
 
     def activate(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
-        """A scheduled message becomes active, under another number (docs/reference/protocol.md#scheduled-messages); to
-        be put on offer by the caller."""
+        """Give a scheduled message its new number (docs/reference/protocol.md#scheduled-messages); the caller makes it
+        available."""
         old = message.sequence_number
         self.active.renumber(message, number, enqueued_at, expires_at)
         self.renumbered.note(old, number)
 
     def stored_anew(self, message: Message) -> None:
-        """Its entry on disk has the number that it has, or is of no more use."""
+        """Note that the entry on disk has the message's own number now, or is of no more use."""
         if self.renumbered.old:
             self.renumbered.drop(message.sequence_number)
 

@@ -1,10 +1,10 @@
 """A message as the broker holds it, and the states that it can be in. Decides nothing: queue.py moves it between them.
 
     state      where it is                                        leaves it by
-    READY      on offer, in a line                                acquire → LOCKED, draw or overdue → SETTLING
+    READY      available, in a ready list                         acquire → LOCKED, draw or overdue → SETTLING
     LOCKED     under its token                                    claim → SETTLING, release or expire → home
     DEFERRED   aside, to be asked for by number                   fetch → LOCKED or SETTLING
-    SCHEDULED  aside, until its time                              due or call_off → SETTLING
+    SCHEDULED  aside, until its time                              due or cancel → SETTLING
     SETTLING   its record is being written                        remove → GONE, restore → LOCKED, offer → home
     RECOPIED   the same, and compaction copied it meanwhile: the record now stands before the copy and is written again
     GONE       nowhere
@@ -39,6 +39,7 @@ _PLACES: Final = {
     (DEFERRED, True): records.DEAD_DEFERRED,
     (SCHEDULED, False): records.SCHEDULED,
 }
+_SHARED_MAX: Final = 1024
 _HOMES: Final = {place: home for (home, _), place in _PLACES.items()}
 
 
@@ -53,8 +54,24 @@ class Stored:
         self.length = length
 
 
+class SharedValues:
+    """Makes equal byte strings one object: few headers and few changes differ."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+
+    def __call__(self, value: bytes) -> bytes:
+        if len(self._values) >= _SHARED_MAX:
+            self._values.clear()
+        return self._values.setdefault(value, value)
+
+
 class Message:
-    """`content` is the kept annotation pairs followed by the bare message and footer, or None while only the journal
+    """A message in a queue.
+
+    `content` is the kept annotation pairs followed by the bare message and footer, or None while only the journal
     has it, at (`segment`, `offset`, `length`). `header` is the raw encoding of the sender's durable, priority, ttl and
     first-acquirer. `changes` is an encoded map to be laid over the application properties. `enqueued_at` of a scheduled
     message is the time at which it is to be active. `session_id` is that of an entity with sessions, else None.
@@ -80,7 +97,7 @@ class Message:
         "state",
     )
 
-    #: What a subscription's copy has in common with others (copies.py).
+    #: What a subscription's copy has in common with others (shared_bodies.py).
     shared: Shared | None = None
 
     def __init__(
@@ -121,16 +138,17 @@ class Message:
 
 
 def message_bytes(message: Message) -> int:
-    """What a message takes in its record. (Its changes are left out: they come and go with copies.)"""
+    """Return what a message takes in its record, without its changes, which come and go with copies."""
     if message.session_id is None:
         return ENTRY_HEAD_BYTES + len(message.header) + message.length
     return ENTRY_HEAD_BYTES + len(message.header) + len(message.session_id.encode()) + message.length
 
 
 def place_of(message: Message, is_dead_letter: bool) -> int:
-    """As records say it."""
+    """Return the place of a message as records name it."""
     return _PLACES[message.home, is_dead_letter]
 
 
 def home_of(place: int) -> int:
+    """Return the home that a place in a record means."""
     return _HOMES[place]

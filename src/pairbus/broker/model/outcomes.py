@@ -1,4 +1,4 @@
-"""What can become of a locked message (docs/reference/protocol.md#outcomes), and what is said when the lock is gone."""
+"""The outcomes of a locked message (docs/reference/protocol.md#outcomes), and the refusal when its lock is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pairbus.broker.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class LocksLost(Refusal):
-    """`tokens`: those that no longer hold. The others of the same call were settled (or renewed: none)."""
+    """The locks of `tokens` no longer hold. The others of the same call were settled; on renewal, none was renewed."""
 
     tokens: tuple[bytes, ...] = ()
 
@@ -23,7 +23,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Back to its place, delivery count unchanged."""
+    """Makes the message available again, with the same delivery count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Aside, until it is asked for by its number."""
+    """Sets the message aside until it is received by its number."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class DeadLetter:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
-        """What the dead letter's application properties gain (docs/reference/protocol.md#outcomes)."""
+        """Return what the dead letter's application properties gain (docs/reference/protocol.md#outcomes)."""
         changes = dict(self.properties)
         if self.reason is not None:
             changes["DeadLetterReason"] = self.reason

@@ -1,4 +1,4 @@
-"""One queue: which message is next, who holds it, what becomes of it when it is settled or its time runs out.
+"""A queue decides which message is next, who holds it, and what becomes of it when it is settled or expires.
 
 Pure: no clock, no disk, no wire. `now` comes in, tokens come from a callable, and what must be journalled is the
 caller's business: every step that needs a record is split into a begin (`claim`, `draw`, `expire`, `take_overdue` …)
@@ -6,8 +6,8 @@ that takes the message out of circulation and an answer that ends it (`remove`) 
 states of a message, and what leads from one to another, stand in message.py.
 
 A `MessageQueue` is a queue or, as another instance, its dead-letter sub-queue; sequence numbers are the entity's, so a
-dead letter keeps its own. Where sessions are required (sessions.py), messages wait in the lines of their sessions and
-what is delivered is held by the session's lock. The dead-letter sub-queue never requires sessions.
+dead letter keeps its own. Where sessions are required (sessions.py), messages wait in the ready lists of their sessions
+and what is delivered is held by the session's lock. The dead-letter sub-queue never requires sessions.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def _activation(message: Message) -> float:
 
 
 class MessageQueue:
+    """The messages of a queue, a subscription or a dead-letter sub-queue."""
+
     __slots__ = (
         "_chunks",
         "_count",
@@ -94,13 +96,13 @@ class MessageQueue:
         "entity",
         "is_timed",
         "lifetimes",
-        "line",
         "lock_duration",
         "max_delivery_count",
         "on_available",
         "on_deleted",
         "on_session_free",
         "path",
+        "ready_list",
         "resident_bytes",
         "schedule",
         "scheduled_count",
@@ -125,8 +127,8 @@ class MessageQueue:
         self._count = 0
         self._chunks: dict[int, dict[int, Message]] = {}
         self._keys: list[int] | None = None
-        self.line = ReadyList()
-        #: Something is, or was, in one of the timetables since nothing was due at all.
+        self.ready_list = ReadyList()
+        #: Something is, or was, in one of the due heaps since nothing was due at all.
         self.is_timed = False
         self.lifetimes = DueHeap(_expiry)
         self.schedule = DueHeap(_activation)
@@ -148,19 +150,15 @@ class MessageQueue:
 
     @property
     def available(self) -> int:
-        return len(self.line) if self.sessions is None else self.sessions.available
-
-    @property
-    def has_available(self) -> bool:
-        return len(self.line) > 0 if self.sessions is None else self.sessions.available > 0
+        return len(self.ready_list) if self.sessions is None else self.sessions.available
 
     def available_in(self, lock: SessionLock) -> int:
         session = None if self.sessions is None else self.sessions.get(lock.session_id)
-        return 0 if session is None or session.lock is not lock else len(session.line)
+        return 0 if session is None or session.lock is not lock else len(session.ready_list)
 
     @property
     def active_count(self) -> int:
-        """All that is in it, whoever holds it, but for what is scheduled."""
+        """How many messages are in it, whoever holds them, without the scheduled ones."""
         return self._count - self.scheduled_count
 
     @property
@@ -200,9 +198,9 @@ class MessageQueue:
         return inf
 
     def wake(self) -> None:
-        """Tell those who wait that something is on offer."""
+        """Notify receivers that messages are available."""
         if self.sessions is None:
-            if self.on_available is not None and len(self.line):
+            if self.on_available is not None and len(self.ready_list):
                 self.on_available()
             return
         locks, is_free = self.sessions.take_touched()
@@ -219,7 +217,8 @@ class MessageQueue:
         return None if chunk is None else chunk.get(sequence_number)
 
     def scan(self, from_sequence: int) -> Iterator[Message]:
-        """In order of sequence number. The queue may change between two steps: what is gone by then is left out."""
+        """Yield messages in order of sequence number. The queue may change between two steps: what is gone by then is
+        left out."""
         if self._keys is None:
             self._keys = sorted(self._chunks)
         keys = self._keys
@@ -230,19 +229,19 @@ class MessageQueue:
                     yield message
 
     def enqueue(self, message: Message) -> None:
-        """A new message: part of the queue and, unless it is for later, on offer."""
+        """Add a new message and, unless it is scheduled, make it available."""
         self.insert(message)
         if message.home or message.expires_at != inf or self.sessions is not None:
             self.put(message)
             return
-        ready = self.line.ready
+        ready = self.ready_list.ready
         if not ready or ready[-1].sequence_number < message.sequence_number:
             ready.append(message)
         else:
-            self.line.add(message)
+            self.ready_list.add(message)
 
     def insert(self, message: Message) -> None:
-        """Part of the queue from now on, but not yet on offer."""
+        """Add a message without making it available."""
         number = message.sequence_number
         key = number >> _CHUNK_BITS
         chunk = self._chunks.get(key)
@@ -258,7 +257,7 @@ class MessageQueue:
             self.sessions.entered(message)
 
     def remove(self, message: Message) -> None:
-        """Out of a queue that has taken it out of circulation (`claim`, `draw`, `expire`)."""
+        """Remove a message that is being settled (`claim`, `draw`, `expire`)."""
         number = message.sequence_number
         key = number >> _CHUNK_BITS
         chunk = self._chunks[key]
@@ -275,8 +274,8 @@ class MessageQueue:
         message.state = GONE
 
     def reoffer(self) -> None:
-        """After replay: all that was inserted, in order."""
-        self.line.clear()
+        """Make all messages available that replay has inserted, in order."""
+        self.ready_list.clear()
         self.lifetimes.clear()
         self.schedule.clear()
         if self.sessions is not None:
@@ -287,8 +286,8 @@ class MessageQueue:
             self.put(message)
 
     def close(self) -> None:
-        """Nothing is on offer or locked any more; what is in it is left to `pop_chunk`."""
-        self.line.clear()
+        """End all locks and make nothing available any more; the messages are left to `pop_chunk`."""
+        self.ready_list.clear()
         self.lifetimes.clear()
         self.schedule.clear()
         self._locks.clear()
@@ -299,7 +298,7 @@ class MessageQueue:
                 lock.on_lost()
 
     def pop_chunk(self) -> list[Message] | None:
-        """Of a queue that is no more: some of its messages, so that a large one is taken apart in small steps."""
+        """Remove and return some messages of a deleted queue, None when it is empty."""
         if not self._chunks:
             return None
         _, chunk = self._chunks.popitem()
@@ -309,7 +308,7 @@ class MessageQueue:
     # who is next
 
     def offer(self, message: Message) -> None:
-        """Back to its home: on offer, unless it was deferred or scheduled."""
+        """Return a message to its home: available, unless it was deferred or scheduled."""
         self._return(message, -inf)
 
     def _return(self, message: Message, delay: float) -> None:
@@ -322,7 +321,7 @@ class MessageQueue:
             if sessions is not None:
                 sessions.offer(message)
             else:
-                self.line.add(message)
+                self.ready_list.add(message)
             # Up to there its entry has been taken out, while it was locked or being settled.
             if message.expires_at <= self.lifetimes.passed:
                 self.lifetimes.add(message, self.lifetimes.asked + delay)
@@ -332,13 +331,13 @@ class MessageQueue:
             self.is_timed = True
 
     def put(self, message: Message) -> None:
-        """As `offer`, of one that was not here before."""
+        """Do as `offer` with a message that was not in the queue before."""
         home = message.state = message.home
         if home == READY:
             if self.sessions is not None:
                 self.sessions.offer(message)
             else:
-                self.line.add(message)
+                self.ready_list.add(message)
             if message.expires_at != inf:
                 self.lifetimes.add(message)
                 self.is_timed = True
@@ -349,19 +348,20 @@ class MessageQueue:
     def acquire(
         self, count: int, now: float, new_token: Callable[[], bytes], session: SessionLock | None = None
     ) -> list[Message]:
+        """Lock and return up to `count` available messages; of a queue with sessions, those of the held session."""
         taken: list[Message] = []
         until = now + self.lock_duration
-        line, locks = self.line, self._locks
+        ready_list, locks = self.ready_list, self._locks
         held: dict[bytes, Message] | None = None
         if self.sessions is not None:
             its = None if session is None else self.sessions.get(session.session_id)
             if session is None or its is None or its.lock is not session or not session.is_held(now):
                 return taken
-            line, until, held = its.line, session.locked_until, session.held
-        ready = line.ready
+            ready_list, until, held = its.ready_list, session.locked_until, session.held
+        ready = ready_list.ready
         while len(taken) < count:
-            if line.returned or line.stale:
-                message = line.next()
+            if ready_list.returned or ready_list.stale:
+                message = ready_list.next()
                 if message is None:
                     break
             elif ready:
@@ -381,21 +381,21 @@ class MessageQueue:
         return taken
 
     def draw(self, count: int, now: float = 0.0, session: SessionLock | None = None) -> list[Message]:
-        """For receive-and-delete: out of circulation at once, without a lock."""
+        """Return messages for receive-and-delete: they are being settled at once, without a lock."""
         taken: list[Message] = []
-        line = self.line
+        ready_list = self.ready_list
         if self.sessions is not None:
             its = None if session is None else self.sessions.get(session.session_id)
             if session is None or its is None or its.lock is not session or not session.is_held(now):
                 return taken
-            line = its.line
-        while len(taken) < count and (message := line.next()) is not None:
+            ready_list = its.ready_list
+        while len(taken) < count and (message := ready_list.next()) is not None:
             message.state = SETTLING
             taken.append(message)
         return taken
 
     def draw_older(self, count: int, enqueued_before: float, session_id: str | None) -> list[Message]:
-        """As `draw`, the oldest first: those on offer that were enqueued by that time (which has milliseconds)."""
+        """Do as `draw` with the oldest available messages that were enqueued by that time (which has milliseconds)."""
         taken: list[Message] = []
         for message in self.scan(0):
             if message.state != READY or not self._is_for(message, session_id):
@@ -407,18 +407,18 @@ class MessageQueue:
         return taken
 
     def _is_for(self, message: Message, session_id: str | None) -> bool:
-        """Whether it is of that session or, without one, of none that somebody holds."""
+        """Return whether a message is of that session or, without one, of none that somebody holds."""
         if session_id is not None:
             return message.session_id == session_id
         return self.sessions is None or not self.sessions.is_held(message)
 
     def _withdraw(self, message: Message) -> None:
-        """One that is on offer, whoever is before it, is now being settled."""
+        """Begin to settle an available message, wherever it is in the order."""
         message.state = SETTLING
         if self.sessions is not None:
             self.sessions.discard(message)
         else:
-            self.line.discard(message)
+            self.ready_list.discard(message)
 
     # those that are aside
 
@@ -429,7 +429,7 @@ class MessageQueue:
         new_token: Callable[[], bytes] | None,
         session: SessionLock | None = None,
     ) -> list[Message] | None:
-        """Deferred ones by number: locked or, without tokens, being settled. None: not all of them are there."""
+        """Return deferred messages by number, locked or, without tokens, being settled; None if any is missing."""
         messages = []
         for number in dict.fromkeys(numbers):
             message = self.get(number)
@@ -453,8 +453,8 @@ class MessageQueue:
             self._watch(until, tuple(messages))
         return messages
 
-    def call_off(self, numbers: Sequence[int]) -> list[Message] | None:
-        """Scheduled ones, now being settled. None: not all of them are there."""
+    def cancel(self, numbers: Sequence[int]) -> list[Message] | None:
+        """Return scheduled messages by number, now being settled; None if any is missing."""
         messages = []
         for number in dict.fromkeys(numbers):
             message = self.get(number)
@@ -466,7 +466,7 @@ class MessageQueue:
         return messages
 
     def take_due(self, now: float, count: int) -> list[Message]:
-        """Scheduled ones whose time has come, now being settled."""
+        """Return scheduled messages that are due, now being settled."""
         if self.schedule.next > now:
             return []
         due = []
@@ -478,7 +478,7 @@ class MessageQueue:
         return due
 
     def renumber(self, message: Message, number: int, enqueued_at: float, expires_at: float) -> None:
-        """A scheduled one becomes active: from now on it is another message, and not yet on offer (`put`)."""
+        """Give a scheduled message the number and times of an active one; `put` makes it available."""
         self.remove(message)
         message.sequence_number = number
         message.enqueued_at = enqueued_at
@@ -487,7 +487,7 @@ class MessageQueue:
         self.insert(message)
 
     def take_overdue(self, now: float, count: int) -> list[Message]:
-        """Those on offer whose lifetime is over, now being settled."""
+        """Return available messages whose lifetime is over, now being settled."""
         if self.lifetimes.next > now:
             return []
         overdue = []
@@ -515,7 +515,7 @@ class MessageQueue:
         return -inf if lock is None else lock.locked_until
 
     def claim(self, token: bytes, now: float) -> Message | None:
-        """The message that this token holds, now being settled; None when the lock is lost."""
+        """Return the message that this token locks, now being settled; None when the lock is lost."""
         message = self._locks.get(token)
         if message is None:
             return None
@@ -528,7 +528,10 @@ class MessageQueue:
     def claim_all(
         self, tokens: Sequence[bytes], now: float, session: SessionLock | None = None
     ) -> tuple[list[Message], LocksLost | None]:
-        """With a session, those that were delivered under its lock."""
+        """Claim all messages of these tokens, and return them with a refusal that names the lost locks.
+
+        With a session, only messages that were delivered under its lock count.
+        """
         claimed = []
         lost = []
         for token in tokens:
@@ -544,7 +547,7 @@ class MessageQueue:
         return claimed, self.session_lost(lost)
 
     def restore(self, message: Message) -> None:
-        """The settlement could not be written: the lock stands as it stood, or runs out at the next `expire`."""
+        """Undo a settlement that could not be written: the lock holds as before, or ends at the next `expire`."""
         token = message.lock_token
         if token is None or (self.sessions is not None and self.sessions.lock_of(message) is None):
             # It was drawn or taken by time, or the session is no longer held.
@@ -556,7 +559,7 @@ class MessageQueue:
             self._watch(message.locked_until, (message,))
 
     def renew(self, tokens: Sequence[bytes], now: float) -> float | LocksLost:
-        """All or none: a caller that is told of a lost lock must not think that the others got longer."""
+        """Renew these locks, all or none, and return until when they hold, or the refusal."""
         messages = []
         lost = []
         for token in tokens:
@@ -575,7 +578,7 @@ class MessageQueue:
         return until
 
     def expire(self, now: float) -> tuple[list[Message], list[Message]]:
-        """Those whose locks have run out, each with one more failed delivery: (back home, to be dead-lettered).
+        """Count a failed delivery for each expired lock. Return the messages that went home, and those to dead-letter.
 
         The latter are SETTLING: the caller writes the move and then removes them, or offers them again.
         """
@@ -583,39 +586,39 @@ class MessageQueue:
             return self._expire_sessions(self.sessions, now)
         expiries = self._expiries
         returned: list[Message] = []
-        doomed: list[Message] = []
+        exhausted_messages: list[Message] = []
         while expiries and expiries[0][0] <= now:
             until, _, messages = heappop(expiries)
             self._expiry_entries -= len(messages)
             for message in messages:
                 if not self._is_locked(message, until):
                     continue
-                self._fail(message, returned, doomed)
-        return returned, doomed
+                self._fail(message, returned, exhausted_messages)
+        return returned, exhausted_messages
 
     def _expire_sessions(self, sessions: Sessions, now: float) -> tuple[list[Message], list[Message]]:
         returned: list[Message] = []
-        doomed: list[Message] = []
+        exhausted_messages: list[Message] = []
         for lock in sessions.run_out(now):
             for message in sessions.end(lock):
-                self._fail(message, returned, doomed)
+                self._fail(message, returned, exhausted_messages)
             if lock.on_lost is not None:
                 lock.on_lost()
-        return returned, doomed
+        return returned, exhausted_messages
 
-    def _fail(self, message: Message, returned: list[Message], doomed: list[Message]) -> None:
+    def _fail(self, message: Message, returned: list[Message], exhausted_messages: list[Message]) -> None:
         del self._locks[message.lock_token or b""]
         message.delivery_count += 1
         if self.exhausts(message.delivery_count):
             message.state = SETTLING
             message.lock_token = None
-            doomed.append(message)
+            exhausted_messages.append(message)
         else:
             self.offer(message)
             returned.append(message)
 
     def release_session(self, lock: SessionLock) -> None:
-        """Its holder is done with it: what it has not settled is as it was."""
+        """Release a session whose receiver is done: unsettled messages are available as before."""
         if self.sessions is None:
             return
         for message in self.sessions.end(lock):
@@ -642,7 +645,7 @@ class MessageQueue:
         return LocksLost(SESSION_LOCK_LOST, text, tuple(lost))
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: as much is left of each lock as before."""
+        """Adapt to a wall clock that was set: as much is left of each lock as before."""
         for chunk in self._chunks.values():
             for message in chunk.values():
                 # Those that are being settled too: `restore` may give the lock back.

@@ -1,4 +1,4 @@
-"""Messages on offer, the lowest sequence number first: of a queue, or of one session of it. Pure."""
+"""A list of available messages, the lowest sequence number first, for a queue or one of its sessions. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Final
 
 from .message import Message
 
-# How many may have left the middle of the line before it is made anew.
+# How many may have left the middle of the list before it is rebuilt.
 _STALE_MAX: Final = 1024
 
 
 class ReadyList:
-    """`ready` is rising; what comes back or arrives out of order waits in the heap beside it. `stale` are those that
-    have left and still stand in one of the two."""
+    """Available messages in order.
+
+    `ready` is rising; what comes back or arrives out of order waits in the heap beside it. `stale` are those that
+    have left and still stand in one of the two.
+    """
 
     __slots__ = ("ready", "returned", "stale")
 
@@ -27,7 +30,7 @@ class ReadyList:
         return len(self.ready) + len(self.returned) - len(self.stale)
 
     def __repr__(self) -> str:
-        return f"<Line of {len(self)}>"
+        return f"<ReadyList of {len(self)}>"
 
     def add(self, message: Message) -> None:
         number = message.sequence_number
@@ -48,7 +51,7 @@ class ReadyList:
         return ready.popleft() if ready else None
 
     def head(self) -> int | None:
-        """The number of the next one."""
+        """Return the number of the next message."""
         self._drop_stale_heads()
         ready, returned = self.ready, self.returned
         if returned and (not ready or returned[0][0] < ready[0].sequence_number):
@@ -56,7 +59,7 @@ class ReadyList:
         return ready[0].sequence_number if ready else None
 
     def discard(self, message: Message) -> None:
-        """It leaves from wherever it stands."""
+        """Remove a message, wherever it is in the order."""
         stale = self.stale
         stale.add(message.sequence_number)
         self._drop_stale_heads()

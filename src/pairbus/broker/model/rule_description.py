@@ -1,4 +1,4 @@
-"""What a rule of a subscription is said to be: its name, its filter, and the values that a filter may compare with.
+"""Descriptions of rules: name, filter, and the values that a filter may compare with.
 
 Says nothing about whether a message matches (rules.py). SQL filters and actions are refused where they are read, in
 the words of `SQL_NOT_YET`.
@@ -40,7 +40,7 @@ class UnzonedTimestamp(Timestamp):
 
 
 def timespan(seconds: float) -> Described:
-    """The form in which a .NET client puts a duration into a message's properties."""
+    """Return a duration as a .NET client puts it into a message's properties."""
     return Described(_TIMESPAN, round(seconds * _TICKS_PER_S))
 
 
@@ -53,7 +53,7 @@ def timespan_seconds(value: Described) -> float:
 
 
 def property_value(value: object) -> Any:
-    """`value` as one of the types that a filter knows. Raises ValueError for one that none of them can hold."""
+    """Return `value` as one of the types that a filter knows. Raises ValueError for one that none of them can hold."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
@@ -121,6 +121,7 @@ class RuleDescription:
 
 
 def validate_rule(rule: RuleDescription) -> None:
+    """Raise `InvalidDescription` for the first field that can't be."""
     validate_rule_name(rule.name)
     if rule.action is not None:
         raise InvalidDescription("action", type(rule.action).__name__, "none; SQL rules are not supported yet")
@@ -153,7 +154,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-# How a value is stored: its kind, how it is told, to JSON, from JSON. Subclasses stand before their bases.
+# How a value is stored: its kind, its test, to JSON, from JSON. Subclasses stand before their bases.
 _STORED: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     ("boolean", lambda v: isinstance(v, bool), bool, bool),
     ("localtime", lambda v: isinstance(v, UnzonedTimestamp), int, UnzonedTimestamp),

@@ -1,4 +1,4 @@
-"""Which messages a subscription gets: its rules, laid out so that a message is compared with all of them at once.
+"""Matches messages with the rules of a subscription, laid out so that a message is compared with all at once.
 
 Pure. A message matches a subscription when at least one rule does (docs/reference/protocol.md#topics-and-rules);
 without rules nothing does. A correlation filter wants every value that it names, exactly. Filters that name the same
@@ -91,13 +91,13 @@ _COMPARABLE: Final[dict[type, Callable[[Any], Hashable]]] = {
 
 
 def comparable(value: Any) -> Hashable:
-    """Equal for equal values; None for what equals nothing."""
+    """Return a key that is equal for equal values, None for what equals nothing."""
     compare = _COMPARABLE.get(type(value))
     return None if compare is None else compare(value)
 
 
 class Facts:
-    """What filters ask of one message, decoded when the first of them asks. One object for all subscriptions."""
+    """What filters compare of one message, decoded when the first of them asks; shared by all subscriptions."""
 
     __slots__ = ("_application", "_known", "_payload", "_properties", "_sections")
 
@@ -109,17 +109,13 @@ class Facts:
         self._known: dict[Signature, tuple[Hashable, ...] | None] = {}
 
     def values(self, signature: Signature) -> tuple[Hashable, ...] | None:
-        """What the message has under these names; None when one of them is missing, or equals nothing."""
+        """Return the values that the message has under these names; None when one is missing or equals nothing."""
         try:
             return self._known[signature]
         except KeyError:
             values = tuple(self._value(name) for name in signature)
             known = self._known[signature] = None if None in values else values
             return known
-
-    @property
-    def is_decoded(self) -> bool:
-        return self._sections is not None
 
     def _value(self, name: str) -> Hashable:
         sections = self._sections
@@ -136,7 +132,7 @@ class Facts:
 
 
 class RuleSet:
-    """The rules of a subscription, in the form that decides."""
+    """The rules of a subscription, laid out for matching."""
 
     __slots__ = ("_wanted", "always")
 
@@ -161,6 +157,7 @@ class RuleSet:
         self._wanted = () if self.always else tuple(wanted.items())
 
     def matches(self, facts: Facts) -> bool:
+        """Return whether at least one rule matches."""
         if self.always:
             return True
         for signature, wanted in self._wanted:  # noqa: SIM110 - half the time of any()

@@ -1,7 +1,6 @@
-"""What became of a message that was sent and taken, in one number: its sequence number, or one of these.
+"""Numbers that say what became of a message that was sent and confirmed: its sequence number, or one of these.
 
-0 is a message that a topic took and numbered only as copies. Decides nothing; intake.py and publishing.py say it, and
-observation.py puts it into the books.
+0 stands for a message that a topic numbered only as copies. enqueue.py returns them, recorder.py counts them.
 """
 
 from __future__ import annotations
@@ -10,5 +9,5 @@ from typing import Final
 
 PINGED: Final = -1
 DUPLICATE: Final = -2
-#: How the ledger calls the end of one that no subscription wanted.
+#: What the ledger says of a message that no subscription takes.
 NO_SUBSCRIPTION: Final = "no-subscription"

@@ -1,4 +1,4 @@
-"""The sessions of a queue: which one is next, who holds it and until when, what state it has
+"""The sessions of a queue: decides which one is next, who holds it and until when, and knows its state
 (docs/reference/protocol.md#sessions).
 
 Pure. A session is known while it has messages, state or a holder. It is free when nobody holds it and one of its
@@ -25,7 +25,10 @@ _STALE_MAX: Final = 1024
 
 
 class SessionLock:
-    """`on_available`: there is something on offer for its holder. `on_lost`: it ran out, or its queue is gone."""
+    """The lock of a session.
+
+    `on_available` is called when messages are available for its holder, `on_lost` when it expired or its queue is gone.
+    """
 
     __slots__ = ("held", "is_over", "locked_until", "on_available", "on_lost", "queue", "session_id")
 
@@ -48,11 +51,13 @@ class SessionLock:
 
 
 class Session:
+    """One session: its messages, lock and state."""
+
     __slots__ = (
         "count",
         "id",
-        "line",
         "lock",
+        "ready_list",
         "recopied",
         "record_bytes",
         "state",
@@ -63,11 +68,11 @@ class Session:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.line = ReadyList()
+        self.ready_list = ReadyList()
         self.lock: SessionLock | None = None
         #: Its messages, whatever they are doing.
         self.count = 0
-        #: Where its state is, and the size of the record that tells it.
+        #: Where its state is stored, and the size of the record.
         self.state: Stored | None = None
         self.record_bytes = 0
         self.updated_at = -inf
@@ -85,6 +90,8 @@ class Session:
 
 
 class Sessions:
+    """All sessions of one queue."""
+
     __slots__ = ("_by_id", "_expiries", "_free", "_queue", "_touched")
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -121,14 +128,10 @@ class Sessions:
 
     @property
     def available(self) -> int:
-        return sum(len(session.line) for session in self._by_id.values())
-
-    @property
-    def has_free(self) -> bool:
-        return self._next_free() is not None
+        return sum(len(session.ready_list) for session in self._by_id.values())
 
     def listed(self, updated_after: float | None, skip: int, top: int) -> list[str]:
-        """By id: those with messages or state or, with a time, those whose state was set after it."""
+        """Return ids of sessions with messages or state or, with a time, of those with a state set after it."""
         ids = sorted(
             session.id
             for session in self._by_id.values()
@@ -152,8 +155,8 @@ class Sessions:
 
     def offer(self, message: Message) -> None:
         session = self.open(message.session_id or "")
-        before = session.line.head()
-        session.line.add(message)
+        before = session.ready_list.head()
+        session.ready_list.add(message)
         self._touched[session.id] = None
         if session.lock is None and (before is None or message.sequence_number < before):
             self._note_free(session)
@@ -161,7 +164,7 @@ class Sessions:
     def discard(self, message: Message) -> None:
         session = self._by_id.get(message.session_id or "")
         if session is not None:
-            session.line.discard(message)
+            session.ready_list.discard(message)
 
     def let_go(self, message: Message) -> None:
         session = self._by_id.get(message.session_id or "")
@@ -173,10 +176,10 @@ class Sessions:
             session.lock.held.pop(message.lock_token, None)
 
     def reset(self) -> None:
-        """Before everything is counted and offered anew."""
+        """Forget counts and available messages before all are added again."""
         for session in list(self._by_id.values()):
             session.count = 0
-            session.line.clear()
+            session.ready_list.clear()
             self.forget_if_empty(session)
         self._free.clear()
         self._touched.clear()
@@ -184,7 +187,7 @@ class Sessions:
     # locks
 
     def lock_of(self, message: Message) -> SessionLock | None:
-        """The lock under which it was delivered, if that still stands."""
+        """Return the lock under which a message was delivered, if it still holds."""
         session = self._by_id.get(message.session_id or "")
         if session is None or session.lock is None or message.lock_token not in session.lock.held:
             return None
@@ -200,7 +203,7 @@ class Sessions:
         return lock if lock is not None and lock.is_held(now) else None
 
     def accept(self, id: str | None, until: float) -> SessionLock | None:
-        """None: somebody holds it or, without an id, none is free."""
+        """Lock a session, the next free one without an id; return None when it is held, or none is free."""
         session = self._next_free() if id is None else self.open(id)
         if session is None or session.lock is not None:
             return None
@@ -215,7 +218,7 @@ class Sessions:
         self._watch(lock)
 
     def end(self, lock: SessionLock) -> list[Message]:
-        """Over: what was delivered under it and is still locked, for the caller to put back."""
+        """End a lock and return the messages that it still holds, for the caller to put back."""
         session = self._by_id.get(lock.session_id)
         if lock.is_over or session is None or session.lock is not lock:
             lock.is_over = True
@@ -224,14 +227,14 @@ class Sessions:
         session.lock = None
         messages = [message for message in lock.held.values() if message.state == LOCKED]
         lock.held.clear()
-        if len(session.line):
+        if len(session.ready_list):
             self._touched[session.id] = None
             self._note_free(session)
         self.forget_if_empty(session)
         return messages
 
     def run_out(self, now: float) -> list[SessionLock]:
-        """Those whose time is over, for the caller to end."""
+        """Return the locks that have expired, for the caller to end."""
         locks = []
         while self._expiries and self._expiries[0][0] <= now:
             until, id = heappop(self._expiries)
@@ -249,14 +252,14 @@ class Sessions:
         return inf
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: as much is left of each lock as before."""
+        """Adapt to a wall clock that was set: as much is left of each lock as before."""
         for session in self._by_id.values():
             if session.lock is not None:
                 session.lock.locked_until += seconds
         self._expiries = [(until + seconds, id) for until, id in self._expiries]
 
     def close(self) -> list[SessionLock]:
-        """No session is held any more; returns the locks that were."""
+        """Forget all sessions and return the locks that were held."""
         locks = [session.lock for session in self._by_id.values() if session.lock is not None]
         for lock in locks:
             lock.is_over = True
@@ -268,12 +271,12 @@ class Sessions:
         return locks
 
     def take_touched(self) -> tuple[list[SessionLock], bool]:
-        """Since it was last asked: holders for whom there is something, and whether a session may be free."""
+        """Return locks for whose holders messages came since the last call, and whether a session may be free."""
         locks = []
         is_free = False
         for id in self._touched:
             session = self._by_id.get(id)
-            if session is None or not len(session.line):
+            if session is None or not len(session.ready_list):
                 continue
             if session.lock is None:
                 is_free = True
@@ -294,7 +297,7 @@ class Sessions:
             heapify(self._expiries)
 
     def _note_free(self, session: Session) -> None:
-        head = session.line.head()
+        head = session.ready_list.head()
         if head is None:
             return
         heappush(self._free, (head, session.id))
@@ -302,7 +305,7 @@ class Sessions:
             self._free = [
                 (head, session.id)
                 for session in self._by_id.values()
-                if session.lock is None and (head := session.line.head()) is not None
+                if session.lock is None and (head := session.ready_list.head()) is not None
             ]
             heapify(self._free)
 
@@ -314,7 +317,7 @@ class Sessions:
             if session is None or session.lock is not None:
                 heappop(free)
                 continue
-            head = session.line.head()
+            head = session.ready_list.head()
             if head == number:
                 return session
             heappop(free)

@@ -1,6 +1,6 @@
-"""Copies of one published message: each is a message of its subscription, and all of them share one stored body.
+"""The copies of a published message: each is a message of its subscription, and all of them share one stored body.
 
-Pure: keeps the accounts. The body counts once: on disk until the last copy is gone, in memory while any copy holds it,
+Pure. The body counts once: on disk until the last copy is gone, in memory while any copy holds it,
 and in the size of the topic.
 """
 
@@ -17,7 +17,7 @@ from .message import Message, message_bytes
 
 
 class Account:
-    """Bytes of bodies that a topic's subscriptions still have."""
+    """Counts the bytes of bodies that a topic's subscriptions still have."""
 
     __slots__ = ("stored_bytes",)
 
@@ -29,7 +29,7 @@ class Account:
 
 
 class Shared:
-    """`nbytes` is what the publication takes in its record besides its copies."""
+    """What the copies of one message share; `nbytes` is what it takes in its record besides the copies."""
 
     __slots__ = ("account", "copies", "nbytes", "resident")
 
@@ -57,7 +57,7 @@ class Copy(Message):
 
 
 def let_go(message: Message) -> int:
-    """It is gone: so many bytes of its record are of no more use."""
+    """Note that a message is gone, and return how many bytes of its record are of no more use."""
     shared = message.shared
     if shared is None:
         return message_bytes(message)
@@ -69,7 +69,7 @@ def let_go(message: Message) -> int:
 
 
 def load(message: Message) -> int:
-    """It holds its content from now on: so many bytes of memory more."""
+    """Note that a message holds its content, and return how many more bytes of memory that takes."""
     shared = message.shared
     if shared is None:
         return message.length
@@ -78,7 +78,7 @@ def load(message: Message) -> int:
 
 
 def unload(message: Message) -> int:
-    """It no longer holds its content: so many bytes of memory less."""
+    """Note that a message no longer holds its content, and return how many bytes of memory that frees."""
     shared = message.shared
     if shared is None:
         return message.length
@@ -87,7 +87,7 @@ def unload(message: Message) -> int:
 
 
 def header_of(header: bytes, lifetime: float) -> bytes:
-    """The raw fields for a copy that lives so long: a subscription may allow less than what was sent."""
+    """Return the raw header fields of a copy that lives so long: a subscription may allow less than what was sent."""
     return header if lifetime == inf else _limited(header, round(lifetime, 3))
 
 

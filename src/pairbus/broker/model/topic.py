@@ -1,4 +1,4 @@
-"""A topic and its subscriptions as the namespace knows them.
+"""A topic and its subscriptions, as entities of a namespace.
 
 Pure. A subscription is a queue that nobody sends to: it gets copies of what its topic gets and its rules let through. A
 topic holds no messages of its own but the scheduled ones, which wait there and are copied when their time comes, for
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pairbus.broker.format import records
 
-from .description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from .description import RuleDescription, SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
 from .rules import Facts, RuleSet
@@ -31,7 +31,7 @@ SESSION_MISSING: Final = DeadLetter(
 
 
 class Topic(QueueEntity):
-    """`active` holds what is scheduled."""
+    """A topic; its `active` queue holds the scheduled messages."""
 
     __slots__ = ("_subscriptions", "account", "arriving", "has_sessions", "on_deleted", "subscriptions")
 
@@ -52,27 +52,16 @@ class Topic(QueueEntity):
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
     def describe(self, description: TopicDescription, revision: int) -> None:  # type: ignore[override]
-        as_queue = QueueDescription(
-            name=description.name,
-            default_ttl=description.default_ttl,
-            max_size_mb=description.max_size_mb,
-            requires_duplicate_detection=description.requires_duplicate_detection,
-            duplicate_window=description.duplicate_window,
-            status=description.status,
-            max_message_size_kb=description.max_message_size_kb,
-        )
-        super().describe(as_queue, revision)
+        super().describe(as_queue(description, description.name), revision)
+        self.needs_traits = self.needs_traits or self.has_sessions
         self.description = description
-
-    def document(self) -> dict[str, Any]:
-        return self.description.to_json()
 
     def with_parts(self) -> list[QueueEntity]:
         return [self, *self._subscriptions.values(), *self.arriving.values()]
 
     @property
     def entity(self) -> Topic:
-        """As of a `MessageQueue`: what stands behind an address."""
+        """The topic itself, as `MessageQueue.entity` is that of a queue."""
         return self
 
     @property
@@ -108,9 +97,10 @@ class Topic(QueueEntity):
 
     def _note_sessions(self) -> None:
         self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
+        self.describe(self.description, self.revision)
 
     def targets(self, facts: Facts) -> list[Subscription]:
-        """Those that get a copy (docs/reference/protocol.md#topics-and-rules)."""
+        """Return the subscriptions that get a copy (docs/reference/protocol.md#topics-and-rules)."""
         return [
             each
             for each in self._subscriptions.values()
@@ -122,6 +112,8 @@ class Topic(QueueEntity):
 
 
 class Subscription(QueueEntity):
+    """A subscription of a topic, with its rules."""
+
     __slots__ = ("default_ttl", "is_changing", "rules", "ruleset", "topic", "topic_id", "waiting")
 
     KIND = records.SUBSCRIPTION
@@ -138,7 +130,7 @@ class Subscription(QueueEntity):
     ) -> None:
         self.topic_id = topic_id
         self.topic: Topic | None = None
-        #: Its changes are written one after the other, as each tells all of it: those that wait for their turn.
+        #: Changes are written one after the other, as each record describes all of it; these wait for their turn.
         self.is_changing = False
         self.waiting: list[Callable[[], None]] = []
         self.set_rules(rules)
@@ -149,14 +141,7 @@ class Subscription(QueueEntity):
         return cls(id, document["topic_id"], *_read(document), revision)
 
     def describe(self, description: SubscriptionDescription, revision: int) -> None:  # type: ignore[override]
-        as_queue = QueueDescription(
-            name=f"{description.topic}{SUBSCRIPTIONS}{description.name}",
-            lock_duration=description.lock_duration,
-            requires_session=description.requires_session,
-            max_delivery_count=description.max_delivery_count,
-            status=description.status,
-        )
-        super().describe(as_queue, revision)
+        super().describe(as_queue(description, f"{description.topic}{SUBSCRIPTIONS}{description.name}"), revision)
         # What it was created with is no more than the first rule.
         self.description = replace(description, default_rule=None)
         self.default_ttl = description.default_ttl
@@ -184,7 +169,7 @@ class Subscription(QueueEntity):
 def subscription_document(
     topic_id: int, description: SubscriptionDescription, rules: Iterable[RuleDescription]
 ) -> dict[str, Any]:
-    """What its record says."""
+    """Return the document of the record that describes a subscription."""
     return {
         "topic_id": topic_id,
         "description": description.to_json(),
@@ -193,20 +178,21 @@ def subscription_document(
 
 
 def redescribe(subscription: Subscription, document: dict[str, Any], revision: int) -> None:
+    """Apply the document of a later record to a subscription."""
     description, rules = _read(document)
     subscription.topic_id = document["topic_id"]
     subscription.set_rules(rules)
     subscription.describe(description, revision)
 
 
-def take_over(heir: QueueEntity, stub: QueueEntity) -> None:
-    """`heir` is what `stub` turned out to be: what was told of it before its description came."""
-    heir.active, heir.dead_letter = stub.active, stub.dead_letter
-    heir.active.entity = heir.dead_letter.entity = heir
-    heir.last_sequence = stub.last_sequence
-    heir.renumbered = stub.renumbered
-    heir.duplicates = stub.duplicates
-    heir.describe(heir.description, heir.revision)
+def take_over(entity: QueueEntity, placeholder: QueueEntity) -> None:
+    """Give an entity the messages that replay has put into a placeholder before the description came."""
+    entity.active, entity.dead_letter = placeholder.active, placeholder.dead_letter
+    entity.active.entity = entity.dead_letter.entity = entity
+    entity.last_sequence = placeholder.last_sequence
+    entity.renumbered = placeholder.renumbered
+    entity.duplicates = placeholder.duplicates
+    entity.describe(entity.description, entity.revision)
 
 
 def _read(document: dict[str, Any]) -> tuple[SubscriptionDescription, list[RuleDescription]]:

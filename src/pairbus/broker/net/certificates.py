@@ -39,7 +39,7 @@ _SKEW = timedelta(hours=1)
 
 
 class CertificateError(PairbusError):
-    pass
+    """Certificates can't be made or read."""
 
 
 @dataclass(frozen=True, slots=True)

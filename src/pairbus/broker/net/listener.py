@@ -1,13 +1,13 @@
-"""Ports that tell AMQP, TLS and HTTP apart by the first byte, and that can be told to refuse or to fall silent.
+"""Accepts connections on ports that serve AMQP, TLS and HTTP alike, told apart by the first byte.
 
-A shell: it accepts, looks at the first byte without taking it (MSG_PEEK), and hands the socket to the protocol that
-the byte stands for; behind TLS it looks again. Decides nothing about what is said then.
+A shell: it peeks at the first byte (MSG_PEEK) and hands the socket to the protocol that the byte stands for; behind TLS
+it looks again. It decides nothing about what is said then.
 
 One byte is enough ('A' is no HTTP verb's first letter), and waiting for more would spin: a socket whose bytes are only
 peeked at stays readable.
 
-Silence (`black_hole`) is what a dead route looks like: connections are accepted, nothing is read, nothing is written,
-nothing is closed. What protocols write meanwhile is held, and flows when the hole is cleared, as TCP would do.
+A black hole is what a dead route looks like: connections are accepted, nothing is read, nothing is written, nothing is
+closed. What protocols write meanwhile is held, and is sent when the black hole ends, as TCP would do.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _BIND_ATTEMPTS = 20
 
 
 class Listener:
+    """The ports of one namespace. It can refuse new connections, cut all, and hold all traffic."""
+
     def __init__(
         self,
         host: str,
@@ -61,23 +63,23 @@ class Listener:
         self._listening: list[socket.socket] = []
         self._loop: asyncio.AbstractEventLoop
         self._sniffing: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._silenced: set[socket.socket] = set()
+        self._held_sockets: set[socket.socket] = set()
         self._handed_over: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guards: set[_Guard] = set()
+        self._served: set[_ServedConnection] = set()
         self._emptied: asyncio.Event
-        self._hole = False
+        self._is_black_hole = False
         self._retry: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        state = "silent" if self._hole else "accepting" if self._listening else "refusing"
+        state = "silent" if self._is_black_hole else "accepting" if self._listening else "refusing"
         ports = ",".join(str(port) for port in self.ports)
         return f"<Listener {self.host}:{ports}: {state}, {self.connections} of {self._connections_max} connections>"
 
     @property
     def connections(self) -> int:
-        """All of them: being sniffed, in a handshake, served, held in silence."""
-        return len(self._sniffing) + len(self._silenced) + len(self._handed_over) + len(self._guards)
+        """How many there are: being sniffed, in a handshake, served, held."""
+        return len(self._sniffing) + len(self._held_sockets) + len(self._handed_over) + len(self._served)
 
     @property
     def accepting(self) -> bool:
@@ -85,10 +87,11 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The first of them."""
+        """The first of its ports."""
         return self.ports[0]
 
     async def start(self) -> None:
+        """Reserve the ports and accept. Raises OSError, in words for a user, when one can't be had."""
         await self.reserve()
         self.resume()
 
@@ -164,7 +167,7 @@ class Listener:
             self._loop.add_reader(sock, self._accept, sock)
 
     def stop_accepting(self) -> None:
-        """New connections are refused by the system; those that stand go on."""
+        """Let the system refuse new connections; those that are open go on."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -174,16 +177,17 @@ class Listener:
         self._listening = []
 
     def abort_all(self) -> None:
+        """Cut every connection."""
         for sock in list(self._sniffing):
             self._drop(sock)
-        _close_all(self._silenced)
-        self._silenced.clear()
+        _close_all(self._held_sockets)
+        self._held_sockets.clear()
         for sock in self._handed_over:
             # The transport that is being made owns it by now, and will find it ended.
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for guard in list(self._guards):
-            guard.abort()
+        for connection in list(self._served):
+            connection.abort()
 
     async def close(self) -> None:
         """Stop for good; returns when every protocol has been told that its connection is lost."""
@@ -194,31 +198,32 @@ class Listener:
         if self._tasks:
             await asyncio.wait(self._tasks)
             self.abort_all()
-        while self._guards:
+        while self._served:
             self._emptied.clear()
             await self._emptied.wait()
 
     def black_hole(self, on: bool) -> None:
-        if on == self._hole:
+        """Hold all traffic of all connections, new ones too, or let it flow again."""
+        if on == self._is_black_hole:
             return
-        self._hole = on
+        self._is_black_hole = on
         if on:
             for sock in list(self._sniffing):
                 self._sniffing.pop(sock).cancel()
                 self._loop.remove_reader(sock)
-                self._silenced.add(sock)
-            for guard in self._guards:
-                guard.silence()
+                self._held_sockets.add(sock)
+            for connection in self._served:
+                connection.hold()
             return
-        for guard in list(self._guards):
-            guard.speak()
-        silenced, self._silenced = self._silenced, set()
-        for sock in silenced:
+        for connection in list(self._served):
+            connection.release()
+        held, self._held_sockets = self._held_sockets, set()
+        for sock in held:
             self._sniff(sock)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if self._hole and self.connections >= self._connections_max:
+            if self._is_black_hole and self.connections >= self._connections_max:
                 self._drop_gone()
                 if self.connections >= self._connections_max:
                     self._pause_accepting(1.0)
@@ -238,8 +243,8 @@ class Listener:
             if self.connections >= self._connections_max:
                 self.refused_over_limit += 1
                 sock.close()
-            elif self._hole:
-                self._silenced.add(sock)
+            elif self._is_black_hole:
+                self._held_sockets.add(sock)
             else:
                 self._sniff(sock)
 
@@ -255,14 +260,14 @@ class Listener:
             self._loop.add_reader(sock, self._accept, sock)
 
     def _drop_gone(self) -> None:
-        """Let go of silenced sockets whose peer gave up: clients that try again and again must not fill the table."""
+        """Close held sockets whose peer gave up: clients that try again and again must not use up the limit."""
         poll = select.poll()
-        by_descriptor = {sock.fileno(): sock for sock in self._silenced}
+        by_descriptor = {sock.fileno(): sock for sock in self._held_sockets}
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLRDHUP)
         for descriptor, _ in poll.poll(0):
             sock = by_descriptor[descriptor]
-            self._silenced.discard(sock)
+            self._held_sockets.discard(sock)
             sock.close()
 
     def _sniff(self, sock: socket.socket) -> None:
@@ -305,7 +310,7 @@ class Listener:
 
     async def _hand_over(self, sock: socket.socket, factory: Factory | None) -> None:
         try:
-            guard = _Guard(self, sock, None if factory is None else factory())
+            connection = _ServedConnection(self, sock, None if factory is None else factory())
         except Exception:
             log.exception("a connection could not be set up")
             self._handed_over.discard(sock)
@@ -314,10 +319,10 @@ class Listener:
         try:
             if factory is None:
                 await self._loop.connect_accepted_socket(
-                    lambda: guard, sock, ssl=self._ssl_context, ssl_handshake_timeout=self._sniff_s
+                    lambda: connection, sock, ssl=self._ssl_context, ssl_handshake_timeout=self._sniff_s
                 )
             else:
-                await self._loop.connect_accepted_socket(lambda: guard, sock)
+                await self._loop.connect_accepted_socket(lambda: connection, sock)
         except OSError as error:
             # A peer that does not trust the certificate, went away, or was too slow: its own affair.
             log.debug("a connection ended in its handshake: %r", error)
@@ -326,21 +331,21 @@ class Listener:
         finally:
             self._handed_over.discard(sock)
 
-    def _joined(self, guard: _Guard, sock: socket.socket) -> None:
+    def _joined(self, connection: _ServedConnection, sock: socket.socket) -> None:
         self._handed_over.discard(sock)
-        self._guards.add(guard)
+        self._served.add(connection)
 
-    def _left(self, guard: _Guard) -> None:
-        self._guards.discard(guard)
-        if not self._guards:
+    def _left(self, connection: _ServedConnection) -> None:
+        self._served.discard(connection)
+        if not self._served:
             self._emptied.set()
 
 
-class _Guard(asyncio.Protocol):
-    """Stands between a transport and the protocol that serves it, without costing a call per read or write.
+class _ServedConnection(asyncio.Protocol):
+    """Connects a transport with the protocol that serves it, without costing a call per read or write.
 
-    The two meet in bound methods set on the instances: the transport calls the protocol's own `data_received`, the
-    protocol the transport's own `write`. Only silence puts other functions there.
+    Bound methods are set on the instances: the transport calls the protocol's own `data_received`, the protocol the
+    transport's own `write`. Only `hold` puts other functions there.
     """
 
     def __init__(self, listener: Listener, sock: socket.socket, protocol: asyncio.Protocol | None) -> None:
@@ -348,70 +353,70 @@ class _Guard(asyncio.Protocol):
         self._sock = sock
         self._protocol = protocol
         self._transport: asyncio.Transport
-        self._line: _Line
+        self._held_transport: _HeldTransport
         self._timer: asyncio.TimerHandle | None = None
-        self._silent = False
-        self._told = False
-        """That the connection is lost, whatever the socket still does."""
+        self._is_held = False
+        self._is_lost = False
+        """The protocol has been told that the connection is lost, whatever the socket still does."""
         if protocol is not None:
-            self._serve_by(protocol)
+            self._serve_with(protocol)
 
-    def _serve_by(self, protocol: asyncio.Protocol) -> None:
+    def _serve_with(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
         for name in _JOINED:
             setattr(self, name, getattr(protocol, name))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._line = _Line(self._transport, self)
+        self._held_transport = _HeldTransport(self._transport, self)
         self._listener._joined(self, self._sock)
         if self._protocol is None:
-            self._arm()
-        if self._listener._hole:
-            self.silence()
+            self._start_timer()
+        if self._listener._is_black_hole:
+            self.hold()
         if self._protocol is not None:
-            self._protocol.connection_made(self._line)
+            self._protocol.connection_made(self._held_transport)
 
     def data_received(self, data: bytes) -> None:
-        """The first bytes behind TLS; from then on the protocol's own method stands here."""
-        self._disarm()
+        """Choose the protocol by the first bytes behind TLS; from then on its own method is called instead."""
+        self._cancel_timer()
         factory = self._listener._factory(data)
         if factory is None:
             self._transport.abort()
             return
         protocol = factory()
         self.hand_to(protocol)
-        protocol.connection_made(self._line)
+        protocol.connection_made(self._held_transport)
         protocol.data_received(data)
 
     def hand_to(self, protocol: asyncio.Protocol) -> None:
-        self._serve_by(protocol)
+        self._serve_with(protocol)
         # The transport may have bound our methods when it was made: let it look again.
         self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
-        if self._protocol is None or self._told:
+        if self._protocol is None or self._is_lost:
             return False
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._cancel_timer()
         self._listener._left(self)
-        self._tell(exc)
+        self._report_lost(exc)
         # Undo the circle of bound methods, or every connection would wait for the cycle collector.
         self._protocol = None
         for name in _JOINED:
             self.__dict__.pop(name, None)
 
-    def _tell(self, exc: Exception | None) -> None:
-        if self._protocol is not None and not self._told:
-            self._told = True
+    def _report_lost(self, exc: Exception | None) -> None:
+        if self._protocol is not None and not self._is_lost:
+            self._is_lost = True
             self._protocol.connection_lost(exc)
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         self._timer = self._listener._loop.call_later(self._listener._sniff_s, self._transport.abort)
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -419,43 +424,43 @@ class _Guard(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    def silence(self) -> None:
-        if self._silent or self._transport.is_closing():
+    def hold(self) -> None:
+        if self._is_held or self._transport.is_closing():
             return
-        self._silent = True
-        self._disarm()
-        self._line.hold()
+        self._is_held = True
+        self._cancel_timer()
+        self._held_transport.hold()
         self._transport.pause_reading()
 
-    def speak(self) -> None:
-        if not self._silent:
+    def release(self) -> None:
+        if not self._is_held:
             return
-        self._silent = False
-        if self._line.ended or self._line.overflowed:
+        self._is_held = False
+        if self._held_transport.ended or self._held_transport.overflowed:
             self._transport.abort()
             return
-        self._line.release()
+        self._held_transport.release()
         if self._protocol is None:
-            self._arm()
-        if not self._line.reading_paused:
+            self._start_timer()
+        if not self._held_transport.reading_paused:
             with contextlib.suppress(RuntimeError):
                 self._transport.resume_reading()
 
-    def end_in_silence(self) -> None:
-        """The protocol closed: it is told so at once, the peer hears nothing until the hole is cleared."""
-        self._listener._loop.call_soon(self._tell, None)
+    def end_while_held(self) -> None:
+        """Tell the protocol that closed so at once; the peer hears nothing until traffic flows again."""
+        self._listener._loop.call_soon(self._report_lost, None)
 
 
-class _Line(asyncio.Transport):
-    """The transport as the protocol sees it. Its methods are the real transport's own, until there must be silence.
+class _HeldTransport(asyncio.Transport):
+    """The transport that the protocol sees: its methods are the real transport's own, except while traffic is held.
 
-    Protocols call `transport.write(…)` each time; one that keeps `transport.write` in a variable would talk on.
+    Protocols must call `transport.write(…)` each time; one that kept `transport.write` in a variable would not be held.
     """
 
-    def __init__(self, transport: asyncio.Transport, guard: _Guard) -> None:
+    def __init__(self, transport: asyncio.Transport, connection: _ServedConnection) -> None:
         super().__init__()
         self._real = transport
-        self._guard = guard
+        self._connection = connection
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.ended = False
@@ -471,7 +476,7 @@ class _Line(asyncio.Transport):
             setattr(self, name, getattr(self._real, name))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._guard.hand_to(cast(asyncio.Protocol, protocol))
+        self._connection.hand_to(cast(asyncio.Protocol, protocol))
 
     def hold(self) -> None:
         self.reading_paused = not self._real.is_reading()
@@ -487,7 +492,7 @@ class _Line(asyncio.Transport):
     def _held_write(self, data: bytes | bytearray | memoryview) -> None:
         self._held_bytes += len(data)
         if self._held_bytes > _HELD_BYTES_MAX:
-            # More than any socket buffer would have taken: the stream can't go on whole, so it ends when heard again.
+            # More than any socket buffer would have taken: the stream can't go on whole, so it is cut on release.
             self.overflowed = True
             self._held.clear()
         elif not self.overflowed and not self.ended:
@@ -501,7 +506,7 @@ class _Line(asyncio.Transport):
         if not self.ended:
             self.ended = True
             self._held.clear()
-            self._guard.end_in_silence()
+            self._connection.end_while_held()
 
     def _held_abort(self) -> None:
         self._held_close()

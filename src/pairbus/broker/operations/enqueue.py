@@ -1,8 +1,8 @@
-"""What comes into a queue: messages sent, messages scheduled for later, and those whose time has come.
+"""Enqueue operations: messages sent to a queue or topic, and scheduled messages of a queue that become active.
 
-A shell: bytes are taken apart in content.py, what is a duplicate is decided in duplicates.py, the layout of records is
-in records.py. A message is there only when its record is synced; a refused send is never seen by anyone. A ping (P32)
-goes the whole way of a message, to the synced disk, and is nowhere afterwards.
+Content is parsed in content.py, duplicates are found in duplicates.py, the layout of records is in records.py, and what
+a topic makes of a message is in publish.py. A message exists only when its record is synced; a refused send is never
+seen by anyone. A ping (P32) goes the whole way of a message, to the synced disk, and is nowhere afterwards.
 """
 
 from __future__ import annotations
@@ -15,135 +15,100 @@ from typing import Final
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
-from pairbus.broker.format.content import Content, Traits, take_in, with_ttl
+from pairbus.broker.format.content import Content, Traits, take_in
 from pairbus.broker.model.duplicates import Sighting, key_of
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import SCHEDULED, Message
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.send_results import DUPLICATE, PINGED
+from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, StoreOperations, Written, not_found, recopied, refusal_of
+from pairbus.broker.storage.store import Done, not_found, recopied, refusal_of
 from pairbus.journal import JournalError
 
-_RECORD_HEAD_BYTES: Final = records.BATCH_HEAD_BYTES
+from .publish import PublishOperations, StoredPublication, limit_lifetime
+
 # Activated with one record; those behind them are due at once.
 _ACTIVATED_MAX: Final = 1000
 
 
-class EnqueueOperations(StoreOperations):
-    """Takes messages into queues; part of the namespace."""
+class EnqueueOperations(PublishOperations):
+    """Stores what is sent to queues and topics; part of the namespace."""
 
-    def enqueue(
+    def send(
         self,
-        queue: MessageQueue,
+        target: MessageQueue | Topic,
         payloads: Sequence[bytes],
         now: float,
         done: Done,
-        fates: list[int] | None = None,
+        results: list[int] | None = None,
+        *,
+        numbered: bool = False,
     ) -> None:
-        """All of them or none. `fates` is filled with each one's sequence number, or what became of it instead."""
-        entity = queue.entity
-        if entity.deleting or queue.dead_letter is None or entity.refuses_sends is not None:
-            done(_refuses_sends(queue))
+        """Store these messages, all of them or none, and call `done` with None or the refusal once that is certain.
+
+        `results` is filled with what becomes of each (send_results.py). `numbered` makes a topic give each message a
+        number of its own even when that is not needed to store it.
+        """
+        entity = target.entity
+        if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
+            done(_refuses_sends(target))
             return
-        messages: list[Message] = []
-        parts: list[bytes] = []
-        pings: list[bytes] = []
-        size = at = 0
-        number = entity.last_sequence
-        contents = contents_of(entity, payloads, self._store.new_token, entity.takes_closely)
-        if isinstance(contents, Refusal):
-            done(contents)
+        duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
+        batch = _read_batch(entity, payloads, duplicates, self._store.new_token)
+        if isinstance(batch, Refusal):
+            done(batch)
             return
-        duplicates = Duplicates(entity, now) if entity.duplicates is not None else None
-        for payload, kept in zip(payloads, contents, strict=True):
-            if kept is None:
-                pings.append(payload)
-                size += len(payload)
-                if fates is not None:
-                    fates.append(PINGED)
-                continue
-            header, pairs_count, pairs_bytes, content, traits = kept
-            length = len(content)
-            if traits is None:
-                number += 1
-                message = Message(number, now, header, pairs_count, pairs_bytes, content, length)
-                if messages:
-                    head = records.pack_entry(
-                        number, now, inf, 0, records.ACTIVE, header, None, pairs_count, pairs_bytes, b"", length
-                    )
-                else:
-                    head = records.pack_first(
-                        entity.id, len(payloads), number, now, inf, header, pairs_count, pairs_bytes, length
-                    )
-            else:
-                refusal = _refuses(entity, traits)
-                if refusal is not None:
-                    done(refusal)
-                    return
-                if duplicates is not None and duplicates.has(traits):
-                    if fates is not None:
-                        fates.append(DUPLICATE)
-                    continue
-                number += 1
-                message = _special(entity, number, now, header, pairs_count, pairs_bytes, content, traits)
-                head = _head(message)
-                if not messages:
-                    head = records.pack_batch_head(entity.id, len(payloads)) + head
-            size += length
-            at += len(head)
-            message.offset = at  # within the record, until its place is known
-            at += length
-            parts.append(head)
-            parts.append(content)
-            messages.append(message)
-            if fates is not None:
-                fates.append(number)
-        held = entity.active.size_bytes + entity.dead_letter.size_bytes + entity.pending_bytes
-        if held + size > entity.max_bytes:
-            done(_full(entity, held, size))
-            return
-        if messages and len(messages) != len(payloads):
-            # How many are stored, of a batch with pings or duplicates in it, is known only now.
-            parts[0] = records.pack_batch_head(entity.id, len(messages)) + parts[0][_RECORD_HEAD_BYTES:]
-        sighting: Sighting | None = None
+        contents, pings, outcomes, size = batch
         if duplicates is not None:
-            refusal = duplicates.refusal()
-            if refusal is not None:
-                done(refusal)
-                return
             done = duplicates.joined(done)
-        written: Written
-        if messages:
-            kind = records.ENQUEUE
-            if duplicates is not None:
-                parts.append(records.pack_seen(now, duplicates.keys))
-                sighting = duplicates.begin()
-            written = partial(self._enqueued, queue, messages, size, len(pings), now, done, sighting)
-        elif pings:
-            kind = records.PING
-            parts = [records.pack_ping(entity.id), *pings]
-            written = partial(self._pinged, entity, size, len(pings), now, done)
+        messages: list[Message] = []
+        publications: list[StoredPublication] = []
+        numbers: Sequence[int]
+        kind = records.ENQUEUE
+        if isinstance(entity, Topic):
+            kind = records.PUBLISH
+            kept = [payload for payload, outcome in zip(payloads, outcomes, strict=True) if not outcome]
+            laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
+            publications, parts, numbers, done = laid_out
         else:
-            done(None)
-            return
+            messages, parts = _lay_out_entries(entity, contents, now)
+            numbers = range(entity.last_sequence + 1, entity.last_sequence + 1 + len(messages))
+        if results is not None:
+            if len(numbers) == len(payloads):
+                results += numbers
+            else:
+                stored = iter(numbers)
+                results += [outcome or next(stored) for outcome in outcomes]
+        head_bytes = records.BATCH_HEAD_BYTES
+        if not parts:
+            kind, head_bytes, parts = _record_without_messages(entity.id, pings, duplicates)
+            if not parts:
+                entity.accessed_at = now
+                done(None)
+                return
+        sighting: Sighting | None = None
+        if duplicates is not None and duplicates.keys:
+            parts.append(records.pack_seen(now, duplicates.keys))
+            sighting = duplicates.begin()
+        entity.pending_bytes += size
+        written = partial(self._sent, entity, messages, publications, size, len(pings), head_bytes, now, done, sighting)
         try:
             self._journal.append(kind, tuple(parts), written)
         except JournalError as error:
-            refusal = refusal_of(error)
-            if sighting is not None and entity.duplicates is not None:
-                entity.duplicates.refused(sighting, refusal)
-            done(refusal)
+            written(error, -1, -1)
             return
-        entity.last_sequence = number
-        entity.pending_bytes += size
+        if messages:
+            entity.last_sequence = messages[-1].sequence_number
 
-    def _enqueued(
+    def _sent(
         self,
-        queue: MessageQueue,
+        entity: QueueEntity,
         messages: list[Message],
+        publications: list[StoredPublication],
         size: int,
         pings: int,
+        head_bytes: int,
         now: float,
         done: Done,
         sighting: Sighting | None,
@@ -151,7 +116,6 @@ class EnqueueOperations(StoreOperations):
         segment: int,
         offset: int,
     ) -> None:
-        entity = queue.entity
         entity.pending_bytes -= size
         if error is not None:
             refusal = refusal_of(error)
@@ -160,6 +124,7 @@ class EnqueueOperations(StoreOperations):
             done(refusal)
             return
         store = self._store
+        queue = entity.active
         entity.accessed_at = now
         entity.pings += pings
         for message in messages:
@@ -172,41 +137,26 @@ class EnqueueOperations(StoreOperations):
             else:
                 message.content = None
             queue.enqueue(message)
-        entity.confirmed_sequence = message.sequence_number
-        self._journal.release(segment, _RECORD_HEAD_BYTES)
+        woken = self._insert_copies(entity, publications, segment, offset) if publications else ()
+        self._journal.release(segment, head_bytes)
         if sighting is not None and entity.duplicates is not None:
             entity.duplicates.written(sighting, segment, len(records.pack_seen(now, sighting.keys)))
-        if queue.is_timed:
-            store.watched[queue] = None
+        if messages:
+            entity.confirmed_sequence = message.sequence_number
+            if queue.is_timed:
+                store.watched[queue] = None
         done(None)
-        if queue.sessions is not None:
+        if messages and queue.sessions is None:
+            if queue.on_available is not None:
+                queue.on_available()
+        elif messages:
             queue.wake()
-        elif queue.on_available is not None:
-            queue.on_available()
-
-    def _pinged(
-        self,
-        entity: QueueEntity,
-        size: int,
-        pings: int,
-        now: float,
-        done: Done,
-        error: JournalError | None,
-        segment: int,
-        offset: int,
-    ) -> None:
-        entity.pending_bytes -= size
-        if error is not None:
-            done(refusal_of(error))
-            return
-        entity.accessed_at = now
-        entity.pings += pings
-        self._journal.release(segment, size + len(records.pack_ping(0)))
-        done(None)
+        for copy_queue in woken:
+            copy_queue.wake()
 
     # ---- scheduled messages whose time has come
 
-    def activate_due(self, queue: MessageQueue, now: float) -> None:
+    def _activate_due(self, queue: MessageQueue, now: float) -> None:
         due = queue.take_due(now, _ACTIVATED_MAX)
         if not due:
             return
@@ -265,25 +215,129 @@ class EnqueueOperations(StoreOperations):
         queue.wake()
 
 
-def contents_of(
-    entity: QueueEntity, payloads: Sequence[bytes], new_token: Callable[[], bytes], closely: bool
-) -> list[Content | None] | Refusal:
-    """The messages of one send taken apart, None for a ping; or why they are refused, all of them."""
+#: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent
+_Batch = tuple[list[Content], list[bytes], list[int], int]
+
+
+def _read_batch(
+    entity: QueueEntity,
+    payloads: Sequence[bytes],
+    duplicates: _SendDuplicates | None,
+    new_token: Callable[[], bytes],
+) -> _Batch | Refusal:
+    """Parse the messages of one send and check that the entity can take them, or return why it takes none of them."""
     limit = entity.message_bytes_max
-    contents: list[Content | None] = []
+    needs_session = entity.active.sessions is not None
+    needs_traits = entity.needs_traits
+    contents: list[Content] = []
+    pings: list[bytes] = []
+    outcomes: list[int] = []
+    size = 0
+
+    def new_id() -> str:
+        return new_token().hex()
+
     for payload in payloads:
         if len(payload) > limit:
             text = f"The message has {len(payload)} bytes; '{entity.name}' takes messages of up to {limit} bytes."
             return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
         try:
-            contents.append(take_in(payload, lambda: new_token().hex(), closely))
+            content = take_in(payload, new_id, needs_traits)
         except AmqpError as error:
             return Refusal(error.condition, error.description)
-    return contents
+        if content is None:
+            pings.append(payload)
+            outcomes.append(PINGED)
+            size += len(payload)
+            continue
+        traits = content[4]
+        if needs_session and (traits is None or traits.session_id is None):
+            text = f"The entity '{entity.name}' requires sessions: a message without a session id can't be sent to it."
+            return Refusal(conditions.NOT_ALLOWED, text)
+        if duplicates is not None and traits is not None and duplicates.has(traits):
+            outcomes.append(DUPLICATE)
+            continue
+        contents.append(content)
+        outcomes.append(0)
+        size += len(content[3])
+    is_topic = isinstance(entity, Topic)
+    held = entity.size_bytes if is_topic else entity.active.size_bytes + entity.dead_letter.size_bytes
+    held += entity.pending_bytes
+    if held + size > entity.max_bytes:
+        noun, receive = ("topic", "Receive from its subscriptions") if is_topic else ("queue", "Receive from it")
+        text = (
+            f"The {noun} '{entity.name}' is full: it holds {held} of {entity.max_bytes} bytes, "
+            f"and {size} more were sent. {receive} or raise its maximum size."
+        )
+        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+    refusal = None if duplicates is None else duplicates.refusal()
+    return refusal or (contents, pings, outcomes, size)
 
 
-class Duplicates:
-    """Of one send: the ids that it makes known, and the earlier ones whose records are still on their way."""
+def _record_without_messages(
+    id: int, pings: Sequence[bytes], duplicates: _SendDuplicates | None
+) -> tuple[int, int, list[bytes]]:
+    """Return the kind, the bytes to release and the parts (none: nothing is to be written) of a send's record where no
+    message is stored."""
+    if duplicates is not None and duplicates.keys:
+        return records.SEEN, records.ID_BYTES, [records.pack_id(id)]
+    parts = [records.pack_id(id), *pings] if pings else []
+    return records.PING, sum(map(len, parts)), parts
+
+
+def _lay_out_entries(entity: QueueEntity, contents: Sequence[Content], now: float) -> tuple[list[Message], list[bytes]]:
+    """Return the messages that a queue gets, with their offsets in the ENQUEUE record, and the parts of that record."""
+    messages: list[Message] = []
+    parts: list[bytes] = []
+    number = entity.last_sequence
+    at = 0
+    for header, pairs_count, pairs_bytes, content, traits in contents:
+        number += 1
+        length = len(content)
+        if traits is not None:
+            message, head = _entry_with_traits(entity, number, now, (header, pairs_count, pairs_bytes, content, traits))
+            if not messages:
+                head = records.pack_batch_head(entity.id, len(contents)) + head
+        else:
+            message = Message(number, now, header, pairs_count, pairs_bytes, content, length)
+            if messages:
+                head = records.pack_entry(
+                    number, now, inf, 0, records.ACTIVE, header, None, pairs_count, pairs_bytes, b"", length
+                )
+            else:
+                head = records.pack_first(
+                    entity.id, len(contents), number, now, inf, header, pairs_count, pairs_bytes, length
+                )
+        at += len(head)
+        message.offset = at  # within the record, until its place is known
+        at += length
+        parts.append(head)
+        parts.append(content)
+        messages.append(message)
+    return messages, parts
+
+
+def _entry_with_traits(entity: QueueEntity, number: int, now: float, content: Content) -> tuple[Message, bytes]:
+    """Return a message that may expire, be scheduled or belong to a session, and its entry up to the content."""
+    header, pairs_count, pairs_bytes, body, traits = content
+    assert traits is not None
+    header, lifetime = limit_lifetime(header, traits, entity.description.default_ttl)
+    at, place = now, records.ACTIVE
+    if traits.scheduled_at is not None and traits.scheduled_at > now:
+        at, place = traits.scheduled_at, records.SCHEDULED
+    session_id = None if entity.active.sessions is None else traits.session_id
+    length = len(body)
+    message = Message(number, at, header, pairs_count, pairs_bytes, body, length, at + lifetime, session_id)
+    if place == records.SCHEDULED:
+        message.state = message.home = SCHEDULED
+    head = records.pack_entry(
+        number, at, at + lifetime, 0, place, header, session_id, pairs_count, pairs_bytes, b"", length
+    )
+    return message, head
+
+
+class _SendDuplicates:
+    """Duplicate detection for one send: the ids that it adds, and the pending earlier ones that it must wait for."""
 
     __slots__ = ("_entity", "_history", "_now", "_waits", "keys")
 
@@ -297,7 +351,7 @@ class Duplicates:
         self._history.forget(now)
 
     def has(self, traits: Traits) -> bool:
-        """Whether it is one; if not, the next one like it is."""
+        """Return whether this id is a duplicate; otherwise remember it."""
         key = key_of(traits.message_id)
         if key in self.keys:
             return True
@@ -310,6 +364,7 @@ class Duplicates:
         return True
 
     def refusal(self) -> Refusal | None:
+        """Return a refusal when the history has no room for the ids of this send."""
         if self._history.has_room(len(self.keys), self._now):
             return None
         text = (
@@ -322,7 +377,7 @@ class Duplicates:
         return self._history.begin(tuple(self.keys), self._now)
 
     def joined(self, done: Done) -> Done:
-        """To be called once: `done` hears of it when all that this send leans on is known too."""
+        """Return a `done`, to be called once, that also waits for the earlier messages that this send duplicates."""
         waits = self._waits
         if not waits:
             return done
@@ -341,69 +396,10 @@ class Duplicates:
         return finish
 
 
-def _special(
-    entity: QueueEntity,
-    number: int,
-    now: float,
-    header: bytes,
-    pairs_count: int,
-    pairs_bytes: int,
-    content: bytes,
-    traits: Traits,
-) -> Message:
-    """One that ends, waits, or belongs to a session."""
-    default_ttl = entity.description.default_ttl
-    ttl = traits.ttl
-    if ttl is None or ttl > default_ttl:
-        ttl = default_ttl
-        if ttl != inf:
-            header = with_ttl(header, ttl)
-    at = now
-    is_scheduled = traits.scheduled_at is not None and traits.scheduled_at > now
-    if is_scheduled:
-        at = traits.scheduled_at or now
-    session_id = traits.session_id if entity.description.requires_session else None
-    message = Message(number, at, header, pairs_count, pairs_bytes, content, len(content), at + ttl, session_id)
-    if is_scheduled:
-        message.state = message.home = SCHEDULED
-    return message
-
-
-def _head(message: Message) -> bytes:
-    return records.pack_entry(
-        message.sequence_number,
-        message.enqueued_at,
-        message.expires_at,
-        0,
-        records.SCHEDULED if message.home == SCHEDULED else records.ACTIVE,
-        message.header,
-        message.session_id,
-        message.pairs_count,
-        message.pairs_bytes,
-        b"",
-        message.length,
-    )
-
-
-def _refuses(entity: QueueEntity, traits: Traits) -> Refusal | None:
-    if traits.session_id is None and entity.description.requires_session:
-        text = f"The entity '{entity.name}' requires sessions: a message without a session id can't be sent to it."
-        return Refusal(conditions.NOT_ALLOWED, text)
-    return None
-
-
-def _refuses_sends(queue: MessageQueue) -> Refusal:
-    if queue.entity.deleting:
-        return not_found(queue.path)
-    if queue.dead_letter is None:
-        return Refusal(conditions.NOT_ALLOWED, f"Messages can't be sent to '{queue.path}'.")
-    assert queue.entity.refuses_sends is not None
-    return queue.entity.refuses_sends
-
-
-def _full(entity: QueueEntity, held: int, size: int) -> Refusal:
-    text = (
-        f"The queue '{entity.name}' is full: it holds {held} of {entity.max_bytes} bytes, "
-        f"and {size} more were sent. Receive from it or raise its maximum size."
-    )
-    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+def _refuses_sends(target: MessageQueue | Topic) -> Refusal:
+    if target.entity.deleting:
+        return not_found(target.path)
+    if target.dead_letter is None:
+        return Refusal(conditions.NOT_ALLOWED, f"Messages can't be sent to '{target.path}'.")
+    assert target.entity.refuses_sends is not None
+    return target.entity.refuses_sends

@@ -1,4 +1,4 @@
-"""Lock tokens: random, and cheap enough to draw one for every delivery."""
+"""Makes lock tokens: random, and cheap enough for one per delivery."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 def random_tokens() -> Callable[[], bytes]:
-    """Lock tokens: version 4 uuids in .NET's byte order (docs/reference/protocol.md#lock-tokens), many from one call to
-    the system."""
+    """Return a function that makes lock tokens: version 4 uuids in .NET's byte order
+    (docs/reference/protocol.md#lock-tokens), many from one call to the system."""
     pool: list[bytes] = []
 
     def token() -> bytes:

@@ -1,9 +1,8 @@
-"""A namespace: its entities and their messages over a journal. What the AMQP front and the HTTP API call.
+"""A namespace: its entities and their messages over a journal, as the AMQP and HTTP servers call it.
 
-A shell: it holds no rule of its own but the order of things. All of it runs on the loop's thread; answers come through
-callbacks, on that thread. What comes in is intake.py's, what goes out deliveries.py's, what becomes of it
-settlement.py's, and sessions are session_access.py's; the entities themselves are registry.py's and topics.py's. Their
-calls are the namespace's own. Here are only the way to an entity, and time.
+It runs on the thread of the event loop, and answers come through callbacks on that thread. Most of its methods are
+inherited: enqueue.py, publish.py, receive.py, settlement.py and session_access.py for messages, registry.py and
+topics.py for entities. This file finds the entity behind an address, and does what is due with time.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import rebuild
-from pairbus.broker.storage.store import Done, Store, Witness, refusal_of
+from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of
 from pairbus.journal import Journal
 
 from .enqueue import EnqueueOperations
 from .lock_tokens import random_tokens
-from .publish import PublishOperations
 from .receive import ReceiveOperations
 from .registry import ENTITIES_MAX
 from .session_access import SessionAccess
@@ -35,7 +33,7 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -57,7 +55,10 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
         memory_budget: int = 64 << 20,
         new_token: Callable[[], bytes] | None = None,
     ) -> Namespace:
-        """Replays the journal, which is open and not yet started. `folder` is only for the notes."""
+        """Return the namespace that the journal, which is open and not yet started, leads to when it is replayed.
+
+        `folder` only stands in the notes.
+        """
         self = cls(name, journal, memory_budget, new_token or random_tokens())
         rebuilt = rebuild(journal.replay(), journal.release)
         self.notes += [f"{folder}: {note}" for note in rebuilt.notes]
@@ -71,11 +72,12 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
 
     @property
     def resident_bytes(self) -> int:
-        """Contents held in memory."""
+        """Bytes of message contents that are held in memory."""
         return self._store.resident
 
     def resolve(self, path: str) -> MessageQueue | Topic | None:
-        """What stands behind an address (docs/reference/protocol.md#addresses)."""
+        """Return the queue, dead-letter queue, subscription or topic at an address, or None
+        (docs/reference/protocol.md#addresses)."""
         key = path.lower()
         entity = self.queues.get(key)
         if entity is not None:
@@ -91,55 +93,39 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
             return None
         return entity.active if entity_key == key else entity.dead_letter
 
-    # ---- what queues and topics take alike
-
-    def send(
-        self,
-        target: MessageQueue | Topic,
-        payloads: Sequence[bytes],
-        now: float,
-        done: Done,
-        fates: list[int] | None = None,
-        *,
-        numbered: bool = False,
-    ) -> None:
-        """All of them or none. `fates` is filled with what became of each (fates.py); `numbered`: by its number in any
-        case."""
-        if isinstance(target, Topic):
-            self.publish(target, payloads, now, done, fates, numbered)
-        else:
-            self.enqueue(target, payloads, now, done, fates)
-
     def schedule(
         self,
         target: MessageQueue | Topic,
         payloads: Sequence[bytes],
         now: float,
         done: Callable[[list[int], Refusal | None], None],
-        fates: list[int] | None = None,
+        results: list[int] | None = None,
     ) -> None:
-        """As `send`; tells the numbers by which they can be cancelled. 0 is that of a duplicate, which is dropped."""
-        became: list[int] = [] if fates is None else fates
+        """Send messages and call `done` with the numbers by which they can be cancelled, 0 for a dropped duplicate."""
+        became: list[int] = [] if results is None else results
 
         def finish(refusal: Refusal | None) -> None:
-            done([] if refusal is not None else [max(0, fate) for fate in became], refusal)
+            done([] if refusal is not None else [max(0, result) for result in became], refusal)
 
         self.send(target, payloads, now, finish, became, numbered=True)
 
-    # ---- what somebody who keeps books wants to know
+    # ---- for ledgers and inventories
 
-    def tell(self, witness: Witness) -> None:
-        """From now on, of messages that go without their receivers' doing: outlived, unwanted, dead-lettered, called
-        off, deleted."""
-        self._store.witness = witness
+    def observe_removals(self, observer: RemovalObserver) -> None:
+        """Call `observer` for every message that goes without a receiver's doing from now on: expired, taken by no
+        subscription, dead-lettered, cancelled or deleted."""
+        self._store.observer = observer
 
     @property
     def message_count(self) -> int:
         return sum(len(entity.active) + len(entity.dead_letter) for entity in self._store.by_id.values())
 
     def contents(self) -> Iterator[tuple[str, int, str | None]]:
-        """Path, sequence number and message id of all that is there, in whatever state. What happens between two steps
-        may be in it or not; what is moved to the dead letters meanwhile may be in it twice, and is never left out."""
+        """Yield path, sequence number and message id of every message, whatever its state.
+
+        What happens between two steps may be included or not; what is dead-lettered meanwhile may come twice, and is
+        never left out.
+        """
         for entity in list(self._store.by_id.values()):
             for queue in (entity.active, entity.dead_letter):
                 for message in queue.scan(0):
@@ -149,7 +135,7 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """When `tick` next has something to do; None: never."""
         earliest: float | None = None
         watched = self._store.watched
         for queue in list(watched):
@@ -165,17 +151,19 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
         return earliest
 
     def tick(self, now: float) -> float | None:
-        """What time brings: locks and lifetimes that have run out, scheduled messages that are due, message ids that
-        may come again, entities that nobody has used for too long."""
+        """Do what is due at `now` and return the next deadline.
+
+        Locks and lifetimes end, scheduled messages become active, message ids are forgotten, idle entities are deleted.
+        """
         for queue in list(self._store.watched):
             if queue.entity.deleting:
                 continue
             self.expire_locks(queue, now)
             self.expire_messages(queue, now)
             if isinstance(queue.entity, Topic):
-                self.publish_due(queue.entity, now)
+                self._publish_due(queue.entity, now)
             else:
-                self.activate_due(queue, now)
+                self._activate_due(queue, now)
         for entity in list(self._aging.values()):
             if entity.duplicates is not None:
                 entity.duplicates.forget(now)
@@ -184,17 +172,17 @@ class Namespace(EnqueueOperations, PublishOperations, ReceiveOperations, Session
         return self.deadline
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: of locks, idle times and windows as much is left as before. To be followed by
-        `tick`."""
+        """Adapt to a wall clock that was set: locks, idle times and windows keep what was left of them. Call `tick`
+        afterwards."""
         for entity in self._store.by_id.values():
             entity.shift(seconds)
 
     async def maintain(self, interval_s: float = 0.5) -> None:
-        """For ever: the journal kept small. A task of the broker's."""
+        """Keep the journal small, for ever; the broker runs this as a task."""
         await self.maintenance.run(interval_s)
 
 
 def _parts(key: str) -> tuple[str, str]:
-    """Of a subscription's path: the names of topics hold slashes, but never that word."""
+    """Split a subscription's path into topic and name: topics may have slashes in their names, but never that word."""
     topic, _, name = key.partition(_SUBSCRIPTIONS)
     return topic, name

@@ -1,7 +1,7 @@
-"""What goes out of a queue: messages locked, taken for good, asked for by number, or only looked at.
+"""Receive operations: messages are locked, received and deleted, received by number, peeked, or their locks renewed.
 
-A shell: who is next is decided in queue.py and sessions.py, the bytes in content.py. What has outlived its time is
-taken out before anyone gets to see it.
+Which message is next is decided in queue.py and sessions.py, the bytes of a delivery in content.py. Expired messages
+are removed before anyone gets to see them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .settlement import SettlementOperations, messages_not_found
 Taken = Callable[[list[Message], Refusal | None], None]
 
 PEEK_BYTES_MAX: Final = 1 << 20
-#: What comes of a record that an earlier version has let in and that can't be put together.
+#: Raised for messages that an earlier version has stored and that can't be delivered as they were sent.
 _UNREADABLE: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
 _STATES: Final = {READY: ACTIVE_STATE, DEFERRED: DEFERRED_STATE, SCHEDULED: SCHEDULED_STATE}
 
@@ -41,7 +41,7 @@ class ReceiveOperations(SettlementOperations):
     """Locks, takes, peeks and renews messages; part of the namespace."""
 
     def acquire(self, queue: MessageQueue, count: int, now: float, session: SessionLock | None = None) -> list[Message]:
-        """Locked, or held by the session's lock. None while the entity does not let anyone receive."""
+        """Return up to `count` messages, locked, or held by the session's lock; none while receiving is disabled."""
         entity = queue.entity
         if entity.deleting or entity.refuses_receives is not None:
             return []
@@ -56,7 +56,7 @@ class ReceiveOperations(SettlementOperations):
     def take(
         self, queue: MessageQueue, count: int, now: float, done: Taken, session: SessionLock | None = None
     ) -> None:
-        """For good: they are told when their removal is synced."""
+        """Receive and delete: call `done` with the messages once their removal is synced, or with the refusal."""
         refusal = _refusal(queue)
         if refusal is not None:
             done([], refusal if not queue.entity.deleting else None)
@@ -80,7 +80,7 @@ class ReceiveOperations(SettlementOperations):
         delete: bool,
         session: SessionLock | None = None,
     ) -> None:
-        """All or none: locked, or with `delete` for good."""
+        """Receive deferred messages by number, all of them or none: locked, or deleted with `delete`."""
         refusal = _refusal(queue)
         if refusal is None and queue.requires_session:
             if session is None:
@@ -117,7 +117,7 @@ class ReceiveOperations(SettlementOperations):
         self.remove(queue, messages, False, finish)
 
     def delivery(self, queue: MessageQueue, message: Message, *, locked: bool, is_peeked: bool = False) -> bytes:
-        """Raises JournalError when the content is on disk and can't be read."""
+        """Return the bytes of a delivery. Raises JournalError when the content is on disk and can't be read."""
         content = message.content
         if content is None:
             content = self._store.content(message)
@@ -148,7 +148,7 @@ class ReceiveOperations(SettlementOperations):
     def peek(
         self, queue: MessageQueue, from_sequence: int, count: int, now: float, session_id: str | None = None
     ) -> list[bytes]:
-        """Without locking, whatever their state. Ends early when the answer would be large."""
+        """Return messages without locking them, whatever their state; fewer than `count` when they are large."""
         queue.entity.accessed_at = now
         peeked: list[bytes] = []
         size = 0
@@ -165,7 +165,7 @@ class ReceiveOperations(SettlementOperations):
         return peeked
 
     def renew(self, queue: MessageQueue, tokens: Sequence[bytes], now: float) -> list[float] | Refusal:
-        """All or none."""
+        """Renew these locks, all or none, and return until when each holds, or the refusal."""
         queue.entity.accessed_at = now
         if queue.requires_session:
             text = f"'{queue.path}' requires sessions: its messages have no locks of their own; renew the session's."

@@ -1,6 +1,6 @@
-"""The entities of a namespace by name: created, described anew and deleted, each by a record in the journal.
+"""The entities of a namespace by name: they are created, updated and deleted, each by a record in the journal.
 
-A shell. An entity is there when its record is synced, and gone when that of its deletion is. Ids are never used again,
+An entity exists when its record is synced, and gone when that of its deletion is. Ids are never used again,
 so nothing of a deleted entity ever belongs to another one. Names are compared without case; queues and topics share
 one set of them. What is special about topics, subscriptions and rules is in topics.py.
 """
@@ -45,7 +45,7 @@ class Registry(StoreOperations):
         self._claimed: set[str] = set()
 
     def _restore(self, entities: Iterable[QueueEntity], now: float) -> None:
-        """As they are after replay."""
+        """Enter the entities that replay has found."""
         for entity in entities:
             self._store.by_id[entity.id] = entity
             entity.accessed_at = now
@@ -58,7 +58,7 @@ class Registry(StoreOperations):
             self._watch(entity)
 
     def _watch(self, entity: QueueEntity) -> None:
-        """What of it time brings, after it was described or came back."""
+        """Watch the deadlines of an entity that was described or restored."""
         if entity.active.is_timed:
             self._store.watched[entity.active] = None
         if entity.detects_duplicates:
@@ -101,7 +101,7 @@ class Registry(StoreOperations):
     # ---- any entity
 
     def _refuses_name(self, name: str) -> Refusal | None:
-        """Of a queue or topic to be."""
+        """Return why a queue or topic can't be created with this name, if it can't."""
         key = name.lower()
         if key in self.queues or key in self.topics or key in self._claimed:
             return self._exists(name)
@@ -115,7 +115,7 @@ class Registry(StoreOperations):
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
 
     def _create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
-        """`enter` puts it where others find it, once it is written; until then `claim` keeps the name."""
+        """Write a new entity, then `enter` it where others find it; until then its name is reserved by `claim`."""
         entity.accessed_at = now
         payload = records.pack_queue(entity.id, 0, 0, entity.document())
         entity.record_bytes = len(payload)
@@ -145,7 +145,7 @@ class Registry(StoreOperations):
     def _describe(
         self, entity: QueueEntity, document: dict[str, Any], apply: Callable[[int], None], now: float, done: Done
     ) -> None:
-        """`apply` gets the revision, once the record with that document is written."""
+        """Write a new description, then call `apply` with its revision."""
         entity.next_revision += 1
         revision = entity.next_revision
         payload = records.pack_queue(entity.id, revision, entity.last_sequence, document)
@@ -164,7 +164,7 @@ class Registry(StoreOperations):
         self._store.append(entity.KIND, payload, written)
 
     def _delete(self, entities: Sequence[QueueEntity], done: Done) -> None:
-        """All of them with one record."""
+        """Delete these entities with one record."""
         for entity in entities:
             entity.deleting = True
         self._write_deletion(entities, done, False)
@@ -239,5 +239,5 @@ class Registry(StoreOperations):
             # When it failed, so did the creation behind it, and the next one writes it again.
             live_records.meta = (segment, offset) if error is None else None
 
-        self._journal.append(records.META, records.pack_meta(live_records.next_id), written)
+        self._journal.append(records.META, records.pack_id(live_records.next_id), written)
         live_records.meta = UNPLACED

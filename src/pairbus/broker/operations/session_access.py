@@ -1,6 +1,7 @@
-"""Who holds a session, and the state that is stored with it (docs/reference/protocol.md#sessions).
+"""Session operations: accept, renew and release sessions, read and set their state
+(docs/reference/protocol.md#sessions).
 
-A shell: which session is next and whether a lock still holds is decided in sessions.py. A state is set when its record
+Which session is next and whether a lock still holds is decided in sessions.py. A state is set when its record
 is synced; it stays on disk and is read when it is asked for. As with messages (settlement.py), compaction may copy the
 old state behind the record of the new one: that record is then written again.
 """
@@ -29,7 +30,7 @@ class SessionAccess(SettlementOperations):
     """Accepts, renews and releases sessions and keeps their states; part of the namespace."""
 
     def accept_session(self, queue: MessageQueue, session_id: str | None, now: float) -> SessionLock | Refusal | None:
-        """The session of that id or, without one, the next that is free; None: there is none now."""
+        """Lock the session with this id or, without one, the next free session; return None when no session is free."""
         sessions = queue.sessions
         refusal = _refusal(queue, session_id)
         if refusal is not None or sessions is None:
@@ -51,10 +52,8 @@ class SessionAccess(SettlementOperations):
             self._store.watched[queue] = None
         return lock
 
-    def held_session(self, queue: MessageQueue, session_id: str, now: float) -> SessionLock | None:
-        return None if queue.sessions is None else queue.sessions.holder(session_id, now)
-
     def renew_session(self, lock: SessionLock, now: float) -> float | Refusal:
+        """Return until when the session is locked from now on, or the refusal."""
         queue = lock.queue
         if queue.sessions is None or not lock.is_held(now):
             return queue.session_lost()
@@ -63,8 +62,8 @@ class SessionAccess(SettlementOperations):
         return lock.locked_until
 
     def release_session(self, lock: SessionLock, now: float) -> None:
-        """Closed by its receiver: what it has not settled is as it was, delivery count and all. After its time is over
-        nothing is left to close."""
+        """Release a session that its receiver closes: unsettled messages are available again, with the same delivery
+        count. Does nothing when the lock has expired."""
         queue = lock.queue
         if queue.entity.deleting or not lock.is_held(now):
             return
@@ -73,13 +72,13 @@ class SessionAccess(SettlementOperations):
         self.wake(queue)
 
     def list_sessions(self, queue: MessageQueue, updated_after: float | None, skip: int, top: int) -> list[str]:
-        """Those with messages or state or, with a time, those whose state was set after it."""
+        """Return ids of sessions with messages or state or, with a time, of those whose state was set after it."""
         return [] if queue.sessions is None else queue.sessions.listed(updated_after, skip, top)
 
     # ---- state
 
     def get_session_state(self, queue: MessageQueue, session_id: str, now: float) -> bytes | None:
-        """Raises JournalError when it can't be read."""
+        """Return the state of a session, or None. Raises JournalError when it can't be read."""
         queue.entity.accessed_at = now
         session = None if queue.sessions is None else queue.sessions.get(session_id)
         if session is None or session.state is None:
@@ -90,7 +89,7 @@ class SessionAccess(SettlementOperations):
     def set_session_state(
         self, queue: MessageQueue, session_id: str, state: bytes | None, now: float, done: Done
     ) -> None:
-        """Whether the caller holds the session is for the caller to say."""
+        """Set the state of a session, None to clear it. The caller must know that the receiver holds the session."""
         refusal = _refusal(queue, session_id)
         if refusal is None and state is not None and len(state) > queue.message_bytes_max:
             text = f"A state of {len(state)} bytes; '{queue.path}' takes up to {queue.message_bytes_max} bytes."
@@ -153,17 +152,17 @@ class SessionAccess(SettlementOperations):
         release = self._store.journal.release
         if session.state is not None:
             release(session.state.segment, session.record_bytes)
-        told = records.read_session(payload)
-        session.updated_at = told.updated_at
+        read = records.read_session(payload)
+        session.updated_at = read.updated_at
         session.record_bytes = len(payload)
-        if told.state_length is None:
+        if read.state_length is None:
             session.state = None
             release(segment, len(payload))
         else:
-            session.state = Stored(segment, offset + told.state_offset, told.state_length)
+            session.state = Stored(segment, offset + read.state_offset, read.state_length)
 
     def _repeat_state(self, queue: MessageQueue, sessions: Sessions, session: Session, payload: bytes) -> None:
-        """Behind the copy, unless something newer stands there."""
+        """Write a state once more behind the copy that compaction made, unless a newer one was written since."""
         known = sessions.get(session.id) or session
         if known.updated_at > records.read_session(payload).updated_at:
             return

@@ -1,6 +1,6 @@
-"""What becomes of messages that were delivered, cancelled, deleted or have outlived their time.
+"""Settlement operations: messages are completed, abandoned, deferred, dead-lettered, cancelled, deleted or expire.
 
-A shell: who may settle what is decided in queue.py. Complete, abandon, defer and dead-letter are lazy records;
+Who may settle what is decided in queue.py. Complete, abandon, defer and dead-letter are lazy records;
 receive-and-delete, cancelling and deleting are synced before the answer. Locks are not journalled: a restart frees
 them.
 
@@ -52,7 +52,10 @@ class SettlementOperations(StoreOperations):
         done: Done,
         session: SessionLock | None = None,
     ) -> None:
-        """By lock token, whoever holds it. Those that still hold are settled; a `LocksLost` names the others."""
+        """Settle the messages of these lock tokens, whoever holds them.
+
+        Messages whose locks still hold are settled; `done` gets a `LocksLost` that names the others.
+        """
         if queue.entity.deleting:
             done(not_found(queue.path))
             return
@@ -82,11 +85,11 @@ class SettlementOperations(StoreOperations):
                     finish(Refusal(error.condition, error.description))
                 return
             if not isinstance(outcome, DeadLetter):
-                finish = self._buried(queue, changes, finish)
+                finish = self._observe_dead_letters(queue, changes, finish)
             self._update(queue, changes, finish)
 
     def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
-        """What a message will be once it is abandoned, deferred or dead-lettered."""
+        """Return what a message will be once it is abandoned, deferred or dead-lettered."""
         count = message.delivery_count + 1
         is_dead = queue.is_dead_letter
         place = place_of(message, is_dead)
@@ -113,13 +116,13 @@ class SettlementOperations(StoreOperations):
             done(not_found(queue.path))
             return
         queue.entity.accessed_at = now
-        messages = queue.call_off(numbers)
+        messages = queue.cancel(numbers)
         if messages is None:
             done(messages_not_found(queue, numbers, SCHEDULED))
         elif not messages:
             done(None)
         else:
-            self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, done))
+            self.remove(queue, messages, False, self._store.observed("settle", queue, messages, done))
 
     def delete_messages(
         self,
@@ -130,7 +133,7 @@ class SettlementOperations(StoreOperations):
         done: Callable[[int, Refusal | None], None],
         session_id: str | None = None,
     ) -> None:
-        """Of those on offer, the oldest; up to 4,000 at once, as the service does."""
+        """Delete the oldest available messages, up to 4,000 at once as the service does; `done` gets how many."""
         if queue.entity.deleting:
             done(0, not_found(queue.path))
             return
@@ -143,14 +146,14 @@ class SettlementOperations(StoreOperations):
         def finish(refusal: Refusal | None) -> None:
             done(len(messages) if refusal is None else 0, refusal)
 
-        self.remove(queue, messages, False, self._store.witnessed("settle", queue, messages, finish))
+        self.remove(queue, messages, False, self._store.observed("settle", queue, messages, finish))
 
     # ---- records
 
     def remove(
         self, queue: MessageQueue, messages: list[Message], lazy: bool, finish: Done, again: bool = False
     ) -> None:
-        """Those that are being settled, for good."""
+        """Write that messages which are being settled are removed."""
         payload = records.pack_remove(queue.entity.id, [message.sequence_number for message in messages])
         written = partial(self._removed, queue, messages, len(payload), lazy, finish, again)
         try:
@@ -242,7 +245,7 @@ class SettlementOperations(StoreOperations):
                 else:
                     message.changes = self._store.same(change)
             if place == records.DEAD and queue.dead_letter is not None:
-                self._bury(queue, queue.dead_letter, message)
+                self._dead_letter(queue, queue.dead_letter, message)
             else:
                 message.home = home_of(place)
                 queue.offer(message)
@@ -251,8 +254,8 @@ class SettlementOperations(StoreOperations):
         if queue.dead_letter is not None:
             queue.dead_letter.wake()
 
-    def _bury(self, queue: MessageQueue, dead_letter: MessageQueue, message: Message) -> None:
-        """Its body stays where it is on disk. Dead letters are seldom read, so memory is for others."""
+    def _dead_letter(self, queue: MessageQueue, dead_letter: MessageQueue, message: Message) -> None:
+        """Move a message to the dead-letter queue. Its body stays on disk only, as dead letters are seldom read."""
         queue.remove(message)
         self._store.evict(queue, message)
         message.content = None
@@ -262,6 +265,7 @@ class SettlementOperations(StoreOperations):
         dead_letter.offer(message)
 
     def wake(self, queue: MessageQueue) -> None:
+        """Tell the receivers of a queue that messages are available, and watch its deadlines."""
         if queue.is_timed:
             self._store.watched[queue] = None
         queue.wake()
@@ -269,25 +273,26 @@ class SettlementOperations(StoreOperations):
     # ---- time
 
     def expire_locks(self, queue: MessageQueue, now: float) -> None:
-        """One more failed delivery: back to the queue or, past the maximum, dead-lettered."""
-        returned, doomed = queue.expire(now)
+        """Count a failed delivery for every lock that has expired: the message becomes available again or, past the
+        maximum, is dead-lettered."""
+        returned, exhausted_messages = queue.expire(now)
         if returned:
             self._count(queue, returned)
-        if doomed:
-            self._move_out(queue, doomed, exhausted)
+        if exhausted_messages:
+            self._dead_letter_all(queue, exhausted_messages, exhausted)
         if returned or queue.sessions is not None:
             self.wake(queue)
 
     def expire_messages(self, queue: MessageQueue, now: float) -> None:
-        """Those that have outlived their time: dead-lettered, or dropped."""
+        """Dead-letter or drop the messages whose lifetime is over."""
         while overdue := queue.take_overdue(now, _OVERDUE_MAX):
             if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
-                self._move_out(queue, overdue, lambda count: EXPIRED)
+                self._dead_letter_all(queue, overdue, lambda count: EXPIRED)
             else:
-                self.remove(queue, overdue, True, self._store.witnessed("expire", queue, overdue, nobody))
+                self.remove(queue, overdue, True, self._store.observed("expire", queue, overdue, nobody))
 
     def _count(self, queue: MessageQueue, messages: list[Message]) -> None:
-        """Nobody waits for it, and a count that was not written costs no more than another delivery."""
+        """Write delivery counts. Nobody waits for them: a count that is lost costs no more than another delivery."""
         is_dead = queue.is_dead_letter
         payload, _ = records.pack_updates(
             queue.entity.id,
@@ -303,8 +308,10 @@ class SettlementOperations(StoreOperations):
 
         self._store.append(records.UPDATE, payload, written, True)
 
-    def _move_out(self, queue: MessageQueue, messages: list[Message], reason: Callable[[int], DeadLetter]) -> None:
-        """To the dead letters, for a reason that may name the delivery count."""
+    def _dead_letter_all(
+        self, queue: MessageQueue, messages: list[Message], reason: Callable[[int], DeadLetter]
+    ) -> None:
+        """Dead-letter messages for a reason that may name the delivery count."""
         changes: list[Change] = []
         for message in messages:
             count = message.delivery_count
@@ -315,17 +322,18 @@ class SettlementOperations(StoreOperations):
                 # Its earlier changes can't be read, or leave no room: it goes without them rather than round again.
                 change = pack_changes(None, added)
             changes.append((message, count, records.DEAD, change))
-        self._update(queue, changes, self._buried(queue, changes, nobody))
+        self._update(queue, changes, self._observe_dead_letters(queue, changes, nobody))
 
-    def _buried(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
-        """Of those that go to the dead letters although nobody asked for it."""
-        if self._store.witness is None or queue.dead_letter is None:
+    def _observe_dead_letters(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
+        """Return `finish` so that it also reports the messages that are dead-lettered although nobody asked for it."""
+        if self._store.observer is None or queue.dead_letter is None:
             return finish
         dead = [message for message, _, place, _ in changes if place == records.DEAD]
-        return self._store.witnessed("dead-letter", queue, dead, finish) if dead else finish
+        return self._store.observed("dead-letter", queue, dead, finish) if dead else finish
 
 
 def messages_not_found(queue: MessageQueue, numbers: Sequence[int], state: int) -> Refusal:
+    """Return the refusal that names the numbers which are not those of messages in this state."""
     missing = [n for n in numbers if (message := queue.get(n)) is None or message.state != state]
     which = ", ".join(map(str, missing[:10] or numbers[:10]))
     what = "deferred" if state == DEFERRED else "scheduled"

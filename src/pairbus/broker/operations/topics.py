@@ -1,6 +1,6 @@
-"""Topics, subscriptions and rules: created, changed and deleted.
+"""Topic operations: topics, subscriptions and rules are created, updated and deleted.
 
-A shell: what an entity is stands in topic.py, how its record is written in registry.py. A subscription is described by
+What a topic is stands in topic.py, how its record is written in registry.py. A subscription is described by
 one record, rules and all, so its changes are written one after the other: each begins with what the last one left.
 """
 
@@ -63,7 +63,7 @@ class TopicOperations(Registry):
         self._describe(topic, new.to_json(), partial(topic.describe, new), now, done)
 
     def delete_topic(self, name: str, now: float, done: Done) -> None:
-        """With its subscriptions."""
+        """Delete a topic and its subscriptions."""
         topic = self._topics.get(name.lower())
         if topic is None or topic.deleting:
             done(not_found(name))
@@ -73,7 +73,7 @@ class TopicOperations(Registry):
     # ---- subscriptions
 
     def create_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
-        """With the rule that its description names or else one that lets everything through."""
+        """Create a subscription with the rule that its description names, or else one that matches every message."""
         topic = self._topics.get(description.topic.lower())
         if topic is None or topic.deleting:
             done(not_found(description.topic))
@@ -164,7 +164,7 @@ class TopicOperations(Registry):
         now: float,
         done: Done,
     ) -> None:
-        """`change` gets what stands, alters the rules and gives the description, or says why not."""
+        """Write what `change` makes of the description and the rules, unless it returns a refusal."""
         if subscription is None or subscription.deleting:
             done(not_found(path))
             return

@@ -1,1 +1,4 @@
-"""The journal as the broker uses it: what is written, replayed at the start, and kept small."""
+"""Uses the journal for the broker: writes records, replays them at the start, and keeps the journal small.
+
+It may import `pairbus.journal`, `broker.format` and `broker.model`.
+"""

@@ -1,4 +1,4 @@
-"""Files that are there after a power cut: written whole under another name, synced, renamed, and the folder synced."""
+"""Writes files that survive a power cut: under another name, synced, renamed, and the folder synced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pairbus.journal.files import sync_folder
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Whole or not at all; never readable by others for a moment."""
+    """Write a file whole or not at all; at no moment can others read it."""
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,6 +1,6 @@
-"""What of an old PUBLISH record still counts: the bodies of which copies are left, each once, with those copies. Pure.
+"""Decides what of an old PUBLISH record still counts: bodies of which copies are left, with those copies. Pure.
 
-Pure: survivors.py asks it for this one kind of record, and has the rules that hold for all.
+live_records.py asks it for this one kind of record, and has the rules that hold for all.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class _LivePublication(NamedTuple):
 
 
 class LivePublications:
+    """Compacts PUBLISH records."""
+
     def __init__(
         self,
         entities: Mapping[int, QueueEntity],
@@ -51,7 +53,7 @@ class LivePublications:
         self._rewritten: dict[int, list[_LivePublication]] = {}
 
     def live(self, record: Record) -> tuple[int, list[bytes], Seen | None]:
-        """How many publications are left, the parts that tell of them, and the ids that the record made known."""
+        """Return how many publications are left, their parts of the record, and the ids that the record made known."""
         payload = record.payload
         _, publications, seen = read_publish(payload)
         parts: list[bytes] = []
@@ -73,11 +75,11 @@ class LivePublications:
         return len(rewritten), parts, seen
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
-        """The copy is written: what is still left of it is there now."""
-        for reprint in self._rewritten.pop(record.lsn, ()):
-            left = [self._place(copied, reprint, segment, offset) for copied in reprint.copies]
+        """Note where the copy of the record was written, for the messages that are left of it."""
+        for publication in self._rewritten.pop(record.lsn, ()):
+            left = [self._place(copied, publication, segment, offset) for copied in publication.copies]
             if not any(left):
-                self._release(segment, reprint.nbytes)
+                self._release(segment, publication.nbytes)
 
     def _copies(self, record: Record, publication: Publication, at: int) -> tuple[list[bytes], list[_Copied]]:
         packed: list[bytes] = []
@@ -85,21 +87,21 @@ class LivePublications:
         at += len(publication.head)
         for entry in publication.copies:
             entity = self._entities.get(entry.subscription_id)
-            told = None if entity is None else self._tell(record, publication, entry, entity)
-            if entity is None or told is None:
+            packed_copy = None if entity is None else self._pack_copy_of(record, publication, entry, entity)
+            if entity is None or packed_copy is None:
                 continue
             if entity.deleting:
                 entity.recopied = True
-            copy, changes = told
+            copy, changes = packed_copy
             packed.append(copy)
             copies.append(_Copied(entity.id, entry.sequence_number, changes, at + COPY_BYTES))
             at += len(copy)
         return packed, copies
 
-    def _tell(
+    def _pack_copy_of(
         self, record: Record, publication: Publication, entry: CopyEntry, entity: QueueEntity
     ) -> tuple[bytes, bytes | Stored | None] | None:
-        """A copy as it is now, or as it was where nobody knows yet whether it is written."""
+        """Return a copy as it is now, or as it was when its record is not yet known to be written; None: it is gone."""
         known = entity.find(entry.sequence_number)
         if known is None:
             if entry.sequence_number <= entity.confirmed_sequence:
@@ -122,7 +124,7 @@ class LivePublications:
         )
         return copy, message.changes
 
-    def _place(self, copied: _Copied, reprint: _LivePublication, segment: int, offset: int) -> bool:
+    def _place(self, copied: _Copied, publication: _LivePublication, segment: int, offset: int) -> bool:
         entity = self._entities.get(copied.entity_id)
         known = None if entity is None else entity.find(copied.sequence_number)
         if known is None:
@@ -130,7 +132,7 @@ class LivePublications:
             return False
         _, message = known
         message.segment = segment
-        message.offset = offset + reprint.content_offset
+        message.offset = offset + publication.content_offset
         # Unless it got other changes meanwhile, which lie behind the copy.
         if isinstance(message.changes, Stored) and message.changes is copied.changes:
             message.changes = Stored(segment, offset + copied.changes_offset, message.changes.length)

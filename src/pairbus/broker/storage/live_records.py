@@ -1,4 +1,4 @@
-"""What of an old journal record still counts, and what its copy must say: the owner that compaction asks. Pure.
+"""Decides what of an old journal record still counts, and what its copy must say, when compaction asks. Pure.
 
 Pure but for `read`, through which it fetches what a copy must carry along. Called for the records of the oldest
 segment, each at the moment when its copy is appended; messages are locked, settled, moved and sent all the while.
@@ -51,6 +51,8 @@ class Batch(NamedTuple):
 
 
 class LiveRecords:
+    """Tells compaction what to copy (`live`) and learns where the copies are (`moved`)."""
+
     def __init__(
         self,
         entities: Mapping[int, QueueEntity],
@@ -64,9 +66,10 @@ class LiveRecords:
         self._read = read
         self._release = release
         self._batches: dict[int, Batch] = {}
-        self._rewritten = LivePublications(entities, self._changes, release)
+        self._publications = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
+        """Return kind and payload of the copy of a record, or None when nothing of it counts any more."""
         kind = record.kind
         if kind == records.ENQUEUE:
             return self._live_messages(record)
@@ -79,10 +82,11 @@ class LiveRecords:
         if kind == records.SEEN:
             return self._live_ids(record)
         if kind == records.META and self.meta in (UNPLACED, (record.segment, record.offset)):
-            return kind, records.pack_meta(self.next_id)
+            return kind, records.pack_id(self.next_id)
         return None
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
+        """Note that the copy of a record was written there."""
         if record.kind == records.META:
             self.meta = (segment, offset)
             return
@@ -101,7 +105,7 @@ class LiveRecords:
         for copied in messages:
             self._place(entity, copied, segment, offset)
         if record.kind == records.PUBLISH:
-            self._rewritten.moved(record, segment, offset)
+            self._publications.moved(record, segment, offset)
         if sighting is not None:
             history = None if entity is None else entity.duplicates
             if history is not None and history.known(sighting.time, sighting.keys) is sighting:
@@ -110,7 +114,7 @@ class LiveRecords:
                 self._release(segment, sighting.nbytes)
 
     def _place(self, entity: QueueEntity | None, copied: Copied, segment: int, offset: int) -> None:
-        """The copy is written: the message is there now, if it still is anywhere."""
+        """Note where the copy of a message is, if the message still exists."""
         known = None if entity is None else entity.find(copied.sequence_number)
         if known is None:
             self._release(segment, copied.nbytes)
@@ -125,8 +129,10 @@ class LiveRecords:
             message.changes = Stored(segment, offset + copied.changes_offset, message.changes.length)
 
     def _copy(self, entity: QueueEntity, queue: MessageQueue, message: Message, at: int) -> tuple[bytes, Copied]:
-        """The entry that says what a message is now, up to its content, to stand `at` in its record. A settlement that
-        is on its way must follow it again."""
+        """Return the entry of a message as it is now, up to its content, to stand `at` in its record.
+
+        A settlement that is being written must be written again behind it.
+        """
         if message.state == SETTLING:
             message.state = RECOPIED
         if entity.deleting:
@@ -230,36 +236,27 @@ class LiveRecords:
             copies.append(copied)
             parts += (head, content)
             at += len(head) + len(content)
-        sighting = None if seen is None else _sighting(entity, seen)
-        if seen is not None and sighting is not None:
-            parts.append(payload[-seen.nbytes :])
+        return self._with_ids(record, len(copies), parts, seen, copies)
+
+    def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
+        count, parts, seen = self._publications.live(record)
+        return self._with_ids(record, count, parts, seen, [])
+
+    def _with_ids(
+        self, record: Record, count: int, parts: list[bytes], seen: Seen | None, copies: list[Copied]
+    ) -> tuple[int, tuple[bytes, ...]] | None:
+        """Return the copy of a record of which `count` messages are left in `parts`, with the ids that still count."""
+        id = records.read_id(record.payload)
+        entity = self._entities.get(id)
+        sighting = None if seen is None or entity is None else _sighting(entity, seen)
+        if seen is not None and sighting is not None and entity is not None:
+            parts.append(record.payload[-seen.nbytes :])
             if entity.deleting:
                 entity.recopied = True
         if not parts:
             return None
-        if copies:
-            kind, head = records.ENQUEUE, records.pack_batch_head(entity.id, len(copies))
-        else:
-            kind, head = records.SEEN, records.pack_seen_head(entity.id)
+        kind, head = (record.kind, records.pack_batch_head(id, count)) if count else (records.SEEN, records.pack_id(id))
         self._batches[record.lsn] = Batch(copies, sighting, len(head))
-        return kind, (head, *parts)
-
-    def _live_publications(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
-        topic_id = records.read_id(record.payload)
-        topic = self._entities.get(topic_id)
-        count, parts, seen = self._rewritten.live(record)
-        sighting = None if seen is None or topic is None else _sighting(topic, seen)
-        if seen is not None and sighting is not None and topic is not None:
-            parts.append(record.payload[-seen.nbytes :])
-            if topic.deleting:
-                topic.recopied = True
-        if not parts:
-            return None
-        if count:
-            kind, head = records.PUBLISH, records.pack_batch_head(topic_id, count)
-        else:
-            kind, head = records.SEEN, records.pack_seen_head(topic_id)
-        self._batches[record.lsn] = Batch([], sighting, len(head))
         return kind, (head, *parts)
 
 

@@ -1,6 +1,6 @@
-"""What keeps the journal small while the broker runs: compaction, remains of deleted queues, second tries.
+"""Keeps the journal small while the broker runs: compaction, messages of deleted queues, records to write again.
 
-A shell: when is decided by the journal (`compaction_is_due`), what is kept by survivors.py.
+The journal decides when (`compaction_is_due`), live_records.py what is kept.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ _NOTES_MAX: Final = 1000
 
 
 class Maintenance:
+    """Runs compaction, empties deleted queues and repeats failed writes."""
+
     def __init__(self, journal: Journal, live_records: LiveRecords, notes: list[str]) -> None:
         self.journal = journal
         self.live_records = live_records
         self.notes = notes
-        self._doomed: list[tuple[MessageQueue, Callable[[Message], None]]] = []
+        self._deleted_queues: list[tuple[MessageQueue, Callable[[Message], None]]] = []
         self._unwritten: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         journal.on_garbage = self._wake.set
 
     def __repr__(self) -> str:
-        return f"<Upkeep: {len(self._doomed)} queues to take apart, {len(self._unwritten)} records to write again>"
+        queues, unwritten = len(self._deleted_queues), len(self._unwritten)
+        return f"<Maintenance: {queues} queues to take apart, {unwritten} records to write again>"
 
     async def run(self, interval_s: float) -> None:
         """Look every `interval_s` seconds, and whenever the journal says that much has died: time alone would let a
@@ -52,28 +55,29 @@ class Maintenance:
                     await self._wake.wait()
 
     def take_apart(self, queue: MessageQueue, forget: Callable[[Message], None]) -> None:
-        """A deleted queue: in small steps, or a large one would stop the loop."""
-        self._doomed.append((queue, forget))
+        """Forget the messages of a deleted queue in small steps, as a large one would stop the event loop."""
+        self._deleted_queues.append((queue, forget))
         self._wake.set()
 
     def take_some_apart(self) -> bool:
-        """False when nothing is left to do."""
-        if not self._doomed:
+        """Do one step of that; return False when nothing is left to do."""
+        if not self._deleted_queues:
             return False
-        queue, forget = self._doomed[-1]
+        queue, forget = self._deleted_queues[-1]
         messages = queue.pop_chunk()
         if messages is None:
-            self._doomed.pop()
+            self._deleted_queues.pop()
             return True
         for message in messages:
             forget(message)
         return True
 
     def retry(self, write: Callable[[], None]) -> None:
-        """A record that must stand behind a copy could not be written there: it is tried until it can."""
+        """Call `write` at the next `write_again`: a record that must follow a copy could not be written there."""
         self._unwritten.append(write)
 
     def write_again(self) -> None:
+        """Try again to write what could not be written."""
         unwritten, self._unwritten = self._unwritten, []
         for write in unwritten:
             write()

@@ -1,11 +1,11 @@
-"""What the journal's records amount to: the entities and messages that they leave behind. Pure.
+"""Rebuilds the entities and messages of a namespace from the records of its journal. Pure.
 
-Pure: records in, entities out. Nothing is read back and no content is kept in memory: a message knows its place.
+Nothing is read back and no content is kept in memory: a message knows where it is stored.
 
-A compacted journal tells a story out of order: a record that was copied forward stands behind later ones about the
+A compacted journal is out of order: a record that was copied forward stands behind later ones about the
 same entity or message. So what belongs to an entity whose description is yet to come is kept until the end; a REMOVE or
 UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
-a message that is told of again is what it was last said to be. But what has become active does not become scheduled
+a message that is recorded again is what the last record says. But what has become active does not become scheduled
 again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
 scheduled on a topic and has been published.
 """
@@ -21,7 +21,7 @@ from pairbus.broker.format.publication import COPY_BYTES, CopyEntry, Publication
 from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, Update
 from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import Message, Stored, home_of
+from pairbus.broker.model.message import Message, SharedValues, Stored, home_of
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.model.shared_bodies import Account, Copy, Shared, header_of, let_go
@@ -33,10 +33,11 @@ CHANGES_RESIDENT_BYTES_MAX: Final = 512
 
 Release = Callable[[int, int], None]
 _UNKNOWN: Final = QueueDescription(name="-")
-_SHARED_MAX: Final = 1024
 
 
 class ReplayedState:
+    """What replay has found."""
+
     __slots__ = ("entities", "meta", "next_id", "notes")
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class ReplayedState:
 
 
 def rebuild(history: Iterable[Record], release: Release) -> ReplayedState:
-    """`release(segment, nbytes)` hears of every byte that turns out to be of no use."""
+    """Return what these records lead to; `release(segment, nbytes)` is called for every byte that is of no more use."""
     replay = _Replay(release)
     for record in history:
         replay.apply(record)
@@ -59,43 +60,43 @@ class _Replay:
         self.release = release
         self.rebuilt = ReplayedState()
         # Few headers and few changes differ, so equal ones are one object. So do session ids.
-        self._shared: dict[bytes, bytes] = {}
+        self._same = SharedValues()
         self._session_ids: dict[str, str] = {}
         # What became active, by entity and old number: where a copy still calls it scheduled, it was being written.
         self._activated: dict[tuple[int, int], Activation] = {}
         # By topic: what its bodies take; and by topic and number, the copies that a scheduled message has become.
         self._accounts: dict[int, Account] = {}
         self._published: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        self._by_kind: dict[int, Callable[[Record], None]] = {
+            records.META: self._set_meta,
+            **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION), self._describe),
+            records.DELETED: self._delete,
+            records.ENQUEUE: self._enqueue,
+            records.REMOVE: self._remove,
+            records.UPDATE: self._update,
+            records.PING: self._ping,
+            records.ACTIVATED: self._activate,
+            records.SESSION: self._set_state,
+            records.SEEN: self._seen,
+            records.PUBLISH: self._publish,
+        }
 
     def apply(self, record: Record) -> None:
-        kind = record.kind
-        if kind == records.ENQUEUE:
-            self._enqueue(record)
-        elif kind == records.REMOVE:
-            self._remove(record)
-        elif kind == records.UPDATE:
-            self._update(record)
-        elif kind == records.PUBLISH:
-            self._publish(record)
-        elif kind in (records.QUEUE, records.TOPIC, records.SUBSCRIPTION):
-            self._describe(record)
-        elif kind == records.DELETED:
-            self._delete(record)
-        elif kind == records.META:
-            self.rebuilt.next_id = max(self.rebuilt.next_id, records.read_id(record.payload))
-            self.rebuilt.meta = (record.segment, record.offset)
-        elif kind == records.PING:
-            self.release(record.segment, len(record.payload))
-        elif kind == records.ACTIVATED:
-            self._activate(record)
-        elif kind == records.SESSION:
-            self._set_state(record)
-        elif kind == records.SEEN:
-            self.release(record.segment, records.ID_BYTES)
-            entity = self._entity(records.read_id(record.payload))
-            self._see(entity, record, records.read_seen(record.payload))
-        else:
+        apply = self._by_kind.get(record.kind)
+        if apply is None:
             raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
+        apply(record)
+
+    def _set_meta(self, record: Record) -> None:
+        self.rebuilt.next_id = max(self.rebuilt.next_id, records.read_id(record.payload))
+        self.rebuilt.meta = (record.segment, record.offset)
+
+    def _ping(self, record: Record) -> None:
+        self.release(record.segment, len(record.payload))
+
+    def _seen(self, record: Record) -> None:
+        self.release(record.segment, records.ID_BYTES)
+        self._see(self._entity(records.read_id(record.payload)), record, records.read_seen(record.payload))
 
     def finish(self) -> ReplayedState:
         rebuilt = self.rebuilt
@@ -208,13 +209,7 @@ class _Replay:
 
     def _insert(self, entity: QueueEntity, record: Record, entry: Entry) -> None:
         number = entry.sequence_number
-        if number <= entity.last_sequence:
-            known = entity.find(number)
-            if known is not None:
-                self._take_out(*known)
-        else:
-            entity.last_sequence = number
-        queue = _queue(entity, entry)
+        queue = self._queue_for(entity, entry)
         session_id = entry.session_id
         message = Message(
             number,
@@ -227,15 +222,31 @@ class _Replay:
             entry.expires_at,
             None if session_id is None else self._session_ids.setdefault(session_id, session_id),
         )
+        self._place(record, entry, entry.content_offset, queue, message)
+        if entry.place == records.SCHEDULED and (entity.id, number) in self._activated:
+            self._renumber(entity, queue, message, self._activated[entity.id, number])
+
+    def _queue_for(self, entity: QueueEntity, entry: Entry | CopyEntry) -> MessageQueue:
+        """Return the queue that a message belongs to, without what was known of a message with its number."""
+        number = entry.sequence_number
+        if number <= entity.last_sequence:
+            known = entity.find(number)
+            if known is not None:
+                self._take_out(*known)
+        else:
+            entity.last_sequence = number
+        return _queue(entity, entry)
+
+    def _place(
+        self, record: Record, entry: Entry | CopyEntry, content_offset: int, queue: MessageQueue, message: Message
+    ) -> None:
         message.delivery_count = entry.delivery_count
         message.home = home_of(entry.place)
         message.segment = record.segment
-        message.offset = record.offset + entry.content_offset
+        message.offset = record.offset + content_offset
         if entry.changes_length:
             message.changes = self._changes(record, entry.changes_offset, entry.changes_length)
         queue.insert(message)
-        if entry.place == records.SCHEDULED and (entity.id, number) in self._activated:
-            self._renumber(entity, queue, message, self._activated[entity.id, number])
 
     def _publish(self, record: Record) -> None:
         topic_id, publications, seen = read_publish(record.payload)
@@ -253,8 +264,8 @@ class _Replay:
             self._see(topic, record, seen)
 
     def _end_schedule(self, topic: QueueEntity, publication: Publication) -> None:
-        """A scheduled message has been published. Had it been before, by a record that the disk answered with an error,
-        then this one stands."""
+        """Remove a scheduled message that has been published. If it was published before, by a record that the disk
+        answered with an error, this publication replaces that one."""
         number = publication.scheduled
         topic.last_sequence = max(topic.last_sequence, number)
         copies = {(entry.subscription_id, entry.sequence_number) for entry in publication.copies}
@@ -271,13 +282,7 @@ class _Replay:
         if entry.place == records.SCHEDULED and (entity.id, number) in self._published:
             self.release(record.segment, COPY_BYTES)
             return
-        if number <= entity.last_sequence:
-            known = entity.find(number)
-            if known is not None:
-                self._take_out(*known)
-        else:
-            entity.last_sequence = number
-        queue = _queue(entity, entry)
+        queue = self._queue_for(entity, entry)
         session_id = publication.session_id
         if session_id is not None:
             is_needed = entity.revision < 0 or entity.active.sessions is not None
@@ -294,13 +299,7 @@ class _Replay:
             session_id,
         )
         copy.join(shared)
-        copy.delivery_count = entry.delivery_count
-        copy.home = home_of(entry.place)
-        copy.segment = record.segment
-        copy.offset = record.offset + publication.content_offset
-        if entry.changes_length:
-            copy.changes = self._changes(record, entry.changes_offset, entry.changes_length)
-        queue.insert(copy)
+        self._place(record, entry, publication.content_offset, queue, copy)
 
     def _activate(self, record: Record) -> None:
         self.release(record.segment, len(record.payload))
@@ -348,8 +347,7 @@ class _Replay:
         entity = self._entity(id)
         for number in numbers:
             entity.last_sequence = max(entity.last_sequence, number)
-            known = entity.find(number)
-            if known is not None:
+            if (known := entity.find(number)) is not None:
                 self._take_out(*known)
 
     def _update(self, record: Record) -> None:
@@ -383,11 +381,6 @@ class _Replay:
         if length > CHANGES_RESIDENT_BYTES_MAX:
             return Stored(record.segment, record.offset + offset, length)
         return self._same(record.payload[offset : offset + length])
-
-    def _same(self, value: bytes) -> bytes:
-        if len(self._shared) >= _SHARED_MAX:
-            self._shared.clear()
-        return self._shared.setdefault(value, value)
 
 
 def _queue(entity: QueueEntity, said: Entry | Update | CopyEntry) -> MessageQueue:

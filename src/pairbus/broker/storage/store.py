@@ -1,17 +1,16 @@
-"""What every part of a namespace works with: the journal, the memory that contents may take, tokens, what time watches.
+"""The store that all operations of a namespace share: the journal, the memory for contents, tokens, watched queues.
 
-A shell: it holds no rule of its own but how memory is shared out.
+It decides nothing but how memory is shared between queues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format.content import message_id_in
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import RECOPIED, SETTLING, Message, Stored
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message, SharedValues, Stored
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.refusal import Refusal
@@ -23,12 +22,11 @@ from .maintenance import Maintenance
 Done = Callable[[Refusal | None], None]
 Written = Callable[[JournalError | None, int, int], None]
 #: The ledger's kind, the path of the queue or topic, sequence number, message id, outcome
-Witness = Callable[[str, str, int | None, str | None, str], None]
-
-_SHARED_MAX: Final = 1024
+RemovalObserver = Callable[[str, str, int | None, str | None, str], None]
 
 
 def refusal_of(error: JournalError) -> Refusal:
+    """Return what a client is told when the journal can't write or read."""
     kept = "it may yet turn up after a restart" if error.unknown else "nothing was stored"
     if isinstance(error, JournalFull):
         return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, f"The broker's disk is full; {kept}. ({error})")
@@ -45,12 +43,13 @@ def not_found(name: str) -> Refusal:
 
 
 def nobody(refusal: Refusal | None) -> None:
-    """Who waits for the answer to what the broker does by itself."""
+    """Ignore the answer to what the broker does by itself."""
 
 
 class Store:
+    """Holds what the operations of one namespace share."""
+
     __slots__ = (
-        "_shared",
         "by_id",
         "journal",
         "live_records",
@@ -58,9 +57,10 @@ class Store:
         "memory_budget",
         "new_token",
         "notes",
+        "observer",
         "resident",
+        "same",
         "watched",
-        "witness",
     )
 
     def __init__(self, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -73,18 +73,18 @@ class Store:
         self.by_id: dict[int, QueueEntity] = {}
         #: Queues for which something may become due.
         self.watched: dict[MessageQueue, None] = {}
-        #: Hears of messages that go without their receivers' doing, where somebody keeps a ledger.
-        self.witness: Witness | None = None
+        #: Called for messages that go without their receivers' doing, if a ledger is kept.
+        self.observer: RemovalObserver | None = None
         self.live_records = LiveRecords(self.by_id, journal.read, journal.release)
         self.maintenance = Maintenance(journal, self.live_records, self.notes)
-        # changes that many messages have alike, such as the reason of a dead letter
-        self._shared: dict[bytes, bytes] = {}
+        #: For changes that many messages have alike, such as the reason of a dead letter.
+        self.same = SharedValues()
 
     def __repr__(self) -> str:
         return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"
 
     def append(self, kind: int, payload: tuple[bytes, ...] | bytes, written: Written, lazy: bool = False) -> None:
-        """As the journal's, with what it raises at once told to the callback too."""
+        """Append to the journal; what it raises at once goes to the callback too."""
         try:
             self.journal.append(kind, payload, written, lazy=lazy)
         except JournalError as error:
@@ -93,7 +93,8 @@ class Store:
     # contents
 
     def keep(self, queue: MessageQueue, message: Message) -> None:
-        """In memory, if there is room: a share of what is left, so one deep queue can't push all others to the disk."""
+        """Keep the content in memory if there is room: a queue gets a share of what is left, so that one deep queue
+        can't push all others to the disk."""
         length = message.length
         if queue.resident_bytes + length <= self.memory_budget - self.resident:
             queue.resident_bytes += length
@@ -102,13 +103,13 @@ class Store:
             message.content = None
 
     def evict(self, queue: MessageQueue, message: Message) -> None:
-        """Out of the accounts; whoever holds the message still has its content."""
+        """No longer count the content as held in memory; whoever has the message may still read it."""
         if message.content is not None:
             queue.resident_bytes -= message.length
             self.resident -= unload(message)
 
     def forget(self, queue: MessageQueue, message: Message) -> None:
-        """It is gone, from memory and from the disk."""
+        """Release what a removed message takes in memory and on disk."""
         if message.content is not None:
             length = message.length
             queue.resident_bytes -= length
@@ -119,55 +120,52 @@ class Store:
         self.journal.release(message.segment, let_go(message))
 
     def drop(self, queue: MessageQueue, message: Message) -> None:
-        """It goes with its entity, which was deleted."""
-        if self.witness is not None:
-            self.witness("expire", queue.path, message.sequence_number, self.message_id(message), "entity-deleted")
+        """Forget a message whose entity was deleted, and report it."""
+        if self.observer is not None:
+            self.observer("expire", queue.path, message.sequence_number, self.message_id(message), "entity-deleted")
         self.forget(queue, message)
 
     def content(self, message: Message) -> bytes:
+        """Read the content from the journal. Raises JournalError."""
         return self.journal.read(message.segment, message.offset, message.length)
 
     def fetch(self, queue: MessageQueue, message: Message) -> None:
-        """Into memory, room or not: once removed its place on disk may go at any time."""
+        """Read the content into memory, room or not: once removed, its place on disk may go at any time."""
         if message.content is None:
             message.content = self.content(message)
             queue.resident_bytes += message.length
             self.resident += load(message)
 
     def message_id(self, message: Message) -> str | None:
-        """Costs a read of the disk where its content is only there."""
+        """Return the message id; reads the disk when the content is not in memory."""
         try:
             content = self.content(message) if message.content is None else message.content
         except JournalError:
             return None
         return message_id_in(content, message.pairs_bytes)
 
-    def witnessed(self, kind: str, queue: MessageQueue, messages: Sequence[Message], done: Done) -> Done:
-        """`done`, after the witness has heard that it came to that. Their ids are read now: later the disk may have
-        no trace of them."""
-        witness = self.witness
-        if witness is None:
+    def observed(self, kind: str, queue: MessageQueue, messages: Sequence[Message], done: Done) -> Done:
+        """Return `done` so that it first reports these messages to the observer. Their ids are read now: later the
+        disk may have no trace of them."""
+        observer = self.observer
+        if observer is None:
             return done
         known = [(message.sequence_number, self.message_id(message)) for message in messages]
 
-        def told(refusal: Refusal | None) -> None:
+        def reported(refusal: Refusal | None) -> None:
             if refusal is None:
                 for number, mid in known:
-                    witness(kind, queue.path, number, mid, "ok")
+                    observer(kind, queue.path, number, mid, "ok")
             done(refusal)
 
-        return told
+        return reported
 
     def changes(self, message: Message) -> bytes | None:
+        """Return the encoded changes to the application properties. Raises JournalError when they can't be read."""
         changes = message.changes
         if isinstance(changes, Stored):
             return self.journal.read(changes.segment, changes.offset, changes.length)
         return changes
-
-    def same(self, change: bytes) -> bytes:
-        if len(self._shared) >= _SHARED_MAX:
-            self._shared.clear()
-        return self._shared.setdefault(change, change)
 
 
 class StoreOperations:
@@ -179,7 +177,8 @@ class StoreOperations:
 
 
 def recopied(messages: list[Message]) -> bool:
-    """Whether compaction has copied one of them while its record was on its way: the record must follow the copy."""
+    """Return whether compaction has copied one of them while its record was being written: the record must then be
+    written again, behind the copy."""
     found = False
     for message in messages:
         if message.state == RECOPIED:

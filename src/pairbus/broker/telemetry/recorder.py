@@ -25,7 +25,7 @@ from .metrics import NamespaceCounters
 log = logging.getLogger("pairbus.broker.observation")
 
 #: A delivery that waits for its settlement: lock token, sequence number, message id where it is known.
-Booked = tuple[bytes, int, str | None]
+UnsettledDelivery = tuple[bytes, int, str | None]
 
 _LOG_EVERY_S = 10.0
 _OUTCOMES: dict[type, str] = {
@@ -65,12 +65,12 @@ class Recorder:
         self,
         path: str,
         payloads: Sequence[bytes],
-        fates: Sequence[int],
+        results: Sequence[int],
         cause: str,
         since: float,
         refusal: Refusal | None,
     ) -> None:
-        """All of them or none. `fates`: what became of each that was taken (fates.py)."""
+        """All of them or none. `results`: what became of each that was taken (results.py)."""
         counters = self._counters.entity(path)
         if refusal is not None:
             counters.refused(refusal.condition, len(payloads))
@@ -79,34 +79,34 @@ class Recorder:
             return
         counters.sends += len(payloads)
         count = self._count
-        if len(payloads) == 1 and fates[0] != PINGED:
+        if len(payloads) == 1 and results[0] != PINGED:
             size = len(payloads[0])
             counters.send_bytes += size
             count(path, "send", cause, size)
         else:
-            for payload, fate in zip(payloads, fates, strict=True):
+            for payload, result in zip(payloads, results, strict=True):
                 size = len(payload)
                 counters.send_bytes += size
-                if fate == PINGED:
+                if result == PINGED:
                     count(path, "ping", PING, size)
                 else:
                     count(path, "send", cause, size)
         if self.ledger is not None:
-            self._write_sends(path, payloads, fates, cause, since, self._clock())
+            self._write_sends(path, payloads, results, cause, since, self._clock())
 
     def _write_sends(
-        self, path: str, payloads: Sequence[bytes], fates: Sequence[int], cause: str, since: float, now: float
+        self, path: str, payloads: Sequence[bytes], results: Sequence[int], cause: str, since: float, now: float
     ) -> None:
         assert self.ledger is not None
         event, name, ms = self.ledger.event, self._name, (now - since) * 1000
-        for payload, fate in zip(payloads, fates, strict=True):
+        for payload, result in zip(payloads, results, strict=True):
             mid = message_id_in(payload)
-            if fate == PINGED:
+            if result == PINGED:
                 event("ping", now, name, path, mid=mid, size=len(payload), ms=ms, cause=PING)
-            elif fate == DUPLICATE:
+            elif result == DUPLICATE:
                 event("send", now, name, path, mid=mid, size=len(payload), outcome="duplicate", ms=ms, cause=cause)
             else:
-                event("send", now, name, path, mid=mid, seq=fate or None, size=len(payload), ms=ms, cause=cause)
+                event("send", now, name, path, mid=mid, seq=result or None, size=len(payload), ms=ms, cause=cause)
 
     def _write_refused(
         self, path: str, payloads: Sequence[bytes], cause: str, since: float, now: float, refusal: Refusal
@@ -178,7 +178,7 @@ class Recorder:
         self,
         path: str,
         outcome: Outcome,
-        entries: Sequence[Booked],
+        entries: Sequence[UnsettledDelivery],
         cause: str,
         since: float,
         now: float,

@@ -1,1 +1,1 @@
-"""The backlog: its queues, and what a message carries while it waits there. Pure."""
+"""Decides about the backlog: its queues and how to provision them, and how messages are rewritten and restored."""

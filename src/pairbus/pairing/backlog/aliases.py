@@ -123,7 +123,7 @@ def life_ms(ttl_ms: int | None, created_ms: int | None, expires_ms: int | None) 
     return ttl_ms
 
 
-class Home(NamedTuple):
+class RestoredMessage(NamedTuple):
     """`payload` is complete, ready to be sent to the entity at `path`; `scheduled` is in unix seconds."""
 
     path: str
@@ -151,7 +151,7 @@ def bring_home(
     count_backlog_time: bool = False,
     enqueued_time: float | None = None,
     is_replay: bool = False,
-) -> Home | Rejected:
+) -> RestoredMessage | Rejected:
     """A delivery of a backlog queue as what was once sent to the primary; `now` and `enqueued_time` in unix seconds.
 
     With `count_backlog_time` the time since `enqueued_time` (by default what the delivery says) is taken off the time
@@ -169,7 +169,7 @@ def bring_home(
 
 def _brought_home(
     payload: bytes, now: float, count_backlog_time: bool, enqueued_time: float | None, is_replay: bool
-) -> Home:
+) -> RestoredMessage:
     s = split(payload)
     kept: list[bytes] = []
     found: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _brought_home(
         ttl_ms = max(1, ttl_ms - max(0, int((now - begin) * 1000)))
 
     rest = payload[_end_of_head(s) : s.bare_end]
-    return Home(
+    return RestoredMessage(
         path,
         b"".join(
             (

@@ -82,16 +82,12 @@ def _is_address(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do so that backlog queues 0 … count−1 are there. Indexes keep their numbers whatever is missing."""
+    """Lists by index which backlog queues exist, which are missing, and which were not asked for."""
 
     primary_name: str
     found: tuple[int, ...]
     missing: tuple[int, ...]
     extra: tuple[int, ...]  # there, and not asked for: left alone (P10)
-
-    @property
-    def missing_paths(self) -> list[str]:
-        return [path(self.primary_name, index) for index in self.missing]
 
 
 def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:

@@ -236,7 +236,7 @@ def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, m
     return [aliases.send_away(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
 
 
-class _Sealed:
+class _EncodedOnly:
     """Stands for a message of which only the bytes are there. A sender of the SDK takes a batch of another transport
     apart and builds it anew from its message objects: with this one it fails (a TypeError), and with none it would have
     sent an empty batch and had it confirmed (P22)."""
@@ -245,7 +245,7 @@ class _Sealed:
     _message = Message()
 
 
-_SEALED: Any = _Sealed()
+_ENCODED_ONLY: Any = _EncodedOnly()
 
 
 def batch_of(payloads: Sequence[bytes], first: Any, max_size: int, transport: Any) -> ServiceBusMessageBatch:
@@ -255,7 +255,7 @@ def batch_of(payloads: Sequence[bytes], first: Any, max_size: int, transport: An
     """
     batch = ServiceBusMessageBatch(max_size_in_bytes=max_size, amqp_transport=transport)
     batch._message[5].extend(payloads)
-    batch._messages = [_SEALED] * len(payloads)
+    batch._messages = [_ENCODED_ONLY] * len(payloads)
     batch._count = len(payloads)
     batch._size += sum(_section_size(len(each)) for each in payloads)
     message = (

@@ -32,7 +32,7 @@ _ENVELOPE_BYTES: Final = 64
 _IN_BATCH_BYTES: Final = 8
 
 
-class Part(NamedTuple):
+class DivertedBatch(NamedTuple):
     """What to send in one go, and the caller's messages that are in it."""
 
     argument: Any
@@ -126,14 +126,14 @@ def parts(
     now_unix: float,
     mark: bool = False,
     transport: Any = PyamqpTransport,
-) -> list[Part]:
+) -> list[DivertedBatch]:
     """What goes to a backlog queue in place of `argument` (as `diversion.argument_of` gives it).
 
     A message stays a message; a list or a batch becomes as few batches as will do, in order; a message in it that no
     batch takes goes by itself. Raises MessageSizeExceededError, and then for the whole, before anything is sent.
     `transport` is that of the SDK sender which is to send it (`sender._amqp_transport`).
     """
-    away = _Away(path, max_message_size, max_batch_size, now_unix, mark, transport)
+    away = _Diversion(path, max_message_size, max_batch_size, now_unix, mark, transport)
     if isinstance(argument, ServiceBusMessageBatch):
         payloads = diversion.divert_batch(argument, path, now_unix=now_unix, mark=mark)
         return list(away.packed(messages, payloads, argument))
@@ -142,7 +142,7 @@ def parts(
     return [away.single(argument)]
 
 
-class _Away(NamedTuple):
+class _Diversion(NamedTuple):
     """Where messages are to go, and what fits there."""
 
     path: str
@@ -155,17 +155,17 @@ class _Away(NamedTuple):
     def diverted(self, message: Any) -> AmqpAnnotatedMessage:
         return diversion.divert(message, self.path, now_unix=self.now_unix, mark=self.mark)
 
-    def single(self, message: Any) -> Part:
+    def single(self, message: Any) -> DivertedBatch:
         diverted = self.diverted(message)
         if bound(diverted) > self.max_message_size:
             diverted_size = len(diversion.encoded(diverted))
             if diverted_size > self.max_message_size:
                 raise self._too_large(len(diversion.encoded(message)), diverted_size, self.max_message_size)
-        return Part(diverted, [message])
+        return DivertedBatch(diverted, [message])
 
     def packed(
         self, messages: list[Any], payloads: list[bytes], batch: ServiceBusMessageBatch | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[DivertedBatch]:
         """`payloads` are the messages as they go to the backlog; `batch` is where the application had them, if so."""
         begin = size = 0
         for index, payload in enumerate(payloads):
@@ -183,11 +183,11 @@ class _Away(NamedTuple):
         if begin < len(payloads):
             yield self._batch(messages, payloads, begin, len(payloads))
 
-    def _batch(self, messages: list[Any], payloads: list[bytes], begin: int, end: int) -> Part:
+    def _batch(self, messages: list[Any], payloads: list[bytes], begin: int, end: int) -> DivertedBatch:
         made = diversion.batch_of(payloads[begin:end], messages[begin], self.max_batch_size, self.transport)
-        return Part(made, messages[begin:end])
+        return DivertedBatch(made, messages[begin:end])
 
-    def _alone(self, message: Any, payload: bytes, in_batch: bytes | None) -> Part:
+    def _alone(self, message: Any, payload: bytes, in_batch: bytes | None) -> DivertedBatch:
         """One that no batch takes, by itself: single messages may be larger on some tiers."""
         sent = diversion.encoded(message)
         if len(payload) > self.max_message_size:
@@ -196,7 +196,7 @@ class _Away(NamedTuple):
         if in_batch is not None and payload != send_away(sent, self.path, diverted_at=diverted_at):
             # Changed since it was added: only its bytes are right, and the SDK sends bytes in batches only.
             raise self._too_large(len(in_batch), len(payload), self.max_batch_size)
-        return Part(self.diverted(message), [message])
+        return DivertedBatch(self.diverted(message), [message])
 
     def _too_large(self, size: int, diverted_size: int, limit: int) -> MessageSizeExceededError:
         return MessageSizeExceededError(

@@ -1,1 +1,1 @@
-"""Where a message goes: failover of an entity, pings, pauses, verdicts on errors, the backlog queues in turn. Pure."""
+"""Decides where a message goes: failover of entities, pings, busy pauses, verdicts on errors, rotation. Pure."""

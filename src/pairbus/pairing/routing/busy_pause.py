@@ -1,7 +1,7 @@
-"""The throttle halt of one entity (P24): told that the server is busy, all that a client does with it pauses for ten
-seconds at least. Decides until when, and for how long the entity has been busy without a break.
+"""Pauses all calls of a client to one entity for at least ten seconds after the server said that it is busy (P24).
 
-Who waits and who gives up is `dispatch`'s business.
+Decides until when, and for how long the entity has been busy without a break. `dispatch` decides who waits and who
+gives up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ HALT_S: Final = 10.0
 
 
 class BusyPause:
+    """The pause of one entity, and since when its sends have met nothing but a busy server."""
+
     __slots__ = ("_busy_since", "until")
 
     def __init__(self) -> None:
@@ -19,17 +21,17 @@ class BusyPause:
         self._busy_since: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Halt until {self.until:.1f}>"
+        return f"<BusyPause until {self.until:.1f}>"
 
     def is_on(self, now: float) -> bool:
         return now < self.until
 
     def is_over(self, now: float) -> bool:
-        """It can be forgotten: as long again as it lasted at least, nobody has been told that the server is busy."""
+        """Return whether the pause can be forgotten: no refusal came for ten seconds after its end."""
         return now >= self.until + HALT_S
 
     def busy(self, now: float, *, sending: bool) -> None:
-        """Everyone's halt is counted from their own refusal, so each one can only lengthen it."""
+        """Note a refusal. Each caller's pause is counted from its own refusal, so the pause can only grow longer."""
         if self.is_over(now):
             self._busy_since = None
         if sending and self._busy_since is None:
@@ -37,9 +39,9 @@ class BusyPause:
         self.until = max(self.until, now + HALT_S)
 
     def sent(self) -> None:
-        """A message got through. The halt stays, the unbroken run of refusals is over."""
+        """Note that a message was sent: the pause stays, the unbroken run of refusals is over."""
         self._busy_since = None
 
     def busy_for(self, now: float) -> float:
-        """How long sends have met nothing but a busy server."""
+        """Return for how long sends have met nothing but a busy server."""
         return 0.0 if self._busy_since is None else now - self._busy_since

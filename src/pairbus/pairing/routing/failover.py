@@ -269,27 +269,3 @@ class Failover:
             self._next = at + self.ping_interval
             self._stale = self._probing
         return [Announce(StateChanged(self.entity, previous, state, heading.cause))]
-
-
-def table_text() -> str:
-    """`TABLE` in Markdown: what is left as it is stays blank."""
-    rows = ["| | " + " | ".join(state.value for state in EntityState) + " |", "|---" * (len(EntityState) + 1) + "|"]
-    for heading, states in TABLE.items():
-        cells = ["" if after is before else after.value for before, after in states.items()]
-        rows.append(f"| {heading.value} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
-
-
-def diagram_text() -> str:
-    """`TABLE` as a Mermaid state diagram: one arrow for each pair of states, with all that leads that way."""
-    arrows: dict[tuple[EntityState, EntityState], list[str]] = {}
-    for heading, states in TABLE.items():
-        for before, after in states.items():
-            if after is not before:
-                arrows.setdefault((before, after), []).append(heading.value)
-    lines = ["stateDiagram-v2", f"    [*] --> {H.name}"]
-    for before in EntityState:
-        for after in EntityState:
-            if labels := arrows.get((before, after)):
-                lines.append(f"    {before.name} --> {after.name}: " + "<br>".join(labels))
-    return "\n".join(lines)

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pairbus.spark.runtime import connections
 from pairbus.wire.sync import WireClient
 
-from .batch_limits import Portions
+from .batch_limits import RequestSize
 from .options import SEQUENCE_MAX, Address
 from .schema import Rows, read
 
@@ -173,13 +173,13 @@ def peek_slice(
 ) -> Iterator[pa.RecordBatch]:
     client = connections.client(address)
     rows = Rows()
-    portions = Portions(PEEK_COUNT)
+    request = RequestSize(PEEK_COUNT)
     at = wanted_slice.first
     while at <= wanted_slice.last:
-        messages = client.peek(wanted_slice.entity, at, portions.count)
+        messages = client.peek(wanted_slice.entity, at, request.count)
         if not messages:
             break
-        portions.came(list(map(len, messages)))
+        request.received(list(map(len, messages)))
         for payload in messages:
             row = read(payload)
             number = row.get("sequence_number")

@@ -25,12 +25,12 @@ from pairbus.wire.errors import NotFound, Refused, WireError
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
 
-from .batch_limits import Portions
+from .batch_limits import RequestSize
 from .listing import EntityDiscovery
 from .lock_batch_size import LockBatchSize
 from .long_poll import LongPoll
 from .options import Address, ConnectorOptions, InvalidOption
-from .schema import CarriedRows, Rows
+from .schema import Rows, TransferRows
 from .selection import Selection
 
 RECEIVE_COUNT: Final = 500
@@ -156,7 +156,7 @@ class LockStream(DataSourceStreamReader):
         else:
             self._watcher.watch(self._discovery.names())
         if self._mailbox is not None:
-            for notice in self._mailbox.news(QUEUES):
+            for notice in self._mailbox.read_new(QUEUES):
                 self._watcher.watch(notice["entities"])
         return self._watcher
 
@@ -179,9 +179,9 @@ class LockStream(DataSourceStreamReader):
         """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
         if self._mailbox is None:
             return
-        for notice in self._mailbox.news(HALTS):
+        for notice in self._mailbox.read_new(HALTS):
             self._halts = notice["halts"]
-        for notice in self._mailbox.news(MOVES):
+        for notice in self._mailbox.read_new(MOVES):
             moved = sum(notice["moved"].values())
             if moved:
                 self._rate.moved(moved, now)
@@ -205,7 +205,7 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
     try:
-        yield from fill(Rows() if options.mailbox is None else CarriedRows(), options.address, share)
+        yield from fill(Rows() if options.mailbox is None else TransferRows(), options.address, share)
     except WireError as error:
         # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
         # would begin the next with the same batch, again and again.
@@ -213,7 +213,7 @@ def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]
             raise
 
 
-def fill(rows: Rows | CarriedRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+def fill(rows: Rows | TransferRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
     for messages in take(address, share):
         while messages:  # those that are handed on need not be kept
             message = messages.pop(0)
@@ -250,30 +250,30 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
 
 def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
     got = 0
-    portions = Portions(RECEIVE_COUNT)
+    request = RequestSize(RECEIVE_COUNT)
     while got < count:
         # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
-        messages = receiver.receive(min(portions.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
+        messages = receiver.receive(min(request.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
         if not messages:
             return
         got += len(messages)
-        portions.came([len(message.payload) for message in messages])
+        request.received([len(message.payload) for message in messages])
         yield messages
 
 
 def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
     passed: list[ReceivedMessage] = []
-    portions = Portions(RECEIVE_COUNT)
+    request = RequestSize(RECEIVE_COUNT)
     got = 0
     end: float | None = None
     try:
         while got < count and len(passed) < PASSED_MAX:
             # no more than is wanted, since what is not needed need not be locked; but strides where many are in front
-            asked = min(portions.count, max(count - got, STRIDE if passed else 1))
+            asked = min(request.count, max(count - got, STRIDE if passed else 1))
             messages = receiver.receive(asked, max_wait=WAIT_FIRST_S if end is None else WAIT_NEXT_S)
             if not messages:
                 return
-            portions.came([len(message.payload) for message in messages])
+            request.received([len(message.payload) for message in messages])
             if end is None:
                 lock_s = (messages[0].locked_until or 0.0) - time.time()
                 end = time.monotonic() + min(HOLD_S[1], max(HOLD_S[0], lock_s / 3))

@@ -97,8 +97,9 @@ COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
 SCHEMA: Final = StructType([StructField(name, kind[0], True) for name, kind in COLUMNS.items()])
 ARROW_SCHEMA: Final = pa.schema([pa.field(name, kind[1]) for name, kind in COLUMNS.items()])
 #: All that the syphon's sink looks at; reading the rest of a message would double what it costs to move.
-CARRIED: Final = ("entity", "lock_token", "amqp")
-CARRIED_SCHEMA: Final = StructType([SCHEMA[name] for name in CARRIED])
+TRANSFER_COLUMNS: Final = ("entity", "lock_token", "amqp")
+TRANSFER_SCHEMA: Final = StructType([SCHEMA[name] for name in TRANSFER_COLUMNS])
+TRANSFER_ARROW_SCHEMA: Final = pa.schema([ARROW_SCHEMA.field(name) for name in TRANSFER_COLUMNS])
 #: Of a row that is written: where it goes, if not to the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
@@ -133,13 +134,14 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Rows:
-    """Encoded messages in, an Arrow batch out."""
+    """Collects encoded messages, and returns them as Arrow batches with all columns."""
 
-    __slots__ = ("_bytes", "_columns")
+    __slots__ = ("_bytes", "_columns", "_schema")
 
-    def __init__(self) -> None:
+    def __init__(self, schema: pa.Schema = ARROW_SCHEMA) -> None:
+        self._schema = schema
         self._bytes = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
 
     def __len__(self) -> int:
         return len(self._columns["amqp"])
@@ -152,7 +154,7 @@ class Rows:
         self.take(read(payload), entity, payload, lock_token)
 
     def take(self, row: dict[str, Any], entity: str, payload: bytes, lock_token: UUID | None = None) -> None:
-        """A row that `read` made; it is the table's afterwards."""
+        """Add a row that `read` made; it is the table's afterwards."""
         row["entity"] = entity
         row["amqp"] = payload
         row["lock_token"] = None if lock_token is None else str(lock_token)
@@ -162,42 +164,24 @@ class Rows:
             column.append(get(name))
 
     def batch(self) -> pa.RecordBatch:
-        """What was added since the last one."""
+        """Return what was added since the last one."""
         arrays = []
-        for field in ARROW_SCHEMA:  # each is given up as soon as it is copied
+        for field in self._schema:  # each is given up as soon as it is copied
             column = self._columns[field.name]
             arrays.append(pa.array(column, field.type))
             column.clear()
         self._bytes = 0
-        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-class CarriedRows:
-    """The same for the columns CARRIED alone: nothing is read."""
-
-    __slots__ = ("_bytes", "_rows")
+class TransferRows(Rows):
+    """Collects the columns that the syphon's sink looks at: nothing of a message is decoded."""
 
     def __init__(self) -> None:
-        self._bytes = 0
-        self._rows: list[tuple[str, str | None, bytes]] = []
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def is_full(self) -> bool:
-        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
+        super().__init__(TRANSFER_ARROW_SCHEMA)
 
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
-        self._bytes += len(payload)
-        self._rows.append((entity, None if lock_token is None else str(lock_token), payload))
-
-    def batch(self) -> pa.RecordBatch:
-        columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, COLUMNS[name][1]) for name, column in zip(CARRIED, columns, strict=True)]
-        self._rows.clear()
-        self._bytes = 0
-        return pa.RecordBatch.from_arrays(arrays, names=list(CARRIED))
+        self.take({}, entity, payload, lock_token)
 
 
 def read(payload: bytes) -> dict[str, Any]:

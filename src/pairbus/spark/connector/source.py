@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
 from .options import Address, ConnectorOptions, InvalidOption, parse, wanted_entity
-from .schema import CARRIED_SCHEMA, SCHEMA, check_settleable, check_writable
+from .schema import SCHEMA, TRANSFER_SCHEMA, check_settleable, check_writable
 from .stream_reader import stream_reader
 from .writer import ServiceBusStreamWriter, ServiceBusWriter
 
@@ -41,7 +41,7 @@ class ServiceBusDataSource(DataSource):
         return "servicebus"
 
     def schema(self) -> StructType:
-        return SCHEMA if self._parsed.mailbox is None else CARRIED_SCHEMA
+        return SCHEMA if self._parsed.mailbox is None else TRANSFER_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         parsed = self._parsed
@@ -72,7 +72,7 @@ class ServiceBusDataSource(DataSource):
             "on_refused": parsed.on_refused,
             "refused_path": parsed.refused_path,
             "patience_s": parsed.patience_s,
-            "board": parsed.mailbox,
+            "mailbox": parsed.mailbox,
         }
 
     def _entities(self, what: str) -> listing.Entities:

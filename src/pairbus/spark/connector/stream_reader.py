@@ -13,16 +13,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from math import isfinite
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pairbus.spark.runtime import connections
+from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound
 from pairbus.wire.sync import WireClient
 
-from .batch_limits import Allowance
 from .batch_reader import NOTHING, Slice, Wanted, find_range, first_from, peek_slice, plan
 from .listing import EntityDiscovery
 from .lock_reader import LockStream, Share, take
@@ -94,7 +95,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._address: Address = options.address
         self._discovery = EntityDiscovery(entities)
         self._until: Offset | None = None
-        self._allowance = Allowance(options.rate_max)
+        self._rate = RateLimit(options.rate_max)
         #: The last end, where Spark does not say it.
         self._reached: Offset = {}
 
@@ -112,11 +113,14 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._reached
         begun = {**self.initialOffset(), **start}
         rows_max = getattr(limit, "max_rows", None)
-        allowed = self._allowance.take(time.monotonic(), rows_max)
-        if allowed == 0:
+        now = time.monotonic()
+        if self._rate.wait_s(now) > 0:
             return begun
-        end = admit(begun, allowed, self._first_from, self._bounds())
-        self._allowance.spend(sum(end.values()) - sum(begun.values()))
+        per_s = self._rate.limit(now)
+        if isfinite(per_s):  # one second's worth; what that is too early the next batches wait for
+            rows_max = min(rows_max or SEQUENCE_MAX, max(1, int(per_s)))
+        end = admit(begun, rows_max, self._first_from, self._bounds())
+        self._rate.received(sum(end.values()) - sum(begun.values()), now)
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -46,7 +46,7 @@ SPARE_S: Final = 1.0
 #: Messages that go by themselves to find out whether a destination takes any without a session.
 TRIALS: Final = 3
 REASON: Final = "refused by the destination"
-#: The sheet of the noticeboard on which a stream says what became of its rows.
+#: The file of the mailbox in which a stream reports what became of its rows.
 WRITTEN: Final = "written"
 
 T = TypeVar("T")
@@ -508,7 +508,7 @@ class _Writing:
         if total.refused:
             _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.on_refused)
         if self._mailbox is not None:
-            with contextlib.suppress(OSError):  # it was taken down just now
+            with contextlib.suppress(OSError):  # it was removed just now
                 ProcessMailbox(self._mailbox).append(WRITTEN, asdict(total))
 
 

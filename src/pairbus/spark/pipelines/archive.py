@@ -49,9 +49,9 @@ from .preflight import (
     peeked_rows,
     still_there,
 )
-from .restore_sink import NAME, SENT, Restoring, RestoringSink, shares
+from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, shares
 from .transfer import Transfer, rate_of
-from .transfer_loop import LOOK_MAX, PATIENCE_S, Told, TransferLoop
+from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,7 +189,7 @@ class Archiver(Transfer):
         self._count(completed, size)
         trouble = "the locks ended before the file was committed; a longer lock duration helps"
         lost = messages - completed
-        rounds.ended(Told(completed, lost, 0, trouble if lost else None), time.monotonic())
+        rounds.ended(RoundResult(completed, lost, 0, trouble if lost else None), time.monotonic())
 
 
 def complete(address: Address, entity: str, locked: dict[UUID, int]) -> int:
@@ -272,7 +272,7 @@ class Restorer(Transfer):
 
     def stop(self) -> None:
         self._stop.set()
-        with self._lock, contextlib.suppress(OSError):  # it was taken down just now
+        with self._lock, contextlib.suppress(OSError):  # it was removed just now
             if self._mailbox is not None:
                 self._mailbox.raise_flag(STOP)
         threading.Thread(target=self._break_off, name="pairbus-restore-stop", daemon=True).start()
@@ -316,11 +316,11 @@ class Restorer(Transfer):
             check_destination(self._address, path, self._label)
         target = F.col("entity") if self._entity is None else F.lit(self._entity)
         rows = rows.select("amqp", "entity", target.alias("destination"))
-        restoring = Restoring(self._address, self._entity)
+        restoring = RestoreOptions(self._address, self._entity)
         if self._rate_max is not None:
             tasks = shares(self._rate_max)
             rows, restoring = rows.repartition(tasks), replace(restoring, rate_max=self._rate_max / tasks)
-        spark.dataSource.register(RestoringSink)
+        spark.dataSource.register(RestoreSink)
         with tempfile.TemporaryDirectory(prefix="pairbus-restore-", ignore_cleanup_errors=True) as folder:
             with self._lock:
                 self._mailbox = ProcessMailbox(folder)
@@ -333,7 +333,7 @@ class Restorer(Transfer):
 
     def report(self) -> Report:
         with self._lock:
-            for notice in [] if self._mailbox is None else self._mailbox.news(SENT):
+            for notice in [] if self._mailbox is None else self._mailbox.read_new(SENT):
                 self._moved(notice["to"], notice["messages"], notice["bytes"])
         return super().report()
 
@@ -345,7 +345,7 @@ class Restorer(Transfer):
         if messages:
             self.progress.moved(path, messages, size, time.monotonic())
 
-    def _send(self, spark: SparkSession, rows: DataFrame, restoring: Restoring) -> bool:
+    def _send(self, spark: SparkSession, rows: DataFrame, restoring: RestoreOptions) -> bool:
         """False: it was stopped before it had begun."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pairbus.spark.connector.lock_reader import Share, fill
 from pairbus.spark.connector.options import Address
-from pairbus.spark.connector.schema import CARRIED_SCHEMA, SCHEMA, CarriedRows, Rows
+from pairbus.spark.connector.schema import SCHEMA, TRANSFER_SCHEMA, Rows, TransferRows
 from pairbus.spark.connector.selection import Selection
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LockedMessages(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return CARRIED_SCHEMA if self._batch.slim else SCHEMA
+        return TRANSFER_SCHEMA if self._batch.slim else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LockingReader(self._batch)
@@ -77,5 +77,5 @@ class LockingReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        rows = CarriedRows() if self._batch.slim else Rows()
+        rows = TransferRows() if self._batch.slim else Rows()
         return fill(rows, self._batch.address, partition)

@@ -49,7 +49,7 @@ from .preflight import (
     still_there,
 )
 from .transfer import Transfer, rate_of
-from .transfer_loop import LOOK_MAX, PATIENCE_S, Told, TransferLoop, spread
+from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ class Mover(Transfer):
 
     def _round(
         self, spark: SparkSession, mailbox: ProcessMailbox, rounds: TransferLoop, selection: Selection, count: int
-    ) -> Told | None:
+    ) -> RoundResult | None:
         from pyspark.errors import PySparkException
 
         source = self._source
@@ -184,7 +184,7 @@ class Mover(Transfer):
 
     # -- what the round tells
 
-    def _hear(self, mailbox: ProcessMailbox) -> Told:
+    def _hear(self, mailbox: ProcessMailbox) -> RoundResult:
         now, wall = time.monotonic(), time.time()
         moved = left = refused = 0
         trouble: str | None = None
@@ -192,7 +192,7 @@ class Mover(Transfer):
         tokens: list[UUID] = []
         with self._lock:
             self._troubles.clear()
-            for notice in mailbox.news(MOVES):
+            for notice in mailbox.read_new(MOVES):
                 self.progress.lost_tasks += notice.get("retried", 0)
                 if self._ledger is not None and notice.get("retried"):
                     self._ledger.skip(notice["retried"])
@@ -215,7 +215,7 @@ class Mover(Transfer):
             if self._ledger is not None:
                 self._write_events(mailbox)
         self._give_back(tokens)
-        return Told(moved, left, refused, trouble, is_busy)
+        return RoundResult(moved, left, refused, trouble, is_busy)
 
     def _give_back(self, tokens: list[UUID]) -> None:
         """At once: waiting for the lock to end would raise the delivery count just the same."""
@@ -229,7 +229,7 @@ class Mover(Transfer):
 
     def _write_events(self, mailbox: ProcessMailbox) -> None:
         assert self._ledger is not None
-        for notice in mailbox.news(EVENTS):
+        for notice in mailbox.read_new(EVENTS):
             for kind, t, entity, message_id, size, outcome, _ in notice["events"]:
                 label = self._destination.label if kind == "move" else self._source.label
                 self._ledger.event(kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause=MOVE)

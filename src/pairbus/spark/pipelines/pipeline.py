@@ -117,7 +117,7 @@ class Carrying:
 
     def _heard(self) -> Sent:
         with self._lock:
-            for notice in self._mailbox.news(WRITTEN):
+            for notice in self._mailbox.read_new(WRITTEN):
                 self._written.add(Sent(**notice))
             return self._written
 

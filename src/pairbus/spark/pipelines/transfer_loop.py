@@ -61,7 +61,7 @@ def spread(count: int, left: int | None) -> tuple[int, ...]:
     return tuple(each + (number < more) for number in range(tasks))
 
 
-class Told(NamedTuple):
+class RoundResult(NamedTuple):
     """What a round came to. `left` were locked and not moved; `refused` of them are refused for good."""
 
     moved: int
@@ -113,7 +113,7 @@ class TransferLoop:
         self._asked = count
         return Take(count)
 
-    def ended(self, told: Told, now: float) -> None:
+    def ended(self, told: RoundResult, now: float) -> None:
         self._failures = 0
         self._rate.received(told.moved + told.left, now)
         if told.moved:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.spark.runtime.locations import below
 
@@ -18,6 +18,7 @@ from . import event_location
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
 from .ledgers import Ledgers, write_rows
 from .report_text import audit_table
+from .results import AuditSummary, counts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,19 +47,19 @@ _COVERAGE: Final = (
 class Audit:
     """`summary`: the counts. `messages`: a row for each finding of each message, `ok` where there is none."""
 
-    def __init__(self, summary: dict[str, Any], messages: DataFrame, cached: DataFrame) -> None:
+    def __init__(self, summary: AuditSummary, messages: DataFrame, cached: DataFrame) -> None:
         self.summary = summary
         self.messages = messages
         self._cached = cached
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name} {self.summary[name]}" for name in ("lost", "unknown", "doubled"))
+        said = "lost {lost}, unknown {unknown}, doubled {doubled}".format(**counts_of(self.summary))
         return f"<Audit {self.summary['confirmed']} confirmed: {said}>"
 
     @property
     def ok(self) -> bool:
         """Nothing is lost as far as anyone can tell; `summary["unknown"]` says how far that is not."""
-        return bool(self.summary["lost"] == 0)
+        return self.summary["lost"] == 0
 
     @property
     def exit_code(self) -> int:
@@ -74,9 +75,7 @@ class Audit:
         """Two tables, `audit` (the counts, a row an entity) and `audit_messages`."""
         spark = self.messages.sparkSession
         columns = ", ".join(f"{name} bigint" for name in rules.COUNTS)
-        rows = [
-            (entity, *(counts[name] for name in rules.COUNTS)) for entity, counts in self.summary["entities"].items()
-        ]
+        rows = [(entity, *counts_of(counts).values()) for entity, counts in self.summary["entities"].items()]
         write_rows(spark, rows, f"entity string, {columns}", below(folder, "audit"))
         self.messages.write.mode("overwrite").parquet(below(folder, "audit_messages"))
 
@@ -208,8 +207,8 @@ def _gathered(normal: DataFrame, at_home: DataFrame) -> DataFrame:
     )
 
 
-def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
-    """What was seen of the copies (sequence numbers) at home, by subscription; and in the backlog, by id."""
+def _each_copy(ledgers: Ledgers) -> DataFrame:
+    """Return a row for each copy (sequence number) of a message in each queue or subscription: what was seen of it."""
     from pyspark.sql import functions as F
 
     snapshots = ledgers.spark.createDataFrame(_snapshots(ledgers), "ns_key string, left_since double")
@@ -222,7 +221,7 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
         .where("copy is not null")
     )
     received = f"kind = 'receive' and not is_dead and ({_OK} or in_backlog)"
-    each = (
+    return (
         # `in_backlog` is the path's, and no key here: Spark would go over all events once for each of its values.
         seen.groupBy("home", "place", "path", "copy")
         .agg(
@@ -259,6 +258,12 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
         .where("id is not null")
     )
 
+
+def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
+    """Return what was seen of the copies at home, by subscription, and in the backlog, by id."""
+    from pyspark.sql import functions as F
+
+    each = _each_copy(ledgers)
     at_home = (
         each.where("not in_backlog")
         .groupBy(*_KEY, "path")
@@ -428,7 +433,7 @@ def _by_finding(messages: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> dict[str, Any]:
+def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> AuditSummary:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -473,7 +478,7 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
     )
     first.sort(key=lambda row: (rules.FINDINGS.index(row["finding"]), row["rank"]))
     start, end = ledgers.span
-    return {
+    summary = {
         **{name: sum(counts[name] for counts in by_place.values()) for name in rules.COUNTS},
         "late_s": late_s,
         "start": start,
@@ -486,6 +491,7 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
         ],
         "notes": notes,
     }
+    return cast(AuditSummary, summary)
 
 
 def _without_id(ledgers: Ledgers) -> dict[tuple[str, str], tuple[str, int, int, int]]:

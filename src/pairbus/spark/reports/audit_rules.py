@@ -101,16 +101,12 @@ REMEDY: Final[Mapping[str, str]] = {
 
 
 def is_in(reasons: Mapping[str, str]) -> str:
+    """Return SQL that asks whether the column `reason` is one of these."""
     return "reason in (" + ", ".join(f"'{each}'" for each in reasons) + ")"
 
 
-def words_of(reason: str) -> str:
-    """The sentence for a reason, as the report's `detail` has it."""
-    return LOST.get(reason) or UNKNOWN[reason]
-
-
 def words_case() -> str:
-    """SQL that turns the column `reason` into its sentence."""
+    """Return SQL that turns the column `reason` into its sentence."""
     cases = " ".join(
         "when '{}' then '{}'".format(reason, text.replace("'", "''")) for reason, text in {**LOST, **UNKNOWN}.items()
     )
@@ -118,19 +114,19 @@ def words_case() -> str:
 
 
 def note(reason: str, count: int, entity: str) -> str:
-    """A line under `notes`."""
+    """Return a line for the notes of the report."""
     remedy = REMEDY.get(reason)
     return f"{entity}: {count:,} unknown: {UNKNOWN[reason]}" + (f"; {remedy}" if remedy else "")
 
 
 def file_note(file: str, writer: str, cut: bool, gap_events: int, bad_lines: int) -> str | None:
-    """What is wrong with a file; None: nothing."""
+    """Return what is wrong with a file, or None."""
     wrong = []
     if cut:
         wrong.append("has no last line: cut by a kill, or still being written")
     if gap_events:
         wrong.append(f"misses {gap_events:,} events that the disk refused")
-    # The last line of a cut file may be half a line: that is the same news.
+    # The last line of a cut file may be half a line: that says the same.
     if bad_lines > (1 if cut else 0):
         wrong.append(f"has {bad_lines:,} lines that are no JSON")
     elif bad_lines:

@@ -7,6 +7,7 @@ clients, is decided in `outages`, the table is `report_text`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from . import event_location
 from .ledgers import Ledgers, write_rows
 from .outages import Outage, merged_outages, primary_availability, share
 from .report_text import availability_table
+from .results import AvailabilitySummary, EntityAvailability, EntityOutage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +38,7 @@ _ENTITY: Final = (
 
 
 class Availability:
-    def __init__(self, summary: dict[str, Any], ledgers: Ledgers) -> None:
+    def __init__(self, summary: AvailabilitySummary, ledgers: Ledgers) -> None:
         self.summary = summary
         self._spark = ledgers.spark
 
@@ -46,7 +48,7 @@ class Availability:
     @property
     def ok(self) -> bool:
         """Nothing was refused to a caller."""
-        return bool(self.summary["refused"] == 0)
+        return self.summary["refused"] == 0
 
     @property
     def outages(self) -> DataFrame:
@@ -66,7 +68,7 @@ class Availability:
         write_rows(self._spark, outages, _OUTAGE, below(folder, "availability_outages"))
 
 
-def _rows(found: list[dict[str, Any]], schema: str) -> list[tuple[Any, ...]]:
+def _rows(found: Iterable[Mapping[str, Any]], schema: str) -> list[tuple[Any, ...]]:
     columns = [column.split()[0] for column in schema.split(", ")]
     return [tuple(each[column] for column in columns) for each in found]
 
@@ -97,8 +99,8 @@ def availability(ledgers: Ledgers) -> Availability:
         (row["home"], row["place"]): (int(row["confirmed"]), int(row["refused"]), int(row["diverted"])) for row in calls
     }
     plain = event_location.shown(names)
-    entities: dict[str, dict[str, Any]] = {}
-    every: list[dict[str, Any]] = []
+    entities: dict[str, EntityAvailability] = {}
+    every: list[EntityOutage] = []
     for key in sorted(names):
         outages = merged_outages(by_place.get(key, ()), end or 0.0)
         confirmed, refused, diverted = counted.get(key, (0, 0, 0))
@@ -110,12 +112,13 @@ def availability(ledgers: Ledgers) -> Availability:
             "availability": share(confirmed, confirmed + refused),
             "primary_availability": primary_availability(outages, start, end),
             "outage_s": sum(each["seconds"] for each in outages),
-            "time_to_fail_over_s": _longest(outages, "time_to_fail_over_s"),
-            "time_to_return_s": _longest(outages, "time_to_return_s"),
+            "time_to_fail_over_s": _longest(each["time_to_fail_over_s"] for each in outages),
+            "time_to_return_s": _longest(each["time_to_return_s"] for each in outages),
             "outages": outages,
         }
-        every += [{"entity": plain[key], **each} for each in outages]
-    confirmed, refused = (sum(each[name] for each in entities.values()) for name in ("confirmed", "refused"))
+        every += [EntityOutage(entity=plain[key], **each) for each in outages]
+    confirmed = sum(each["confirmed"] for each in entities.values())
+    refused = sum(each["refused"] for each in entities.values())
     return Availability(
         {
             "refused": refused,
@@ -147,8 +150,8 @@ def _notes(ledgers: Ledgers, anything: bool) -> list[str]:
     return notes
 
 
-def _longest(outages: list[dict[str, Any]], name: str) -> float | None:
-    return max((each[name] for each in outages if each[name] is not None), default=None)
+def _longest(times: Iterable[float | None]) -> float | None:
+    return max((each for each in times if each is not None), default=None)
 
 
 def attempts(ledgers: Ledgers) -> DataFrame:

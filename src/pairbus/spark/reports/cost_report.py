@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
@@ -22,28 +22,18 @@ from pairbus.spark.runtime.locations import below, write_text
 
 from .cost_text import cost_lines
 from .reconciliation import Reconciliation, reconcile
+from .results import BothBooks, CauseFigures, CostFigures, CostSummary, Detour
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from .ledgers import Ledgers
 
 #: Lines of both books that JSON and table show, and that come to the driver at all; Parquet has every one.
 LINES_MAX: Final = 200
 COLLECTED_MAX: Final = 10_000
 DETOUR: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-receives")
 _TRANSFER: Final = "x-servicebus-transfer/"
-
-
-class LedgersRead(Protocol):
-    """As `pairbus.spark.reports.ledgers.Ledgers`."""
-
-    @property
-    def events(self) -> DataFrame: ...
-
-    @property
-    def files(self) -> DataFrame: ...
-
-    @property
-    def notes(self) -> list[str]: ...
 
 
 def _words(words: tuple[str, ...]) -> str:
@@ -160,7 +150,7 @@ class CostReport:
     """`summary` is the whole in figures, `lines` and `differences` are tables of Spark's."""
 
     def __init__(
-        self, summary: dict[str, Any], lines: DataFrame, reconciliation: Reconciliation, shown: list[dict[str, Any]]
+        self, summary: CostSummary, lines: DataFrame, reconciliation: Reconciliation, shown: list[dict[str, Any]]
     ) -> None:
         self.summary = summary
         self.lines = lines
@@ -189,7 +179,7 @@ class CostReport:
         return "\n".join(cost_lines(self.summary, self._shown, LINES_MAX))
 
 
-def cost_report(ledgers: LedgersRead, prices: PriceBook | None = None) -> CostReport:
+def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport:
     book = prices or EXAMPLE
     events = ledgers.events
     spark = events.sparkSession
@@ -209,7 +199,7 @@ def cost_report(ledgers: LedgersRead, prices: PriceBook | None = None) -> CostRe
     reconciliation = reconcile(attempts, ledgers.files)
     sums.sort(key=lambda row: tuple(row[key] for key in _KEYS))
     shown = [{key: row[key] for key in (*_KEYS, *_FIGURES)} for row in sums[:LINES_MAX]]
-    summary = {
+    summary: CostSummary = {
         "currency": book.currency,
         "prices": book.name,
         "period": {"start": begin, "end": end, "seconds": round(hours * 3600, 3)},
@@ -273,26 +263,28 @@ def _counted(rows: Iterable[Any], books: dict[str, str | None]) -> dict[int, int
     return dict(sorted(counted.items()))
 
 
-def _total(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def _total(rows: list[dict[str, Any]], name: str) -> CostFigures | None:
     """None: no such ledger."""
     mine = [row for row in rows if row["book"] == name]
     return _summed(mine) if mine else None
 
 
-def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {figure: sum(row[figure] for row in rows) for figure in _FIGURES}
+def _summed(rows: list[dict[str, Any]]) -> CostFigures:
+    return cast(CostFigures, {figure: sum(row[figure] for row in rows) for figure in _FIGURES})
 
 
-def _by_cause(sums: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    keys = sorted({(row["book"], row["cause"], row["operation"]) for row in sums if row["operations"]})
+def _by_cause(sums: list[dict[str, Any]]) -> list[CauseFigures]:
+    by_key: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in sums:
+        by_key.setdefault((row["book"], row["cause"], row["operation"]), []).append(row)
     return [
-        dict(zip(("book", "cause", "operation"), key, strict=True))
-        | _summed([row for row in sums if (row["book"], row["cause"], row["operation"]) == key])
-        for key in keys
+        CauseFigures(book=book, cause=cause, operation=operation, **_summed(rows))
+        for (book, cause, operation), rows in sorted(by_key.items())
+        if any(row["operations"] for row in rows)
     ]
 
 
-def _terms(sums: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _terms(sums: list[dict[str, Any]]) -> dict[str, CostFigures]:
     """By the calculator's names; of each place the broker's word counts, where there is one."""
     chosen = [row for row in sums if row["book"] == _book_of(sums, row["place"])]
     return {
@@ -300,12 +292,12 @@ def _terms(sums: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _count(sums: list[dict[str, Any]], term: str) -> dict[str, Any]:
-    found = {name: [row for row in sums if row["book"] == name and row["term"] == term] for name in _BOOKS}
-    return {
-        name: _summed(rows) if rows or any(row["book"] == name for row in sums) else None
-        for name, rows in found.items()
-    }
+def _count(sums: list[dict[str, Any]], term: str) -> BothBooks:
+    def of(name: str) -> CostFigures | None:
+        mine = [row for row in sums if row["book"] == name]
+        return _summed([row for row in mine if row["term"] == term]) if mine else None
+
+    return {"broker": of("broker"), "clients": of("clients")}
 
 
 def _detour(
@@ -314,7 +306,7 @@ def _detour(
     counted: dict[int, int],
     book: PriceBook,
     each: dict[str, float],
-) -> dict[str, Any]:
+) -> Detour:
     rows = [row for row in sums if row["term"] in DETOUR and row["book"] == books[row["place"]]]
     legs = {leg: sum(row["carried_operations"] for row in rows if row["term"] == leg) for leg in DETOUR}
     carried = sum(counted.values())
@@ -325,7 +317,6 @@ def _detour(
         "carried": carried,
         "operations": operations,
         "operations_per_message": operations / carried if carried else None,
-        #: how many messages took how many operations
         "messages_by_operations": {str(number): messages for number, messages in counted.items()},
         "legs": legs,
         "units": sum(row["carried_units"] for row in rows),

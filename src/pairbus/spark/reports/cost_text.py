@@ -5,22 +5,25 @@ Pure: takes what the report's JSON holds, and nothing of Spark.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pairbus.cost.columns import columns
 
-_BOOKS: Final = ("broker", "clients")
+from .results import CostSummary, Period
+
 _NAMES: Final = ("namespace", "entity", "cause", "operation", "term")
-_DIFFERENCE: Final = ("cause", "operation", "place")
 
 
-def cost_lines(summary: dict[str, Any], shown: list[dict[str, Any]], lines_max: int) -> list[str]:
+def cost_lines(summary: CostSummary, shown: list[dict[str, Any]], lines_max: int) -> list[str]:
     """`shown` are the lines of both books, `lines_max` of them at most."""
     currency = summary["currency"]
     lines = [f"{_when(summary['period'])}; {summary['prices']}"]
-    for name, heading in (("broker", "Billed, by the brokers' ledgers"), ("clients", "By the clients' ledgers")):
-        total = summary[name]
+    for name, total, heading in (
+        ("broker", summary["broker"], "Billed, by the brokers' ledgers"),
+        ("clients", summary["clients"], "By the clients' ledgers"),
+    ):
         lines += ["", heading if total else f"{heading}: there is none"]
         if total is None:
             continue
@@ -35,7 +38,14 @@ def cost_lines(summary: dict[str, Any], shown: list[dict[str, Any]], lines_max: 
     if summary["differences"]:
         lines += ["", "Where the books differ, brokers' less clients'"]
         rows = [
-            [*(row[key] for key in _DIFFERENCE), f"{row['operations']:+,}", f"{row['bytes']:+,}", row["explanation"]]
+            [
+                row["cause"],
+                row["operation"],
+                row["place"],
+                f"{row['operations']:+,}",
+                f"{row['bytes']:+,}",
+                row["explanation"],
+            ]
             for row in summary["differences"]
         ]
         heads = ["cause", "operation", "at", "operations", "bytes", "because"]
@@ -44,7 +54,7 @@ def cost_lines(summary: dict[str, Any], shown: list[dict[str, Any]], lines_max: 
     return lines
 
 
-def _detour_text(summary: dict[str, Any], currency: str) -> list[str]:
+def _detour_text(summary: CostSummary, currency: str) -> list[str]:
     detour = summary["detour"]
     if detour["carried"]:
         lines = [
@@ -54,12 +64,12 @@ def _detour_text(summary: dict[str, Any], currency: str) -> list[str]:
         ]
     else:
         lines = [f"The detour: no message came home; {_or_unknown(detour['diverted'])} diverted"]
-    for key, word in (("pings", "Pings"), ("idle_polls", "Idle polls of the backlog")):
-        told = {name: summary[key][name] for name in _BOOKS if summary[key][name] is not None}
+    for found, word in ((summary["pings"], "Pings"), (summary["idle_polls"], "Idle polls of the backlog")):
+        books = (("billed", found["broker"]), ("by the clients", found["clients"]))
         said = ", ".join(
-            f"{figures['operations']:,} {'billed' if name == 'broker' else 'by the clients'}"
-            + (f" ({figures['refused']:,} more failed)" if figures["refused"] else "")
-            for name, figures in told.items()
+            f"{figures['operations']:,} {by}" + (f" ({figures['refused']:,} more failed)" if figures["refused"] else "")
+            for by, figures in books
+            if figures is not None
         )
         lines.append(f"{word}: {said or 'unknown'}")
     return lines
@@ -69,12 +79,12 @@ def _or_unknown(value: int | None) -> str:
     return "unknown how many" if value is None else f"{value:,}"
 
 
-def _when(period: dict[str, Any]) -> str:
-    if period["start"] is None:
+def _when(period: Period) -> str:
+    if period["start"] is None or period["end"] is None:
         return "The ledgers have no events"
-    start, end = (datetime.fromtimestamp(period[key], UTC) for key in ("start", "end"))
+    start, end = (datetime.fromtimestamp(t, UTC) for t in (period["start"], period["end"]))
     return f"{start:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {period['seconds']:,.0f} s"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     return [*(f"{row[key]:,}" for key in ("operations", "units", "bytes_in", "bytes_out")), f"{row['money']:.6f}"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from .results import MergedOutage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Outage:
         return max(0.0, self.end - since)
 
 
-def merged_outages(outages: Iterable[Outage], now: float) -> list[dict[str, Any]]:
+def merged_outages(outages: Iterable[Outage], now: float) -> list[MergedOutage]:
     """Those of all clients, what overlaps as one; one that is not over is taken to last until `now`."""
     merged: list[list[Outage]] = []
     until = 0.0
@@ -48,7 +49,7 @@ def merged_outages(outages: Iterable[Outage], now: float) -> list[dict[str, Any]
     return [_as_one(each, now) for each in merged]
 
 
-def _as_one(outages: Sequence[Outage], now: float) -> dict[str, Any]:
+def _as_one(outages: Sequence[Outage], now: float) -> MergedOutage:
     start = min(each.start for each in outages)
     is_open = any(each.end is None for each in outages)
     end = now if is_open else max(each.end for each in outages if each.end is not None)
@@ -71,9 +72,9 @@ def share(part: int, whole: int) -> float | None:
     return None if whole == 0 else 100.0 * part / whole
 
 
-def primary_availability(outages: Sequence[dict[str, Any]], start: float | None, end: float | None) -> float | None:
+def primary_availability(outages: Sequence[MergedOutage], start: float | None, end: float | None) -> float | None:
     """The share of the ledgers' time in which every client could use the primary entity."""
     if start is None or end is None or end <= start:
         return None
-    out: float = sum(each["seconds"] for each in outages)
+    out = sum(each["seconds"] for each in outages)
     return max(0.0, 100.0 * (1 - out / (end - start)))

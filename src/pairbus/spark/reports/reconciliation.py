@@ -7,7 +7,9 @@ Decides no price. Takes the attempts as `cost_report` reads them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .results import Difference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,8 +98,8 @@ class Reconciliation:
     def __repr__(self) -> str:
         return f"<Reconciliation {len(self._rows)} differences, {len(self.notes)} notes>"
 
-    def to_list(self) -> list[dict[str, Any]]:
-        return [{**row, "explanation": REASONS[row["reason"]]} for row in self._rows]
+    def to_list(self) -> list[Difference]:
+        return [cast(Difference, {**row, "explanation": REASONS[row["reason"]]}) for row in self._rows]
 
 
 def reconcile(attempts: DataFrame, files: DataFrame) -> Reconciliation:

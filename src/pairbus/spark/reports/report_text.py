@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from .results import AuditSummary, AvailabilitySummary, counts_of
 
 WIDTH: Final = 100
 #: The columns of the audit's table: what they are called, and what they show.
@@ -36,8 +38,8 @@ _IDS_SHOWN: Final = 10
 _NAMED: Final = ("lost", "unknown", "doubled")
 
 
-def audit_table(summary: Mapping[str, Any]) -> str:
-    confirmed = summary["confirmed"]
+def audit_table(summary: AuditSummary) -> str:
+    confirmed, in_all = summary["confirmed"], counts_of(summary)
     lines = [
         f"lost {summary['lost']:,}, unknown {summary['unknown']:,}, doubled {summary['doubled']:,}"
         f" of {confirmed:,} confirmed {'message' if confirmed == 1 else 'messages'}"
@@ -47,11 +49,11 @@ def audit_table(summary: Mapping[str, Any]) -> str:
     entities = summary["entities"]
     if entities:
         rows = [["", *(title for title, _ in _AUDIT)]]
-        rows += [[name, *(f"{counts[key]:,}" for _, key in _AUDIT)] for name, counts in entities.items()]
+        rows += [[name, *(f"{counts_of(counts)[key]:,}" for _, key in _AUDIT)] for name, counts in entities.items()]
         if len(entities) > 1:
-            rows.append(["in all", *(f"{summary[key]:,}" for _, key in _AUDIT)])
+            rows.append(["in all", *(f"{in_all[key]:,}" for _, key in _AUDIT)])
         lines += ["", *aligned(rows)]
-        also = ", ".join(f"{words} {summary[key]:,}" for key, words in _TOLD.items() if summary[key])
+        also = ", ".join(f"{words} {in_all[key]:,}" for key, words in _TOLD.items() if in_all[key])
         late = f" (late: more than {summary['late_s']:g} s)" if summary["late"] else ""
         lines += ["", *textwrap.wrap(f"also: {also}{late}", WIDTH, subsequent_indent="      ")] if also else []
     for finding in _NAMED:
@@ -61,7 +63,7 @@ def audit_table(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ids(finding: str, summary: Mapping[str, Any]) -> list[str]:
+def _ids(finding: str, summary: AuditSummary) -> list[str]:
     found = [each for each in summary["findings"] if each["finding"] == finding]
     if not found:
         return []
@@ -69,11 +71,11 @@ def _ids(finding: str, summary: Mapping[str, Any]) -> list[str]:
         [f"  {each['mid']}", each["entity"], _clock(each["sent_at"]), each["detail"] or ""]
         for each in found[:_IDS_SHOWN]
     ]
-    more = summary[finding] - len(rows)
+    more = counts_of(summary)[finding] - len(rows)
     return ["", f"{finding}:", *aligned(rows, right=())] + ([f"  and {more:,} more"] if more > 0 else [])
 
 
-def availability_table(summary: Mapping[str, Any]) -> str:
+def availability_table(summary: AvailabilitySummary) -> str:
     share = summary["availability"]
     lines = [
         f"refused {summary['refused']:,} of {summary['calls']:,} sends"
@@ -161,8 +163,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] | None = None) -
     ]
 
 
-def _moment(t: float) -> str:
-    return dt.datetime.fromtimestamp(t, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _moment(t: float | None) -> str:
+    return "-" if t is None else dt.datetime.fromtimestamp(t, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _clock(t: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What the processes of one query on the driver's machine tell each other: lines of JSON in a folder of theirs.
+"""Messages between the processes of one query on the driver's machine: lines of JSON in a folder of theirs.
 
 Spark runs the source's offsets, the sink's commits and the application in three processes. The sink writes what was
 moved, the source what it polled; the application reads both, and asks both to stop. A reader passes over a line that is
@@ -16,14 +16,14 @@ STOP: Final = "stop"
 
 
 class ProcessMailbox:
-    """`append` is one write of one line, so that writers need no lock; `news` is what came since it was last asked."""
+    """Named files of lines: `append` is one write, so that writers need no lock; `read_new` returns what came since."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         self._read: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Noticeboard {len(self._read)} sheets read>"
+        return f"<ProcessMailbox {len(self._read)} files read>"
 
     @property
     def folder(self) -> str:
@@ -31,27 +31,27 @@ class ProcessMailbox:
 
     @property
     def is_there(self) -> bool:
-        """Not on another machine, and not after it was taken down."""
+        """Whether the folder exists: not on another machine, and not after it was removed."""
         return self._folder.is_dir()
 
-    def append(self, sheet: str, notice: dict[str, Any]) -> None:
+    def append(self, file: str, notice: dict[str, Any]) -> None:
         line = json.dumps(notice, separators=(",", ":")).encode() + b"\n"
-        descriptor = os.open(self._folder / sheet, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self._folder / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
 
-    def news(self, sheet: str) -> list[dict[str, Any]]:
-        begin = self._read.get(sheet, 0)
+    def read_new(self, name: str) -> list[dict[str, Any]]:
+        begin = self._read.get(name, 0)
         try:
-            with open(self._folder / sheet, "rb") as file:
+            with open(self._folder / name, "rb") as file:
                 file.seek(begin)
                 text = file.read()
         except FileNotFoundError:
             return []
         whole = text[: text.rfind(b"\n") + 1]
-        self._read[sheet] = begin + len(whole)
+        self._read[name] = begin + len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
     def raise_flag(self, name: str) -> None:

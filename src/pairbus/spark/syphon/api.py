@@ -18,7 +18,7 @@ from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
 from pairbus.wire import ConnectionString
 
-from .query import SparkSyphon
+from .query import SparkSyphon, SyphonConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,20 +98,18 @@ def syphon(
     if not queues:
         queues, lister = _found(away, name, host_of(secondary), is_drain=bool(options.get("drain")))
     writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
-    return RunningSyphon(
-        SparkSyphon(
-            home,
-            away,
-            queues,
-            primary_label=name,
-            secondary_label=host_of(secondary),
-            spark=spark,
-            ledger=writer,
-            lister=lister,
-            **options,
-        ),
-        writer,
+    config = SyphonConfig(
+        primary=home,
+        secondary=away,
+        queues=queues,
+        primary_label=name,
+        secondary_label=host_of(secondary),
+        spark=spark,
+        ledger=writer,
+        lister=lister,
+        **options,
     )
+    return RunningSyphon(SparkSyphon(config), writer)
 
 
 def _found(

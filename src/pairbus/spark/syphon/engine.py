@@ -1,34 +1,25 @@
-"""The Spark syphon behind the face of the in-process engine, so that hosts and commands can run either (P38).
-
-Owns the thread on which the query is watched.
-"""
+"""Gives the Spark syphon the interface of the in-process engine, so that hosts and commands can run either (P38)."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pairbus.credentials import SharedKey, SharedSignature
-from pairbus.ledger import LedgerWriter
 from pairbus.pairing.errors import PairingError
 from pairbus.spark.connector.options import CREDENTIALS, Address
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
+from pairbus.syphon.daemon_thread import on_a_thread
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import Access, Outcome
-from pairbus.wire.errors import Unauthorized, WireError
+from pairbus.wire.errors import Unauthorized
 
-from .query import STOP_S, SparkSyphon
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pairbus.syphon.listing import Lister
+from .query import SparkSyphon, SyphonConfig
 
 
 class Runnable(Protocol):
@@ -42,11 +33,10 @@ class Runnable(Protocol):
 
 
 class OnAThread:
-    """Such a pipeline for who has a loop: `run` is awaited, `stop` ends it cleanly."""
+    """Runs a pipeline on a thread of its own for a caller with a loop: `run` is awaited, `stop` ends it cleanly."""
 
     def __init__(self, inner: Runnable) -> None:
         self._inner = inner
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._inner!r}>"
@@ -62,104 +52,66 @@ class OnAThread:
         self._inner.stop()
 
     async def run(self) -> Outcome:
-        self._loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[Unavailable]] = self._loop.create_future()
-        threading.Thread(target=self._watch, args=(done,), name="pairbus-spark", daemon=True).start()
         try:
-            unavailable = await done
+            unavailable = await on_a_thread(self._inner.run)
         finally:
             self._inner.stop()
         return Outcome(self.report(), unavailable)
 
-    def _watch(self, done: asyncio.Future[list[Unavailable]]) -> None:
-        found: Any = None
-        failure: BaseException | None = None
-        try:
-            found = self._inner.run()
-        except BaseException as error:
-            failure = error
-
-        def tell() -> None:
-            if done.done():
-                return
-            if failure is None:
-                done.set_result(found)
-            else:
-                done.set_exception(failure)
-
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(tell)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
-
 
 class SparkEngine(OnAThread):
-    """Takes what `SyphonEngine` takes, and `spark`, `master`, `conf`, `checkpoint`, `stop_s` (how long a stop waits for
-    the batch under way), `on_start` (hears the seconds of its start), `on_running` (called when its query runs)."""
+    """The Spark syphon as an engine: takes what `SyphonEngine` takes, and the settings of `SyphonConfig` that concern
+    Spark. Calls `on_access`, which gets an error or None, and `on_running` on the loop."""
 
     def __init__(
-        self,
-        primary: Endpoint,
-        secondary: Endpoint,
-        queues: Sequence[tuple[str, int | None]],
-        *,
-        drain: bool = False,
-        max_rate: float | None = None,
-        dead_letters: bool = False,
-        count_backlog_time: bool = False,
-        ledger: LedgerWriter | None = None,
-        halted_until: Callable[[str], float] | None = None,
-        on_busy: Callable[[str], None] | None = None,
-        on_access: Access | None = None,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        checkpoint: Path | str | None = None,
-        spark: SparkSession | None = None,
-        stop_s: float = STOP_S,
-        on_running: Callable[[], None] | None = None,
-        on_start: Callable[[float], None] | None = None,
-        lister: Lister | None = None,
+        self, primary: Endpoint, secondary: Endpoint, queues: Sequence[tuple[str, int | None]], **settings: Any
     ) -> None:
-        self._on_access = on_access
-        inner = SparkSyphon(
-            address_of(primary),
-            address_of(secondary),
-            queues,
+        self._loop: asyncio.AbstractEventLoop | None = None
+        on_access: Access | None = settings.pop("on_access", None)
+        on_running: Callable[[], None] | None = settings.pop("on_running", None)
+
+        def access(which: Which, refusal: str | None) -> None:
+            if on_access is not None:
+                error = None if refusal is None else Unauthorized("amqp:unauthorized-access", refusal)
+                self._on_loop(on_access, which, error)
+
+        config = SyphonConfig(
+            primary=address_of(primary),
+            secondary=address_of(secondary),
+            queues=queues,
             primary_label=primary.label,
             secondary_label=secondary.label,
-            drain=drain,
-            max_rate=max_rate,
-            dead_letters=dead_letters,
-            count_backlog_time=count_backlog_time,
-            ledger=ledger,
-            master=master,
-            conf=conf,
-            checkpoint=None if checkpoint is None else str(checkpoint),
-            on_access=self._access,
-            on_busy=on_busy,
-            halted_until=halted_until,
-            spark=spark,
-            stop_s=stop_s,
-            on_running=None if on_running is None else partial(self._running, on_running),
-            on_start=on_start,
-            lister=lister,
+            on_access=access,
+            on_running=None if on_running is None else partial(self._on_loop, on_running),
+            **settings,
         )
-        super().__init__(inner)
+        super().__init__(SparkSyphon(config))
 
-    def _running(self, call: Callable[[], None]) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(call)
+    async def run(self) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        return await super().run()
 
-    def _access(self, which: Which, refusal: str | None) -> None:
-        if self._on_access is None or self._loop is None:
-            return
-        error: WireError | None = None if refusal is None else Unauthorized("amqp:unauthorized-access", refusal)
-        self._loop.call_soon_threadsafe(self._on_access, which, error)
+    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _settings() -> list[inspect.Parameter]:
+    taken = ("primary", "secondary", "queues", "primary_label", "secondary_label", "messages_per_trigger")
+    return [each for name, each in inspect.signature(SyphonConfig).parameters.items() if name not in taken]
+
+
+# Each setting is declared once, in SyphonConfig; `help` and editors show them here as well.
+_signature = inspect.signature(SparkEngine)
+_named = [each for each in _signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+SparkEngine.__signature__ = _signature.replace(parameters=[*_named, *_settings()])  # type: ignore[attr-defined]
 
 
 def address_of(endpoint: Endpoint) -> Address:
-    """What reaches Spark's workers: text. So a credential must be a key, a signature, or one that has a name."""
+    """Return the endpoint as text, which is all that reaches Spark's workers.
+
+    Raises PairingError for a credential that is no key, no signature and none of those that have a name.
+    """
     credential = endpoint.credential
     bracketed = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     at = bracketed if endpoint.port is None else f"{bracketed}:{endpoint.port}"

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -81,69 +81,71 @@ class _Left(NamedTuple):
     is_refused: bool
 
 
-class SparkSyphon:
-    """`run` until `stop`, or until a drain is over. `queues`: paths of backlog queues, with their indexes. `lister`
-    finds those that are made while it runs (not in a drain); with one there may be none at first."""
+@dataclass(frozen=True, kw_only=True)
+class SyphonConfig:
+    """How a Spark syphon runs. `queues`: paths of backlog queues, with their indexes.
 
-    def __init__(
-        self,
-        primary: Address,
-        secondary: Address,
-        queues: Sequence[tuple[str, int | None]],
-        *,
-        primary_label: str = "primary",
-        secondary_label: str = "secondary",
-        spark: SparkSession | None = None,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        checkpoint: str | None = None,
-        drain: bool = False,
-        max_rate: float | None = None,
-        dead_letters: bool = False,
-        count_backlog_time: bool = False,
-        ledger: LedgerWriter | None = None,
-        messages_per_trigger: int = MESSAGES_PER_TRIGGER,
-        on_access: Callable[[Which, str | None], None] | None = None,
-        on_busy: Callable[[str], None] | None = None,
-        halted_until: Callable[[str], float] | None = None,
-        stop_s: float = STOP_S,
-        on_running: Callable[[], None] | None = None,
-        on_start: Callable[[float], None] | None = None,
-        lister: Lister | None = None,
-    ) -> None:
-        if not queues and (lister is None or drain):
+    With a `lister`, which finds those that are made while it runs (not in a drain), there may be none at first.
+    """
+
+    primary: Address
+    secondary: Address
+    queues: Sequence[tuple[str, int | None]]
+    primary_label: str = "primary"
+    secondary_label: str = "secondary"
+    drain: bool = False
+    max_rate: float | None = None
+    dead_letters: bool = False
+    count_backlog_time: bool = False
+    ledger: LedgerWriter | None = None
+    #: Until when, by the monotonic clock, the application sends nothing to a destination (P24).
+    halted_until: Callable[[str], float] | None = None
+    on_busy: Callable[[str], None] | None = None
+    on_access: Callable[[Which, str | None], None] | None = None
+    master: str | None = None
+    conf: Mapping[str, str] | None = None
+    checkpoint: str | Path | None = None
+    #: The application's session; without it one is found or started.
+    spark: SparkSession | None = None
+    #: How long a stop waits for the batch in progress.
+    stop_s: float = STOP_S
+    #: Called when the query runs.
+    on_running: Callable[[], None] | None = None
+    #: Called with the seconds for which Spark has been starting.
+    on_start: Callable[[float], None] | None = None
+    lister: Lister | None = None
+    messages_per_trigger: int = MESSAGES_PER_TRIGGER
+
+    def __post_init__(self) -> None:
+        if not self.queues and (self.lister is None or self.drain):
             raise ValueError("no backlog queue to read from was named")
-        primary, secondary = replace(primary, cause=SYPHON), replace(secondary, cause=SYPHON)
-        self._primary, self._secondary = primary, secondary
-        self._labels = {"primary": primary_label, "secondary": secondary_label}
-        self._indexes = dict(queues)
-        self._dead_letters = dead_letters
-        self._paths = [self._read_path(path) for path, _ in queues]
+
+    def label(self, which: Which) -> str:
+        return self.primary_label if which == "primary" else self.secondary_label
+
+    def read_path(self, queue: str) -> str:
+        """Return the path that is read for a backlog queue: the queue, or its dead-letter queue."""
+        return f"{queue}/$DeadLetterQueue" if self.dead_letters else queue
+
+
+class SparkSyphon:
+    """Runs the syphon's query: `run` until `stop`, or until a drain is over."""
+
+    def __init__(self, config: SyphonConfig) -> None:
+        self._config = config
+        self._primary, self._secondary = (replace(each, cause=SYPHON) for each in (config.primary, config.secondary))
+        self._indexes = dict(config.queues)
+        self._paths = [config.read_path(path) for path, _ in config.queues]
         self._missing: set[str] = set()
-        self._lister = None if drain else lister
-        self._spark, self._master, self._conf = None if spark is None else beside(spark), master, conf
-        self._is_own = spark is None
-        self._checkpoint = checkpoint
-        self._drain = drain
-        self._max_rate = max_rate
-        self._ledger = ledger
-        self._messages_per_trigger = messages_per_trigger
-        self._on_access = on_access
-        self._on_busy = on_busy
-        self._on_start = on_start
-        self._on_running = on_running
-        self._stop_s = stop_s
-        #: Of the application (P24): until when, by the monotonic clock, nothing is sent to a destination.
-        self._halted_until = halted_until
+        self._lister = None if config.drain else config.lister
+        self._spark = None if config.spark is None else beside(config.spark)
+        self._ledger = config.ledger
         self._halts: dict[str, float] = {}
         #: Destinations that messages were for.
         self._known: set[str] = set()
         self._stop = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
         self._mailbox = ProcessMailbox(self._folder)
-        self._sink = SinkOptions(
-            primary, secondary, self._mailbox.folder, count_backlog_time, dead_letters, ledger is not None
-        )
         self.progress = Progress(time.monotonic())
         #: Unix times at which the primary confirmed the first message and the last one so far.
         self.moved_from: float | None = None
@@ -154,7 +156,7 @@ class SparkSyphon:
             self.progress.waiting_for = self._lister.discovery.waiting_for
         self._troubles: dict[str, Trouble] = {}
         self._refused: dict[Key, str] = {}
-        #: What was left to its lock's end, by queue and lock token.
+        #: Messages left to the end of their locks, by queue and lock token.
         self._left: dict[tuple[str, str], _Left] = {}
         #: The last batch that the source began, by its epoch.
         self._begun = 0
@@ -168,7 +170,8 @@ class SparkSyphon:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<SparkSyphon {self._labels['secondary']} to {self._labels['primary']}: {len(self._paths)} queues>"
+        route = f"{self._config.secondary_label} to {self._config.primary_label}"
+        return f"<SparkSyphon {route}: {len(self._paths)} queues>"
 
     def stop(self) -> None:
         """From any thread; `run` then ends when the batch under way has, and gives back what is locked."""
@@ -188,7 +191,7 @@ class SparkSyphon:
             while not self._paths:  # no JVM before there is something to read
                 if self._stop.wait(LOOK_S):
                     return []
-            if self._drain and self._is_empty(looking):  # then no JVM either
+            if self._config.drain and self._is_empty(looking):  # then no JVM either
                 return []
             while not self._stop.is_set():
                 try:
@@ -196,7 +199,7 @@ class SparkSyphon:
                 except Exception as error:
                     # The driver's JVM died: a session that is ours to start is started again.
                     time.sleep(LOOK_S)  # its sockets close before it is known to have ended
-                    if not (self._is_own and is_gone()):
+                    if not (self._config.spark is None and is_gone()):
                         raise
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
@@ -230,17 +233,16 @@ class SparkSyphon:
     def _take_in(self, queues: Sequence[Listed]) -> None:
         """On the lister's thread: the source is told, and goes on with these as well; a query that is started later
         knows them by its options (P36)."""
-        paths = [self._read_path(each.path) for each in queues]
+        paths = [self._config.read_path(each.path) for each in queues]
         self._mailbox.append(QUEUES, {"entities": paths})
         with self._lock:
             self._indexes |= {each.path: each.number for each in queues}
             if not self._paths:
                 self.progress.waiting_for = None
-            self.progress.found(sum(each.dead_letters if self._dead_letters else each.messages for each in queues))
+            self.progress.found(
+                sum(each.dead_letters if self._config.dead_letters else each.messages for each in queues)
+            )
         self._paths += paths
-
-    def _read_path(self, path: str) -> str:
-        return f"{path}/$DeadLetterQueue" if self._dead_letters else path
 
     # -- the query
 
@@ -248,10 +250,10 @@ class SparkSyphon:
         if self._spark is None:
             found = existing()
             is_theirs = found is not None and not is_started_here(found)
-            if found is not None and is_theirs and self._master in (None, found.sparkContext.master):
+            if found is not None and is_theirs and self._config.master in (None, found.sparkContext.master):
                 self._spark = beside(found)
             else:
-                self._spark = session(self._master, conf=self._conf, on_progress=self._on_start)
+                self._spark = session(self._config.master, conf=self._config.conf, on_progress=self._config.on_start)
         # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
         self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
@@ -263,12 +265,22 @@ class SparkSyphon:
             **as_options(self._secondary),
             "entity": ",".join(self._paths),
             "mode": "lock",
-            "maxMessagesPerTrigger": str(self._messages_per_trigger),
+            "maxMessagesPerTrigger": str(self._config.messages_per_trigger),
             "board": self._mailbox.folder,
         }
-        if self._max_rate is not None:
-            options["maxRate"] = str(self._max_rate)
+        if self._config.max_rate is not None:
+            options["maxRate"] = str(self._config.max_rate)
         return options
+
+    def _sink_options(self) -> SinkOptions:
+        return SinkOptions(
+            self._primary,
+            self._secondary,
+            self._mailbox.folder,
+            count_backlog_time=self._config.count_backlog_time,
+            is_replay=self._config.dead_letters,
+            wants_events=self._ledger is not None,
+        )
 
     def _query(self, spark: SparkSession) -> StreamingQuery:
         self._begun = 0
@@ -280,8 +292,8 @@ class SparkSyphon:
             rows = rows.coalesce(context.defaultParallelism)
         return (
             rows.writeStream.format(NAME)
-            .option("syphon", self._sink.as_text())
-            .option("checkpointLocation", self._checkpoint or f"file:{self._folder}/checkpoint")
+            .option("syphon", self._sink_options().as_text())
+            .option("checkpointLocation", str(self._config.checkpoint or f"file:{self._folder}/checkpoint"))
             .queryName(f"pairbus-syphon-{self._folder.name[-8:]}")
             .start()
         )
@@ -291,10 +303,10 @@ class SparkSyphon:
             return []
         query = self._query(spark)
         delay, broke_at = RESTART_S_FIRST, 0.0
-        if self._on_running is not None:
-            self._on_running()
+        if self._config.on_running is not None:
+            self._config.on_running()
         try:
-            while not self._stop.wait(LOOK_S_SOON if self._drain else LOOK_S):
+            while not self._stop.wait(LOOK_S_SOON if self._config.drain else LOOK_S):
                 self._hear()
                 if not query.isActive:
                     error = query.exception()
@@ -302,7 +314,7 @@ class SparkSyphon:
                     if "stage failure" in str(error):  # one that failed elsewhere had no task to lose
                         with self._lock:
                             self._heard_of_lost_tasks(1)
-                    if self._drain and self._breaks >= DRAIN_STRIKES:
+                    if self._config.drain and self._breaks >= DRAIN_STRIKES:
                         raise PairbusError(f"the query failed {self._breaks} times in a row: {_first_line(error)}")
                     if time.monotonic() - broke_at > RESTART_S_MAX:
                         delay = RESTART_S_FIRST
@@ -311,9 +323,9 @@ class SparkSyphon:
                         break
                     delay, broke_at = min(RESTART_S_MAX, delay * 2), time.monotonic()
                     query = self._query(spark)
-                elif self._drain and self._is_settled(query) and self._is_empty(looking):
+                elif self._config.drain and self._is_settled(query) and self._is_empty(looking):
                     return []
-                elif self._drain and self._is_quiet(query):
+                elif self._config.drain and self._is_quiet(query):
                     verdict = self._judge(looking)
                     if isinstance(verdict, draining.Finished):
                         return verdict.remaining
@@ -321,7 +333,7 @@ class SparkSyphon:
                         with self._lock:
                             wanted = self._chosen(set(verdict.paths))
                         self._give_back(looking, wanted)
-                elif not self._drain:
+                elif not self._config.drain:
                     self._revive(looking)
                 elif self.moved_from is not None and not self._is_counted:
                     self._is_counted = True
@@ -338,7 +350,7 @@ class SparkSyphon:
                 self._give_back(looking, list(self._left))
             return
         self._mailbox.raise_flag(STOP)
-        deadline = time.monotonic() + self._stop_s
+        deadline = time.monotonic() + self._config.stop_s
         while query.isActive and time.monotonic() < deadline and not self._source_stopped:
             self._hear()
             time.sleep(LOOK_S_SOON)
@@ -350,9 +362,9 @@ class SparkSyphon:
 
     def _hear(self) -> None:
         with self._lock:
-            for notice in self._mailbox.news(POLLS):
+            for notice in self._mailbox.read_new(POLLS):
                 self._heard_of_source(notice)
-            for notice in self._mailbox.news(MOVES):
+            for notice in self._mailbox.read_new(MOVES):
                 self._heard_of_sink(notice)
             if self._ledger is not None:
                 self._write_events()
@@ -363,10 +375,10 @@ class SparkSyphon:
 
     def _tell_halts(self) -> None:
         """The application's halts of the destinations, to the source, which keeps their messages from being sent."""
-        if self._halted_until is None:
+        if self._config.halted_until is None:
             return
         now, wall = time.monotonic(), time.time()
-        halts = {path: until for path in self._known if (until := self._halted_until(path)) > now}
+        halts = {path: until for path in self._known if (until := self._config.halted_until(path)) > now}
         if halts != self._halts:
             self._halts = halts
             self._mailbox.append(HALTS, {"halts": {path: wall + until - now for path, until in halts.items()}})
@@ -382,8 +394,8 @@ class SparkSyphon:
         elif "error" in notice:
             self._failures += 1
             self.progress.waiting_for = f"the secondary: {notice['error']}"
-            if notice["kind"] == "Unauthorized" and self._on_access is not None:
-                self._on_access("secondary", notice["error"])
+            if notice["kind"] == "Unauthorized" and self._config.on_access is not None:
+                self._config.on_access("secondary", notice["error"])
         else:
             self._missing.discard(notice["entity"])
             self.progress.polled()
@@ -391,7 +403,7 @@ class SparkSyphon:
                 path = notice["entity"]
                 queue = self._indexes.get(path.removesuffix("/$DeadLetterQueue"))
                 self._ledger.event(
-                    "poll", notice["t"], self._labels["secondary"], path, size=0, cause="syphon", queue=queue
+                    "poll", notice["t"], self._config.secondary_label, path, size=0, cause="syphon", queue=queue
                 )
 
     def _heard_of_missing(self, path: str, *, was_there: bool) -> None:
@@ -423,6 +435,12 @@ class SparkSyphon:
             self.progress.left(path, 1)
             if end > wall:
                 self._left[queue, token] = _Left(path, end, is_refused)
+        self._heard_of_destinations(notice, moved, now)
+        if moved or notice["dead_lettered"] or notice["left"]:
+            self._moved_at = now
+            self._has_glanced = False
+
+    def _heard_of_destinations(self, notice: dict[str, Any], moved: int, now: float) -> None:
         for path in notice["moved"]:
             self._troubles.pop(path, None)
         for path, (verdict, text, condition, strikes) in notice["troubles"].items():
@@ -433,14 +451,11 @@ class SparkSyphon:
         for queue, number, enqueued, reason in notice["refused"]:
             self._refused[queue, number, enqueued] = reason
         for which in _BOTH:
-            if self._on_access is not None and (which in notice["denied"] or moved):
-                self._on_access(which, notice["denied"].get(which))
-        if self._on_busy is not None:
+            if self._config.on_access is not None and (which in notice["denied"] or moved):
+                self._config.on_access(which, notice["denied"].get(which))
+        if self._config.on_busy is not None:
             for path in notice["busy"]:
-                self._on_busy(path)
-        if moved or notice["dead_lettered"] or notice["left"]:
-            self._moved_at = now
-            self._has_glanced = False
+                self._config.on_busy(path)
 
     def _heard_of_lost_tasks(self, count: int) -> None:
         """What they had moved before they died is done, and nobody knows how much it is."""
@@ -451,9 +466,9 @@ class SparkSyphon:
 
     def _write_events(self) -> None:
         assert self._ledger is not None
-        for notice in self._mailbox.news(EVENTS):
+        for notice in self._mailbox.read_new(EVENTS):
             for kind, t, entity, message_id, size, outcome, queue in notice["events"]:
-                label = self._labels["primary" if kind == "move" else "secondary"]
+                label = self._config.label("primary" if kind == "move" else "secondary")
                 self._ledger.event(
                     kind, t, label, entity, mid=message_id, size=size, outcome=outcome, cause="syphon",
                     queue=self._indexes.get(queue),

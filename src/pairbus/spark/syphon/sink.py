@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from pairbus.spark.connector.arrow_rows import StreamWriter, batches
 from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
-from pairbus.spark.connector.schema import CARRIED
+from pairbus.spark.connector.schema import TRANSFER_COLUMNS
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.wire.sync import LoopThread
@@ -59,12 +59,12 @@ class SinkOptions:
         return cls(**{**found, "primary": Address(**found["primary"]), "secondary": Address(**found["secondary"])})
 
 
-_carriers: dict[SinkOptions, tuple[int, LoopThread, TransferTask]] = {}
+_tasks_of_worker: dict[SinkOptions, tuple[int, LoopThread, TransferTask]] = {}
 
 
 def carrier(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
     """This worker's own, kept for the micro-batches to come."""
-    kept = _carriers.get(options)
+    kept = _tasks_of_worker.get(options)
     if kept is not None and kept[0] == os.getpid():
         return kept[1], kept[2]
     thread = LoopThread()
@@ -80,12 +80,12 @@ def carrier(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
         )
 
     made = thread.run(make())
-    _carriers[options] = (os.getpid(), thread, made)
+    _tasks_of_worker[options] = (os.getpid(), thread, made)
     return thread, made
 
 
 @dataclass
-class Carried(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """`retried`: how many attempts at this task have died before, with what they knew."""
 
     tallies: list[TaskCounts]
@@ -97,26 +97,26 @@ def attempts_before() -> int:
     return 0 if context is None else context.attemptNumber()
 
 
-class _Carrying:
+class _TransferWriter:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         thread, carrying = carrier(self._options)
         tallies = [thread.run(carrying.carry(_rows(batch))) for batch in batches(iterator) if batch.num_rows]
-        return Carried(tallies, attempts_before())
+        return TaskResult(tallies, attempts_before())
 
     def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         mailbox = ProcessMailbox(self._options.mailbox)
-        tallies = [tally for each in messages if isinstance(each, Carried) for tally in each.tallies]
-        retried = sum(each.retried for each in messages if isinstance(each, Carried))
+        tallies = [tally for each in messages if isinstance(each, TaskResult) for tally in each.tallies]
+        retried = sum(each.retried for each in messages if isinstance(each, TaskResult))
         mailbox.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
         for tally in tallies:
             if tally.events:
                 mailbox.append(EVENTS, {"events": tally.events})
 
 
-class CarryingWriter(_Carrying, StreamWriter):
+class TransferStreamWriter(_TransferWriter, StreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._tell(messages, batchId)
 
@@ -124,7 +124,7 @@ class CarryingWriter(_Carrying, StreamWriter):
         """What was carried is home, and settled or known by its lock's end; Spark runs the batch again."""
 
 
-class CarryingBatchWriter(_Carrying, DataSourceArrowWriter):
+class TransferBatchWriter(_TransferWriter, DataSourceArrowWriter):
     """One batch, of a run that is a row of them (`rounds`)."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -135,7 +135,7 @@ class CarryingBatchWriter(_Carrying, DataSourceArrowWriter):
 
 
 def _rows(batch: pa.RecordBatch) -> list[Locked]:
-    entities, tokens, payloads = (batch.column(name).to_pylist() for name in CARRIED)
+    entities, tokens, payloads = (batch.column(name).to_pylist() for name in TRANSFER_COLUMNS)
     return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
 
 
@@ -178,7 +178,7 @@ class SyphonSink(DataSource):
         return NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return CarryingBatchWriter(self._parsed)
+        return TransferBatchWriter(self._parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        return CarryingWriter(self._parsed)
+        return TransferStreamWriter(self._parsed)

@@ -73,7 +73,7 @@ class PairLifecycle:
             f"{which} {'open' if side.ends_at is None else 'closed' if side.closed_at is not None else 'refused'}"
             for which, side in self._sides.items()
         )
-        return f"<Partnership {told}>"
+        return f"<PairLifecycle {told}>"
 
     @property
     def deadline(self) -> float | None:

@@ -62,10 +62,6 @@ class RateLimit:
         self._climb(now)
         return self._limit
 
-    @property
-    def is_yielding(self) -> bool:
-        return math.isfinite(self._refused)
-
     def wait_s(self, now: float) -> float:
         """Return the seconds until more messages may be asked for; 0.0 means now."""
         limit = self.limit(now)
