@@ -56,12 +56,28 @@ def body_of(id: str) -> bytes:
     return f"{id}:{seed:08x}:".encode() + bytes((seed + n) & 0xFF for n in range(min(size, 256))) * (size // 256 + 1)
 
 
-class History:
+class Events:
     """Events in the order in which they were known. Appending is atomic, so any thread may."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
-        self._settlements = itertools.count(1)
+        self._tickets = itertools.count(1)
+
+    def killed(self) -> None:
+        self.events.append(("killed",))
+
+    def audited(self, found: Any) -> None:
+        """`found` is everything that the broker has."""
+        self.events.append(("audited", found))
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """What came since the last call."""
+        events, self.events = self.events, []
+        return events
+
+
+class History(Events):
+    """What the plain load does."""
 
     def attempt(self, home: str, ids: Sequence[str], *, ping: bool = False) -> None:
         """A send begins; several ids are one batch. `home` is the queue's name, with `#n` where names are reused."""
@@ -75,7 +91,7 @@ class History:
 
     def settle(self, sighting: Sighting, action: str, reason: str | None = None) -> tuple[str, int]:
         """A settlement begins; what is returned names it to `settled`."""
-        number = next(self._settlements)
+        number = next(self._tickets)
         self.events.append(("settle", number, sighting, action, reason))
         return sighting.id, number
 
@@ -85,17 +101,6 @@ class History:
     def queue(self, home: str, change: str, outcome: str) -> None:
         """`change` is 'create' or 'delete'; UNKNOWN is said before the call, its outcome after it."""
         self.events.append(("queue", home, change, outcome))
-
-    def killed(self) -> None:
-        self.events.append(("killed",))
-
-    def audited(self, audit: Audit) -> None:
-        self.events.append(("audited", audit))
-
-    def take(self) -> list[tuple[Any, ...]]:
-        """What came since the last call."""
-        events, self.events = self.events, []
-        return events
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from .crash_check import CONFIRMED, REFUSED
+from .crash_check import CONFIRMED, REFUSED, Events
 
 ABSENT, SCHEDULED, ACTIVE, DEFERRED, DEAD, GONE = "absent", "scheduled", "active", "deferred", "dead", "gone"
 #: The service's clock of a schedule has milliseconds.
@@ -51,12 +51,8 @@ class Inventory(NamedTuple):
     registers: dict[tuple[str, ...], Any]
 
 
-class FeatureHistory:
-    """Events in the order in which they were known. Appending is atomic, so any thread may."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-        self._tickets = itertools.count(1)
+class FeatureHistory(Events):
+    """What the load on all features does."""
 
     def put(
         self, id: str, homes: Iterable[str], *, due: float = 0.0, elsewhere: bool = False, session: str | None = None
@@ -103,17 +99,6 @@ class FeatureHistory:
 
     def dropped(self, home: str) -> None:
         self.events.append(("dropped", home))
-
-    def killed(self) -> None:
-        self.events.append(("killed",))
-
-    def audited(self, inventory: Inventory) -> None:
-        self.events.append(("audited", inventory))
-
-    def take(self) -> list[tuple[Any, ...]]:
-        """What came since the last call."""
-        events, self.events = self.events, []
-        return events
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ from .crash_feature_check import (
     Inventory,
     Look,
 )
-from .crash_load import DESCRIPTION, PING, Worker, admin_client, payload_of, split_of
+from .crash_load import DESCRIPTION, PING, Worker, admin_client, outcome_for, payload_of, split_of
 
 SESSIONS: Final = [f"s{number}" for number in range(5)]
 COLOURS: Final = ("red", "green", "blue")
@@ -227,26 +227,27 @@ def putting(worker: Worker, *ids: str, homes: Iterable[str], **options: Any) -> 
     homes = tuple(homes)
     for id in ids:
         worker.history.put(id, homes, **options)
-    outcome = UNKNOWN
-    try:
-        yield
-        outcome = CONFIRMED
-        worker.successes += 1
-    finally:
+
+    def done(outcome: str) -> None:
+        worker.successes += outcome == CONFIRMED
         for id in ids:
-            worker.history.put_done(id, outcome)
+            # of a batch that was sent in parts some may be stored
+            worker.history.put_done(id, UNKNOWN if outcome == REFUSED else outcome)
+
+    with outcome_for(done):
+        yield
 
 
 @contextlib.contextmanager
 def changing(worker: Worker, home: str, id: str, to: str, reason: str | None = None) -> Iterator[None]:
     ticket = worker.history.change(home, id, to, reason)
-    outcome = UNKNOWN
-    try:
+
+    def done(outcome: str) -> None:
+        worker.successes += outcome == CONFIRMED
+        worker.history.changed(ticket, UNKNOWN if outcome == REFUSED else outcome)
+
+    with outcome_for(done):
         yield
-        outcome = CONFIRMED
-        worker.successes += 1
-    finally:
-        worker.history.changed(ticket, outcome)
 
 
 def message_of(id: str, **options: Any) -> ServiceBusMessage:

@@ -16,6 +16,7 @@ broker is killed; it may hold the workers at a gate, to look at the broker while
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import itertools
 import random
@@ -317,6 +318,9 @@ class Worker:
             self.successes += 1
             self.load.depth[home] += len(ids)
 
+    def sending(self, home: str, ids: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+        return outcome_for(lambda outcome: self.end(home, ids, outcome))
+
     def is_ahead(self, home: str) -> bool:
         """Of the receivers, so that what an audit has to look at stays small."""
         return self.load.depth[home] > _DEPTH_MAX
@@ -334,6 +338,12 @@ class Worker:
             return ABANDON, None
         return DEAD_LETTER, f"reason {self.rng.randrange(5)}"
 
+    def settling(
+        self, home: str, sighting: Sighting, action: str, reason: str | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        settlement = self.history.settle(sighting, action, reason)
+        return outcome_for(lambda outcome: self.settled(home, settlement, action, outcome))
+
     def settled(self, home: str, settlement: tuple[str, int], action: str, outcome: str) -> None:
         self.history.settled(settlement, outcome)
         if outcome == CONFIRMED:
@@ -345,6 +355,20 @@ class Worker:
 def outcome_of(error: WireError) -> str:
     """The wire client's word: not unknown means that it has not happened."""
     return UNKNOWN if error.outcome_unknown else REFUSED
+
+
+@contextlib.contextmanager
+def outcome_for(done: Callable[[str], None]) -> Iterator[None]:
+    """Call `done` with the outcome of what is tried inside."""
+    outcome = UNKNOWN
+    try:
+        yield
+        outcome = CONFIRMED
+    except WireError as error:
+        outcome = outcome_of(error)
+        raise
+    finally:
+        done(outcome)
 
 
 # -- the official SDK, sync
@@ -361,12 +385,8 @@ def send_orders(worker: Worker) -> None:
                 continue
             ids = worker.begin("orders", worker.rng.choice((1, 1, 1, 3, 20)))
             messages = [sdk_message(id) for id in ids]
-            try:
+            with worker.sending("orders", ids):
                 sender.send_messages(messages if len(messages) > 1 else messages[0])
-            except BaseException:
-                worker.end("orders", ids, UNKNOWN)
-                raise
-            worker.end("orders", ids, CONFIRMED)
 
 
 def receive_orders(worker: Worker) -> None:
@@ -383,18 +403,13 @@ def receive_orders(worker: Worker) -> None:
                 if worker.rng.random() < 0.03:
                     continue  # its lock runs out
                 action, reason = worker.choose()
-                settlement = worker.history.settle(sighting, action, reason)
-                try:
+                with worker.settling("orders", sighting, action, reason):
                     if action == COMPLETE:
                         receiver.complete_message(message)
                     elif action == ABANDON:
                         receiver.abandon_message(message)
                     else:
                         receiver.dead_letter_message(message, reason=reason, error_description=DESCRIPTION)
-                except BaseException:
-                    worker.settled("orders", settlement, action, UNKNOWN)
-                    raise
-                worker.settled("orders", settlement, action, CONFIRMED)
 
 
 # -- the official SDK, async
@@ -411,14 +426,10 @@ async def send_batches(worker: Worker) -> None:
                 continue
             batch = await sender.create_message_batch()
             ids = worker.begin("orders", worker.rng.randint(1, 4))
-            try:
+            with worker.sending("orders", ids):
                 for id in ids:
                     batch.add_message(sdk_message(id))
                 await sender.send_messages(batch)
-            except BaseException:
-                worker.end("orders", ids, UNKNOWN)
-                raise
-            worker.end("orders", ids, CONFIRMED)
 
 
 async def send_events(worker: Worker) -> None:
@@ -431,12 +442,8 @@ async def send_events(worker: Worker) -> None:
                 await asyncio.sleep(0.01)
                 continue
             ids = worker.begin("events", 1)
-            try:
+            with worker.sending("events", ids):
                 await sender.send_messages(sdk_message(ids[0]))
-            except BaseException:
-                worker.end("events", ids, UNKNOWN)
-                raise
-            worker.end("events", ids, CONFIRMED)
 
 
 async def take_events(worker: Worker) -> None:
@@ -461,16 +468,11 @@ async def receive_dead_orders(worker: Worker) -> None:
                 sighting = sight_sdk("orders", True, message)
                 worker.seen(sighting, LOCKED)
                 action = worker.rng.choice((COMPLETE, COMPLETE, ABANDON))
-                settlement = worker.history.settle(sighting, action)
-                try:
+                with worker.settling("dead orders", sighting, action):
                     if action == COMPLETE:
                         await receiver.complete_message(message)
                     else:
                         await receiver.abandon_message(message)
-                except BaseException:
-                    worker.settled("dead orders", settlement, action, UNKNOWN)
-                    raise
-                worker.settled("dead orders", settlement, action, CONFIRMED)
 
 
 # -- the wire client
@@ -510,12 +512,8 @@ async def _batch(worker: Worker, sender: Any) -> None:
     if sum(map(len, payloads)) > 200_000:  # it would be cut, and then is no longer one thing
         worker.end("bulk", ids, REFUSED)
         return
-    try:
+    with worker.sending("bulk", ids):
         await sender.send_batch(payloads)
-    except WireError as error:
-        worker.end("bulk", ids, outcome_of(error))
-        raise
-    worker.end("bulk", ids, CONFIRMED)
 
 
 async def receive_bulk(worker: Worker) -> None:
@@ -685,12 +683,8 @@ def _life_of(worker: Worker, name: str, home: str) -> Iterator[Callable[[], None
         try:
             sender = client.sender(name)
             ids = worker.begin(home, 3)
-            try:
+            with worker.sending(home, ids):
                 sender.send_batch([payload_of(id) for id in ids])
-            except WireError as error:
-                worker.end(home, ids, outcome_of(error))
-                raise
-            worker.end(home, ids, CONFIRMED)
         finally:
             client.close()
 
