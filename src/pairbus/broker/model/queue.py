@@ -430,14 +430,13 @@ class MessageQueue:
         session: SessionLock | None = None,
     ) -> list[Message] | None:
         """Return deferred messages by number, locked or, without tokens, being settled; None if any is missing."""
-        messages = []
-        for number in dict.fromkeys(numbers):
-            message = self.get(number)
-            if message is None or message.state != DEFERRED:
+        messages = self._all_in_state(numbers, DEFERRED)
+        if messages is None:
+            return None
+        if self.sessions is not None:
+            session_id = None if session is None else session.session_id
+            if session_id is None or any(message.session_id != session_id for message in messages):
                 return None
-            if self.sessions is not None and (session is None or message.session_id != session.session_id):
-                return None
-            messages.append(message)
         until = now + self.lock_duration if session is None else session.locked_until
         for message in messages:
             if new_token is None:
@@ -455,15 +454,15 @@ class MessageQueue:
 
     def cancel(self, numbers: Sequence[int]) -> list[Message] | None:
         """Return scheduled messages by number, now being settled; None if any is missing."""
-        messages = []
-        for number in dict.fromkeys(numbers):
-            message = self.get(number)
-            if message is None or message.state != SCHEDULED:
-                return None
-            messages.append(message)
-        for message in messages:
+        messages = self._all_in_state(numbers, SCHEDULED)
+        for message in messages or ():
             message.state = SETTLING
         return messages
+
+    def _all_in_state(self, numbers: Sequence[int], state: int) -> list[Message] | None:
+        messages = [self.get(number) for number in dict.fromkeys(numbers)]
+        found = [message for message in messages if message is not None and message.state == state]
+        return found if len(found) == len(messages) else None
 
     def take_due(self, now: float, count: int) -> list[Message]:
         """Return scheduled messages that are due, now being settled."""

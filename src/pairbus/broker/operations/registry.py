@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
-from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
@@ -71,32 +71,16 @@ class Registry(StoreOperations):
     # ---- queues
 
     def create_queue(self, description: QueueDescription, now: float, done: Done) -> None:
-        refusal = self._refuses_name(description.name)
-        if refusal is not None:
-            done(refusal)
-            return
-        described = replace(description, created_at=now, updated_at=now)
-        entity = QueueEntity(self._store.live_records.next_id, described)
-        self._create(entity, description.name.lower(), partial(self._list_queue, entity), now, done)
-
-    def _list_queue(self, entity: QueueEntity) -> None:
-        self._queues[entity.name.lower()] = entity
+        """Create a queue; `done` gets the refusal if one of its name exists or there are too many entities."""
+        self._create_named(QueueEntity, self._queues, description, now, done)
 
     def update_queue(self, description: QueueDescription, now: float, done: Done) -> None:
-        entity = self.queues.get(description.name.lower())
-        if entity is None or entity.deleting:
-            done(not_found(description.name))
-            return
-        stands = entity.description
-        new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
-        self._describe(entity, new.to_json(), partial(entity.describe, new), now, done)
+        """Replace the description of the queue with its name."""
+        self._update(self.queues.get(description.name.lower()), description, now, done)
 
     def delete_queue(self, name: str, now: float, done: Done) -> None:
-        entity = self.queues.get(name.lower())
-        if entity is None or entity.deleting:
-            done(not_found(name))
-            return
-        self._delete([entity], done)
+        """Delete a queue and its messages."""
+        self._delete_named(self.queues.get(name.lower()), name, done)
 
     # ---- any entity
 
@@ -113,6 +97,40 @@ class Registry(StoreOperations):
     def _exists(self, name: str) -> Refusal:
         text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
+
+    def _create_named(
+        self,
+        make: Callable[[int, Any], QueueEntity],
+        by_name: dict[str, Any],
+        description: QueueDescription | TopicDescription,
+        now: float,
+        done: Done,
+    ) -> None:
+        """Create a queue or topic, to be found by its name."""
+        refusal = self._refuses_name(description.name)
+        if refusal is not None:
+            done(refusal)
+            return
+        entity = make(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
+        key = description.name.lower()
+        self._create(entity, key, partial(by_name.__setitem__, key, entity), now, done)
+
+    def _update(
+        self, entity: QueueEntity | None, description: QueueDescription | TopicDescription, now: float, done: Done
+    ) -> None:
+        """Replace the description of a queue or topic, but for its name and when it was created."""
+        if entity is None or entity.deleting:
+            done(not_found(description.name))
+            return
+        old = entity.description
+        new: Any = replace(description, name=old.name, created_at=old.created_at, updated_at=now)
+        self._describe(entity, new.to_json(), partial(entity.describe, new), now, done)
+
+    def _delete_named(self, entity: QueueEntity | None, name: str, done: Done) -> None:
+        if entity is None or entity.deleting:
+            done(not_found(name))
+            return
+        self._delete(entity.with_parts(), done)
 
     def _create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
         """Write a new entity, then `enter` it where others find it; until then its name is reserved by `claim`."""

@@ -86,7 +86,7 @@ class SettlementOperations(StoreOperations):
                 return
             if not isinstance(outcome, DeadLetter):
                 finish = self._observe_dead_letters(queue, changes, finish)
-            self._update(queue, changes, finish)
+            self._update_messages(queue, changes, finish)
 
     def _failed(self, queue: MessageQueue, message: Message, outcome: Abandon | Defer | DeadLetter) -> Change:
         """Return what a message will be once it is abandoned, deferred or dead-lettered."""
@@ -177,12 +177,8 @@ class SettlementOperations(StoreOperations):
             finish(None)
             return
         if error is not None:
-            if again:
-                self._store.maintenance.retry(partial(self.remove, queue, messages, lazy, nobody, True))
-                finish(None)
-            else:
-                self._undo(queue, messages)
-                finish(refusal_of(error))
+            repeat = partial(self.remove, queue, messages, lazy, nobody, True) if again else None
+            self._not_written(queue, messages, error, repeat, finish)
             return
         self._journal.release(segment, nbytes)
         if recopied(messages):
@@ -193,13 +189,26 @@ class SettlementOperations(StoreOperations):
             self._store.forget(queue, message)
         finish(None)
 
-    def _undo(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
+    def _not_written(
+        self,
+        queue: MessageQueue,
+        messages: Sequence[Message],
+        error: JournalError,
+        repeat: Callable[[], None] | None,
+        finish: Done,
+    ) -> None:
+        """Undo a settlement that was not written or, of one that was written before a copy, repeat it later."""
+        if repeat is not None:
+            self._store.maintenance.retry(repeat)
+            finish(None)
+            return
         for message in messages:
             queue.restore(message)
         self._store.watched[queue] = None
         queue.wake()
+        finish(refusal_of(error))
 
-    def _update(self, queue: MessageQueue, changes: list[Change], finish: Done, again: bool = False) -> None:
+    def _update_messages(self, queue: MessageQueue, changes: list[Change], finish: Done, again: bool = False) -> None:
         payload, places = records.pack_updates(
             queue.entity.id,
             [(message.sequence_number, count, place, change) for message, count, place, change in changes],
@@ -226,16 +235,12 @@ class SettlementOperations(StoreOperations):
             return
         messages = [message for message, _, _, _ in changes]
         if error is not None:
-            if again:
-                self._store.maintenance.retry(partial(self._update, queue, changes, nobody, True))
-                finish(None)
-            else:
-                self._undo(queue, messages)
-                finish(refusal_of(error))
+            repeat = partial(self._update_messages, queue, changes, nobody, True) if again else None
+            self._not_written(queue, messages, error, repeat, finish)
             return
         self._journal.release(segment, nbytes)
         if recopied(messages):
-            self._update(queue, changes, finish, True)
+            self._update_messages(queue, changes, finish, True)
             return
         for (message, count, place, change), at in zip(changes, places, strict=True):
             message.delivery_count = count
@@ -322,7 +327,7 @@ class SettlementOperations(StoreOperations):
                 # Its earlier changes can't be read, or leave no room: it goes without them rather than round again.
                 change = pack_changes(None, added)
             changes.append((message, count, records.DEAD, change))
-        self._update(queue, changes, self._observe_dead_letters(queue, changes, nobody))
+        self._update_messages(queue, changes, self._observe_dead_letters(queue, changes, nobody))
 
     def _observe_dead_letters(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
         """Return `finish` so that it also reports the messages that are dead-lettered although nobody asked for it."""

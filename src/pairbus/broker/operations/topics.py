@@ -37,38 +37,23 @@ class TopicOperations(Registry):
     """Creates, changes and deletes topics, subscriptions and rules; part of the namespace."""
 
     def find_subscription(self, topic: str, name: str) -> Subscription | None:
+        """Return the subscription with this name, in any case."""
         found = self._topics.get(topic.lower())
         return None if found is None else found.subscriptions.get(name.lower())
 
     # ---- topics
 
     def create_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        refusal = self._refuses_name(description.name)
-        if refusal is not None:
-            done(refusal)
-            return
-        topic = Topic(self._store.live_records.next_id, replace(description, created_at=now, updated_at=now))
-        self._create(topic, description.name.lower(), partial(self._list_topic, topic), now, done)
-
-    def _list_topic(self, topic: Topic) -> None:
-        self._topics[topic.name.lower()] = topic
+        """Create a topic; `done` gets the refusal if one of its name exists or there are too many entities."""
+        self._create_named(Topic, self._topics, description, now, done)
 
     def update_topic(self, description: TopicDescription, now: float, done: Done) -> None:
-        topic = self._topics.get(description.name.lower())
-        if topic is None or topic.deleting:
-            done(not_found(description.name))
-            return
-        stands = topic.description
-        new = replace(description, name=stands.name, created_at=stands.created_at, updated_at=now)
-        self._describe(topic, new.to_json(), partial(topic.describe, new), now, done)
+        """Replace the description of the topic with its name."""
+        self._update(self.topics.get(description.name.lower()), description, now, done)
 
     def delete_topic(self, name: str, now: float, done: Done) -> None:
         """Delete a topic and its subscriptions."""
-        topic = self._topics.get(name.lower())
-        if topic is None or topic.deleting:
-            done(not_found(name))
-            return
-        self._delete(topic.with_parts(), done)
+        self._delete_named(self.topics.get(name.lower()), name, done)
 
     # ---- subscriptions
 
@@ -111,11 +96,8 @@ class TopicOperations(Registry):
         self._change(subscription, f"{description.topic}{SUBSCRIPTIONS}{description.name}", change, now, done)
 
     def delete_subscription(self, topic: str, name: str, now: float, done: Done) -> None:
-        subscription = self.find_subscription(topic, name)
-        if subscription is None or subscription.deleting:
-            done(not_found(f"{topic}{SUBSCRIPTIONS}{name}"))
-            return
-        self._delete([subscription], done)
+        """Delete a subscription and its messages."""
+        self._delete_named(self.find_subscription(topic, name), f"{topic}{SUBSCRIPTIONS}{name}", done)
 
     # ---- rules
 
