@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import Event, LinkAttached
 from pairbus.amqp.limits import Limits
-from pairbus.amqp.link import ReceiverLink, SenderLink
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.sasl import SaslClient, SaslServer
 
@@ -59,24 +59,29 @@ class ConnectionPair:
         events[:] = [event for event in events if not isinstance(event, kind)]
         return found
 
-    def sender(self, name: str = "s", **options: Any) -> tuple[SenderLink, ReceiverLink]:
-        """The client sends: its link, and the server's end of it."""
-        session = self.client.begin()
-        link = session.attach(name, False, Source(address="here"), Target(address="queue"), **options)
+    def sender(self, name: str = "s", credit: int = 0, **options: Any) -> tuple[SenderLink, ReceiverLink]:
+        """The client sends: its link, and the server's end of it, which grants the credit."""
+        sender, receiver = self._attach(name, False, Source(address="here"), Target(address="queue"), **options)
+        assert isinstance(sender, SenderLink) and isinstance(receiver, ReceiverLink)
+        self._grant(receiver, credit)
+        return sender, receiver
+
+    def receiver(self, name: str = "r", credit: int = 0, **options: Any) -> tuple[ReceiverLink, SenderLink]:
+        receiver, sender = self._attach(name, True, Source(address="queue"), Target(address="here"), **options)
+        assert isinstance(receiver, ReceiverLink) and isinstance(sender, SenderLink)
+        self._grant(receiver, credit)
+        return receiver, sender
+
+    def _attach(self, *arguments: Any, **options: Any) -> tuple[Link, Link]:
+        link = self.client.begin().attach(*arguments, **options)
         self.pump()
         (attached,) = self.take("server", LinkAttached)
-        assert isinstance(link, SenderLink)
-        assert isinstance(attached.link, ReceiverLink)
         return link, attached.link
 
-    def receiver(self, name: str = "r", **options: Any) -> tuple[ReceiverLink, SenderLink]:
-        session = self.client.begin()
-        link = session.attach(name, True, Source(address="queue"), Target(address="here"), **options)
-        self.pump()
-        (attached,) = self.take("server", LinkAttached)
-        assert isinstance(link, ReceiverLink)
-        assert isinstance(attached.link, SenderLink)
-        return link, attached.link
+    def _grant(self, receiver: ReceiverLink, credit: int) -> None:
+        if credit:
+            receiver.flow(credit)
+            self.pump()
 
 
 SMALL = Limits(frame_bytes_max=512, channel_max=3, handle_max=3, links_max=5, message_bytes_max=4096, incoming_window=8)

@@ -350,9 +350,7 @@ def test_after_our_close_only_the_peers_close_is_read() -> None:
 
 def test_a_flow_with_echo_is_answered() -> None:
     pair = ConnectionPair()
-    receiver, sender = pair.receiver()
-    receiver.flow(5)
-    pair.pump()
+    receiver, sender = pair.receiver(credit=5)
     pair.take("server", CreditChanged)
     flow = Flow(
         next_incoming_id=0,

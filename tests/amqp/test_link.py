@@ -18,9 +18,7 @@ from .pair import SMALL, ConnectionPair
 @given(st.lists(st.binary(max_size=3000), max_size=8), st.sampled_from([None, 1, 100]))
 def test_messages_arrive_whole_and_in_order_whatever_the_frame_size(bodies: list[bytes], step: int | None) -> None:
     pair = ConnectionPair(server={"limits": SMALL}, step=step)
-    sender, receiver = pair.sender()
-    receiver.flow(100)
-    pair.pump()
+    sender, receiver = pair.sender(credit=100)
     for number, body in enumerate(bodies):
         assert sender.send(body, b"%d" % number, message_format=number) == number
         pair.pump()
@@ -35,9 +33,7 @@ def test_messages_arrive_whole_and_in_order_whatever_the_frame_size(bodies: list
 
 def test_a_message_beyond_the_limit_is_discarded_and_reported_and_the_link_goes_on() -> None:
     pair = ConnectionPair(server={"limits": SMALL})
-    sender, receiver = pair.sender()
-    receiver.flow(10)
-    pair.pump()
+    sender, receiver = pair.sender(credit=10)
     for _ in range(4):
         sender.send(b"x" * (SMALL.message_bytes_max + 1), b"big")
         sender.send(b"small", b"small")
@@ -56,9 +52,7 @@ def test_a_message_beyond_the_limit_is_discarded_and_reported_and_the_link_goes_
 
 def test_the_senders_window_blocks_and_opens_with_settling() -> None:
     pair = ConnectionPair(server={"limits": SMALL})
-    sender, receiver = pair.sender()
-    receiver.flow(1000)
-    pair.pump()
+    sender, receiver = pair.sender(credit=1000)
     for _ in range(20):
         sender.send(b"x", b"t")
     pair.pump()
@@ -77,9 +71,7 @@ def test_the_senders_window_blocks_and_opens_with_settling() -> None:
 
 def test_credit_is_absolute_and_counts_what_is_under_way() -> None:
     pair = ConnectionPair()
-    receiver, sender = pair.receiver()
-    receiver.flow(5)
-    pair.pump()
+    receiver, sender = pair.receiver(credit=5)
     assert sender.credit == 5
     (changed,) = pair.take("server", CreditChanged)
     assert changed.link is sender
@@ -122,9 +114,7 @@ def test_drain_gives_the_unused_credit_back() -> None:
 
 def test_settled_transfers_need_no_disposition() -> None:
     pair = ConnectionPair()
-    sender, receiver = pair.sender()
-    receiver.flow(10)
-    pair.pump()
+    sender, receiver = pair.sender(credit=10)
     sender.send(b"x", b"x", settled=True)
     pair.pump()
     (event,) = pair.take("server", Delivered)
@@ -134,9 +124,7 @@ def test_settled_transfers_need_no_disposition() -> None:
 
 def test_a_settlement_that_the_sender_confirms_opens_the_window_again() -> None:
     pair = ConnectionPair(client={"limits": SMALL})
-    receiver, sender = pair.receiver()
-    receiver.flow(1000)
-    pair.pump()
+    receiver, sender = pair.receiver(credit=1000)
     for _ in range(5 * SMALL.incoming_window):
         delivery_id = sender.send(b"x", b"t")
         pair.pump()
@@ -150,9 +138,7 @@ def test_a_settlement_that_the_sender_confirms_opens_the_window_again() -> None:
 
 def test_an_aborted_message_is_forgotten() -> None:
     pair = ConnectionPair()
-    sender, receiver = pair.sender()
-    receiver.flow(10)
-    pair.pump()
+    sender, _ = pair.sender(credit=10)
     session = sender.session
     session.write_transfer(Transfer(handle=0, delivery_id=0, delivery_tag=b"a", more=True).encode(), b"half")
     session.write_transfer(Transfer(handle=0, aborted=True).encode(), b"")
@@ -190,9 +176,7 @@ def test_messages_that_never_end_are_bounded_over_all_links() -> None:
 def test_a_window_that_opens_is_told_to_senders_that_held_back() -> None:
     """By a flow that names no link (AMQP 2.5.6): nothing else would wake them."""
     pair = ConnectionPair(client={"limits": SMALL})
-    receiver, sender = pair.receiver()
-    receiver.flow(100)
-    pair.pump()
+    receiver, sender = pair.receiver(credit=100)
     for _ in range(SMALL.incoming_window + 1):
         sender.send(b"x", b"t")
     pair.pump()
@@ -206,9 +190,7 @@ def test_a_window_that_opens_is_told_to_senders_that_held_back() -> None:
 
 def test_detach_from_the_server_frees_its_window() -> None:
     pair = ConnectionPair()
-    sender, receiver = pair.sender()
-    receiver.flow(10)
-    pair.pump()
+    sender, receiver = pair.sender(credit=10)
     sender.send(b"x", b"x")
     pair.pump()
     assert receiver.session.unsettled == 1
@@ -247,9 +229,7 @@ def test_delivery_ids_are_consecutive_per_session() -> None:
 @pytest.mark.parametrize("start", [0xFFFFFFFE])
 def test_numbers_wrap_round(start: int) -> None:
     pair = ConnectionPair()
-    sender, receiver = pair.sender()
-    receiver.flow(10)
-    pair.pump()
+    sender, receiver = pair.sender(credit=10)
     sender.session.next_delivery_id = start
     ids = [sender.send(b"x", b"t") for _ in range(4)]
     assert ids == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1]
@@ -264,9 +244,7 @@ def test_numbers_wrap_round(start: int) -> None:
 
 def test_reprs_say_what_a_reader_wants_to_know() -> None:
     pair = ConnectionPair()
-    sender, receiver = pair.sender("orders")
-    receiver.flow(3)
-    pair.pump()
+    sender, _ = pair.sender("orders", credit=3)
     assert repr(sender) == "<SenderLink 'orders' sender handle 0: attached, credit 3>"
     assert repr(sender.session) == "<Session channel 0: 1 links, 0 unsettled>"
     assert repr(pair.client) == "<Connection client 'client': open, 1 sessions>"

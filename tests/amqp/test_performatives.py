@@ -375,6 +375,13 @@ def frame(cls: Any, **given: Any) -> Any:
 pyamqp_endpoints: Any = endpoints  # whose types ask for more than the SDK itself gives
 SOURCE = pyamqp_endpoints.Source(address="sender-link-x", durable=0, expiry_policy=b"session-end", timeout=0)
 TARGET = pyamqp_endpoints.Target(address="amqps://here/q", durable=0, expiry_policy=b"session-end", timeout=0)
+
+
+def disposition(state: Any, last: int = 5, settled: bool = False) -> Any:
+    fields = {"role": True, "first": 5, "last": last, "settled": settled, "state": state, "batchable": None}
+    return frame(pyamqp.DispositionFrame, **fields)
+
+
 FROM_PYAMQP: list[tuple[Any, Any]] = [
     (
         frame(
@@ -460,57 +467,24 @@ FROM_PYAMQP: list[tuple[Any, Any]] = [
             handle=1, delivery_id=1000, delivery_tag=b"\0\0\0\1", message_format=0x80013700, settled=False, more=True
         ),
     ),
+    (disposition(pyamqp_outcomes.Accepted(), last=6), Disposition(role=True, first=5, last=6, state=Accepted())),
     (
-        frame(
-            pyamqp.DispositionFrame,
-            role=True,
-            first=5,
-            last=6,
-            settled=False,
-            state=pyamqp_outcomes.Accepted(),
-            batchable=None,
-        ),
-        Disposition(role=True, first=5, last=6, state=Accepted()),
-    ),
-    (
-        frame(
-            pyamqp.DispositionFrame,
-            role=True,
-            first=5,
-            last=5,
-            settled=True,
-            state=pyamqp_outcomes.Released(),
-            batchable=None,
-        ),
+        disposition(pyamqp_outcomes.Released(), settled=True),
         Disposition(role=True, first=5, last=5, settled=True, state=Released()),
     ),
     (
-        frame(
-            pyamqp.DispositionFrame,
-            role=True,
-            first=5,
-            last=5,
-            settled=False,
-            batchable=None,
-            state=pyamqp_outcomes.Modified(
-                delivery_failed=True, undeliverable_here=False, message_annotations={"a": 1}
-            ),
+        disposition(
+            pyamqp_outcomes.Modified(delivery_failed=True, undeliverable_here=False, message_annotations={"a": 1})
         ),
         Disposition(role=True, first=5, last=5, state=Modified(True, False, {"a": Int(1)})),
     ),
     (
-        frame(
-            pyamqp.DispositionFrame,
-            role=True,
-            first=5,
-            last=5,
-            settled=False,
-            batchable=None,
-            state=pyamqp_outcomes.Rejected(
+        disposition(
+            pyamqp_outcomes.Rejected(
                 error=pyamqp_error.AMQPError(
                     condition=b"com.microsoft:dead-letter", description=None, info={b"DeadLetterReason": "r"}
                 )
-            ),
+            )
         ),
         Disposition(
             role=True,
