@@ -1,4 +1,4 @@
-"""What counts as an operation, in which units, for whose sake (P51): the words that brokers, clients and reports share.
+"""Defines what counts as an operation, in which units and for whose sake (P51), for brokers, clients and reports.
 
 Decides what is billed, never what it costs. docs/reference/metering.md has the table with its reasons.
 
@@ -32,11 +32,11 @@ CAUSE_PROPERTY: Final = "pairbus-cause"
 
 
 def units(size: int) -> int:
-    """A started unit is a whole one, and nothing is free."""
+    """Return how many units that many bytes are: a started unit is a whole one, and nothing is free."""
     return -(-size // UNIT_BYTES) or 1
 
 
 def cause_in(properties: Mapping[Any, Any] | None) -> str:
-    """From the properties of a peer's `open`: what is no cause of ours is an application's."""
+    """Return the cause that a peer's `open` names in its properties; what is not one of ours is an application's."""
     said = properties.get(CAUSE_PROPERTY) if properties else None
     return said if isinstance(said, str) and said in CAUSES else APP

@@ -1,4 +1,4 @@
-"""The AMQP 1.0 type system ⇄ bytes (AMQP part 1): the door to `encoding` and `decoding`.
+"""Encodes and decodes values of the AMQP 1.0 type system (AMQP part 1): the names of `encoding` and `decoding`.
 
 Values are those of `pairbus.amqp.types`. Not done here: frames, performatives, message sections.
 """

@@ -1,4 +1,4 @@
-"""Composite types: described lists with named, typed fields (AMQP 1.4), both ways.
+"""Encodes and decodes composite types: described lists with named, typed fields (AMQP 1.4).
 
 A class declares its descriptor and the kinds of its fields in wire order with `schema`; from that follow `encode`,
 `decode_composite` and every check: a field of the wrong type or a missing mandatory field is a `DecodeError` and never
@@ -24,7 +24,7 @@ Fields = dict[Any, Any]
 
 
 class Composite:
-    """What all of them share: a descriptor, and writing themselves by their schema."""
+    """Base of the composite types: a descriptor, and encoding by the schema."""
 
     __slots__ = ()
     DESCRIPTOR: ClassVar[int]
@@ -101,7 +101,7 @@ def _encode_boolean(out: bytearray, value: Any, depth: int) -> None:
 
 
 def _keyed(decoder: Decoder) -> Decoder:
-    """A map whose keys are symbols; strings pass too, some clients aren't strict."""
+    """Return a decoder of a map whose keys are symbols; strings pass too, since some clients aren't strict."""
 
     def decode_keyed(buf: bytes, o: int, depth: int) -> tuple[Any, int]:
         value, end = decoder(buf, o, depth)
@@ -151,7 +151,7 @@ def _encode_symbols(out: bytearray, value: Sequence[str], depth: int) -> None:
 
 
 def _composite(buf: bytes, o: int, depth: int) -> tuple[Any, int]:
-    """A described value: one of ours if we know it, else kept as it came."""
+    """Decode a described value: as a composite if it is known, else as `Described`."""
     if depth >= DEPTH_MAX:
         raise DecodeError(f"values nested deeper than {DEPTH_MAX} at byte {o - 1}")
     descriptor, after = read_descriptor(buf, o)
@@ -234,7 +234,7 @@ _C = TypeVar("_C", bound=type[Composite])
 
 
 def schema(descriptor: int, symbol: str, kinds: str = "") -> Callable[[_C], _C]:
-    """Kinds in wire order; `!` marks a mandatory field."""
+    """Declare a class's descriptor and the kinds of its fields in wire order; `!` marks a mandatory field."""
 
     def declare(cls: _C) -> _C:
         cls.DESCRIPTOR = descriptor
@@ -252,7 +252,8 @@ def schema(descriptor: int, symbol: str, kinds: str = "") -> Callable[[_C], _C]:
 
 
 def decode_composite(cls: type[Composite], buf: bytes, offset: int) -> tuple[Any, int]:
-    """A composite whose descriptor was read already: `offset` is that of its list."""
+    """Decode a composite whose descriptor was read already, from its list at `offset`. Return it and the offset
+    behind."""
     try:
         return decode_fields(cls, buf, offset, 1)
     except (IndexError, struct.error):

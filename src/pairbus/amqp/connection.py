@@ -131,7 +131,7 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Of what the peer has sent and we can't use yet."""
+        """Bytes that the peer has sent and that can't be used yet."""
         return len(self._buffer) + self.gathered_bytes
 
     @property
@@ -157,7 +157,7 @@ class Connection:
         return events
 
     def poll(self) -> list[Event]:
-        """Events that no input brought about: a peer found dead by `tick`."""
+        """Return events that no input brought about: a peer that `tick` gave up."""
         events = self._events
         self._events = []
         return events
@@ -172,7 +172,7 @@ class Connection:
         return data
 
     def tick(self, now: float) -> float | None:
-        """Sends what keeps the peer content, gives up a peer that has been silent too long; says when to call again."""
+        """Send heartbeats, give up a peer that has been silent too long, and return when to call again."""
         if self.stage is Stage.CLOSED:
             return None
         deadlines: list[float] = []
@@ -209,7 +209,7 @@ class Connection:
         return session
 
     def close(self, error: Error | None = None) -> None:
-        """Sends close; nothing is read any more but the peer's close."""
+        """Send close; from then on nothing is read but the peer's close."""
         if self._close_sent or self.stage is Stage.CLOSED:
             return
         self._close_sent = True
@@ -221,7 +221,7 @@ class Connection:
             self.stage = Stage.CLOSED
 
     def lose(self) -> None:
-        """The transport is gone: nothing is kept of what was said on it."""
+        """Forget everything: the transport is gone."""
         self.stage = Stage.CLOSED
         self._buffer = b""
         self._out.clear()
@@ -300,7 +300,8 @@ class Connection:
             self._wrong_header(header)
 
     def _may_skip_sasl(self) -> bool:
-        """Who may come in as anonymous may as well come without SASL: the JS SDK does when it has no key name."""
+        """Return whether a client may do without SASL: where ANONYMOUS is allowed, as the JS SDK does without a key
+        name."""
         return isinstance(self._sasl, SaslServer) and ANONYMOUS in self._sasl.mechanisms and self.stage is Stage.SASL_ID
 
     def _wrong_header(self, header: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Bytes → AMQP 1.0 values (AMQP part 1).
+"""Decodes AMQP 1.0 values from bytes (AMQP part 1).
 
 Decides whether bytes are valid. `decode` raises `DecodeError` and nothing else, whatever it is fed; work and memory
 stay proportional to the bytes given. `skip` jumps over a value by its constructor and size alone: it doesn't look
@@ -151,7 +151,7 @@ def _symbol(raw: bytes) -> Symbol:
 
 
 def _string8(buf: bytes, o: int, depth: int) -> tuple[str, int]:
-    """As `_variable8(_string)`, but without the inner call: most of what is ever read are short strings."""
+    """Do as `_variable8(_string)`, without the inner call: most of what is read are short strings."""
     end = o + 1 + buf[o]
     if end > len(buf):
         raise truncated(buf, o - 1)
@@ -166,7 +166,7 @@ def _symbol8(buf: bytes, o: int, depth: int) -> tuple[Symbol, int]:
 
 
 def compound_bounds(buf: bytes, o: int, wide: bool) -> tuple[int, int, int]:
-    """(count, offset of the first item, end) of a compound whose constructor ends at `o`; the end lies inside `buf`."""
+    """Return count, offset of the first item and end of a compound whose constructor ends at `o`; `end` is in `buf`."""
     if wide:
         end = o + 4 + unpack_u32(buf, o)[0]
         count = unpack_u32(buf, o + 4)[0]
@@ -347,7 +347,7 @@ WIDTHS: Final = tuple(
 
 
 def skip(buf: bytes, offset: int) -> int:
-    """The offset behind the value at `offset`, without building it."""
+    """Return the offset behind the value at `offset`, without building it."""
     start = offset
     todo = 1
     try:

@@ -1,4 +1,4 @@
-"""AMQP 1.0 values → bytes (AMQP part 1).
+"""Encodes AMQP 1.0 values as bytes (AMQP part 1).
 
 Decides how a value is written: always in the smallest form that its type has. What AMQP can't carry is an
 `EncodeError` that names the type. Arrays are the exception to smallness: all elements share one constructor, the one
@@ -184,7 +184,7 @@ def _compound(out: bytearray, body: bytes | bytearray, count: int, code8: int) -
 
 
 def encode_list_body(out: bytearray, body: bytes | bytearray, count: int) -> None:
-    """A list of `count` items that are already encoded."""
+    """Write a list of `count` items that are already encoded."""
     if count:
         _compound(out, body, count, 0xC0)
     else:
@@ -278,7 +278,7 @@ def _packed_element(layout: str) -> Encoder:
 
 
 def _own_element(kind: type) -> Encoder:
-    """Of fixed width: what the type's own encoder writes, without the constructor."""
+    """Return a writer of elements of fixed width: what the type's own encoder writes, without the constructor."""
 
     def write(out: bytearray, item: Any, depth: int) -> None:
         if not isinstance(item, kind):

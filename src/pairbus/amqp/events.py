@@ -1,4 +1,4 @@
-"""What the engine tells its shell, in the order in which it happened on the wire.
+"""The events that the engine reports to its shell, in the order in which they happened on the wire.
 
 Events are past tense and carry data only; acting on them is the shell's business. They are made once per frame on the
 hot path, so they are plain slotted classes.

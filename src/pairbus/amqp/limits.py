@@ -1,4 +1,4 @@
-"""What one AMQP connection may cost us. Every buffer and table of the engine is bounded by a number here."""
+"""The limits of one AMQP connection. Every buffer and table of the engine is bounded by a number here."""
 
 from __future__ import annotations
 

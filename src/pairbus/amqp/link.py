@@ -20,7 +20,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Link:
-    """What both directions share: names, termini, attaching and detaching."""
+    """Base of the links of both directions: names, termini, attaching and detaching."""
 
     __slots__ = (
         "answered",
@@ -77,7 +77,7 @@ class Link:
         return self.answered and not (self.detached or self.remote_detached or self.refused)
 
     def learn(self, attach: Attach) -> None:
-        """Takes in the peer's attach."""
+        """Take over what the peer's attach says."""
         self.remote_handle = attach.handle
         self.source = attach.source
         self.target = attach.target
@@ -94,7 +94,7 @@ class Link:
         max_message_size: int | None = None,
         properties: dict[Any, Any] | None = None,
     ) -> None:
-        """Answers the peer's attach; a terminus that is not given is echoed
+        """Answer the peer's attach; a terminus that is not given is echoed
         (docs/reference/protocol.md#an-accepted-link-echoes-source-and-target)."""
         # JS attaches with a terminus that is an empty list, and takes a null one for a refusal
         self.source = source or self.source or Source()
@@ -104,10 +104,10 @@ class Link:
             self.expect(max_message_size)
 
     def expect(self, message_bytes_max: int) -> None:
-        """What we told the peer that a message may have; only a receiver needs to remember."""
+        """Remember the largest message that the peer was told it may send; only a receiver does."""
 
     def refuse(self, error: Error) -> None:
-        """An attach with null termini, then a closing detach: both frames, or clients miss the reason
+        """Refuse the peer's attach with null termini and a closing detach: without both frames clients miss the reason
         (docs/reference/protocol.md#a-refused-link-is-attached-then-detached)."""
         self.source = self.target = None
         self._attach(None, None)
@@ -131,7 +131,7 @@ class Link:
         )
 
     def forget_terms(self) -> None:
-        """Drops what was only needed to answer the peer's attach: it may be large, and links are many."""
+        """Forget what was only needed to answer the peer's attach: it may be large, and links are many."""
         self.source = self.target = self.properties = None
 
     def detach(self, error: Error | None = None, closed: bool = True) -> None:
@@ -146,7 +146,7 @@ class Link:
 
 
 class SenderLink(Link):
-    """We send on it."""
+    """A link on which this side sends."""
 
     __slots__ = ("grants", "unseen")
     is_sender = True
@@ -159,7 +159,7 @@ class SenderLink(Link):
         self.unseen = 0
 
     def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
-        """Writes one message; frames that the peer's session window has no room for wait in the session."""
+        """Send one message and return its delivery id; frames beyond the peer's session window wait in the session."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & _MASK
@@ -179,7 +179,7 @@ class SenderLink(Link):
         return delivery_id
 
     def drained(self) -> None:
-        """Gives back the credit that is left, as a drain asks (AMQP 2.6.7)."""
+        """Use up the credit that is left, as a drain asks (AMQP 2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & _MASK
         self.credit = 0
         self.session.write_flow(self)
@@ -203,7 +203,7 @@ class SenderLink(Link):
 
 
 class ReceiverLink(Link):
-    """We receive on it."""
+    """A link on which this side receives."""
 
     __slots__ = ("_bytes_max", "_gathered", "_parts", "_size", "_transfer", "unsettled")
     is_sender = False
@@ -224,7 +224,7 @@ class ReceiverLink(Link):
         connection.expected_bytes_max = max(connection.expected_bytes_max, self._bytes_max)
 
     def flow(self, credit: int, drain: bool = False) -> None:
-        """Sets, not adds, what the peer may send."""
+        """Set how many messages the peer may send from now on; it is not added to what it has."""
         self.credit = credit
         self.drain = drain
         self.session.write_flow(self)
@@ -310,7 +310,7 @@ class ReceiverLink(Link):
         self._parts = []
 
     def forget(self) -> None:
-        """The message that was coming in is complete, or never will be."""
+        """Forget the frames of the message that was coming in: it is complete, or never will be."""
         self._transfer = None
         self._size = 0
         self._drop_parts()

@@ -1,4 +1,4 @@
-"""The sections of an encoded message (AMQP 3.2): found, read one by one, rewritten without touching the others.
+"""Finds and reads the sections of an encoded message (AMQP 3.2), and rewrites one without touching the others.
 
 `split` finds the sections by skipping, so a body is never decoded on its way through the broker. Spans include the
 section's descriptor. The rewriting functions leave all bytes identical but those of what they were told to change.
@@ -181,7 +181,7 @@ def split(payload: bytes) -> Sections:  # noqa: C901, PLR0912 - on the way of ev
 
 
 def _odd_section(payload: bytes, start: int) -> tuple[int, int]:
-    """(section, end) of what isn't written the usual way: other descriptors, any value, empty sections, nonsense."""
+    """Return section and end of what isn't encoded the usual way: other descriptors, any value, empty sections."""
     if payload[start] != 0x00:
         raise DecodeError(f"a message section is a described value, not {payload[start]:#04x} (byte {start})")
     o = start + 1
@@ -242,7 +242,7 @@ def _read_map(payload: bytes, span: Span | None) -> dict[Any, Any]:
 
 
 def read_body(payload: bytes, s: Sections) -> list[tuple[str, Any]]:
-    """(kind, value) of each body section; kind is 'data', 'sequence' or 'value'."""
+    """Return kind and value of each body section; the kind is 'data', 'sequence' or 'value'."""
     if s.body is None:
         return []
     o, end = s.body
@@ -255,7 +255,7 @@ def read_body(payload: bytes, s: Sections) -> list[tuple[str, Any]]:
 
 
 def without_body(payload: bytes) -> bytes:
-    """The message with all its sections but the body."""
+    """Return the message with all its sections but the body."""
     body = split(payload).body
     return payload if body is None else payload[: body[0]] + payload[body[1] :]
 
@@ -264,7 +264,7 @@ _KINDS_OF_BODY: Final = {_DATA: "data", _SEQUENCE: "sequence", _VALUE: "value"}
 
 
 def annotation_pairs(payload: bytes, s: Sections) -> list[tuple[Any, bytes]]:
-    """(key, raw bytes of key and value) of the message annotations, for passing them on unread."""
+    """Return key, and raw bytes of key and value, of each message annotation, for passing them on unread."""
     return _raw_pairs(payload, s.message_annotations)
 
 
@@ -304,7 +304,7 @@ def _bounds(payload: bytes, o: int) -> tuple[int, int, int]:
 
 
 def encode_annotations(raw_pairs: Iterable[bytes], count: int) -> bytes:
-    """The message-annotations section made of `count` pairs that are already encoded."""
+    """Return the message-annotations section made of `count` pairs that are already encoded."""
     return _section(_ANNOTATIONS, b"".join(raw_pairs), count)
 
 
@@ -319,7 +319,7 @@ def _map_section(section: int, pairs: Mapping[Any, Any]) -> bytes:
 
 
 def _pair(section: int, key: Any, value: Any) -> bytes:
-    """Annotations are keyed by symbols, application properties by strings (AMQP 3.2.5, 3.2.10)."""
+    """Encode one pair: annotations have symbols as keys, application properties strings (AMQP 3.2.5, 3.2.10)."""
     out = bytearray()
     encode_to(out, Symbol(key) if section != _APPLICATION and type(key) is str else key)
     encode_to(out, value)
@@ -336,7 +336,8 @@ def encode_message(
     delivery_annotations: Mapping[Any, Any] | None = None,
     footer: Mapping[Any, Any] | None = None,
 ) -> bytes:
-    """Body: bytes, ('data', [bytes, …]), ('sequence', [list, …]), ('value', anything), or None for no body section.
+    """Encode a message. Body: bytes, ('data', [bytes, …]), ('sequence', [list, …]), ('value', anything), or None for
+    no body section.
 
     ('sequence', [1, 2]), a single sequence that isn't a list of lists, is one section too.
     """
@@ -397,7 +398,7 @@ def with_properties(payload: bytes, s: Sections, **fields: Any) -> bytes:
 
 
 def _with_fields(payload: bytes, s: Sections, cls: type[Composite], span: Span | None, fields: dict[str, Any]) -> bytes:
-    """Each field named gets a new value (None clears it); the others keep the very bytes they came in."""
+    """Return the message with new values of these fields (None clears one); the others keep their very bytes."""
     raw: list[bytes] = []
     if span is not None:
         o = _value_at(payload, span[0])
@@ -429,7 +430,7 @@ def _with_fields(payload: bytes, s: Sections, cls: type[Composite], span: Span |
 
 
 def _replace(payload: bytes, s: Sections, section: int, span: Span | None, new: bytes) -> bytes:
-    """The section's bytes exchanged, or put where the order of sections wants them."""
+    """Return the message with the section's bytes replaced, or put where the order of sections wants them."""
     if span is None:
         at = 0
         before = (s.header, s.delivery_annotations, s.message_annotations, s.properties)[: section - _HEADER]
@@ -441,7 +442,7 @@ def _replace(payload: bytes, s: Sections, section: int, span: Span | None, new: 
 
 
 def split_batch(payload: bytes) -> list[bytes]:
-    """The messages of a batch envelope; the envelope's own properties and annotations mean nothing."""
+    """Return the messages of a batch envelope; the envelope's own properties and annotations mean nothing."""
     s = split(payload)
     messages: list[bytes] = []
     if s.body is None:

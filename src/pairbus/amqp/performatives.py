@@ -1,4 +1,4 @@
-"""Performatives ⇄ bytes, and the door to their classes.
+"""Encodes and decodes performatives, and exports their classes.
 
 `decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message, so they
 are read by hand-written code first; what that code doesn't recognise at once goes the general way, where errors are
@@ -86,7 +86,7 @@ REJECTED_EMPTY_BYTES: Final = Rejected().encode()
 
 
 def decode_performative(buf: bytes, offset: int = 0) -> tuple[Any, int]:
-    """The performative at `offset` and the offset behind it, where a transfer's payload starts."""
+    """Return the performative at `offset` and the offset behind it, where a transfer's payload starts."""
     try:
         hot = _HOT.get(buf[offset : offset + 4])
         if hot is not None:
@@ -113,7 +113,7 @@ _TRUTHS: Final = {b"\x40": None, b"\x41": True, b"\x42": False, b"\x56\x00": Fal
 
 
 def _transfer_endings() -> dict[bytes, tuple[int, bool | None, bool]]:
-    """Settled, more, and the rest as long as it says nothing → (number of fields, settled, more)."""
+    """Return the number of fields, settled and more by the usual encodings of a transfer's last fields."""
     tails = {b"": 0, b"\x40": 1, b"\x40\x40": 2}
     tails |= {b"\x40\x40" + no * n: 2 + n for n in (1, 2, 3) for no in _NO}
     endings: dict[bytes, tuple[int, bool | None, bool]] = {b"": (0, None, False)}
@@ -126,7 +126,7 @@ def _transfer_endings() -> dict[bytes, tuple[int, bool | None, bool]]:
 
 
 def _disposition_endings() -> dict[bytes, tuple[int, bool, State | None]]:
-    """Settled, state, batchable → (number of fields, settled, state)."""
+    """Return the number of fields, settled and state by the usual encodings of a disposition's last fields."""
     states: dict[bytes, State | None] = {b"\x40": None}
     for state in (Accepted(), Released()):
         for empty in (b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00"):
@@ -142,7 +142,7 @@ def _disposition_endings() -> dict[bytes, tuple[int, bool, State | None]]:
 
 
 def _flow_endings() -> dict[bytes, tuple[int, int | None, bool, bool]]:
-    """Available, drain, echo, properties → (number of fields, available, drain, echo)."""
+    """Return the number of fields, available, drain and echo by the usual encodings of a flow's last fields."""
     endings: dict[bytes, tuple[int, int | None, bool, bool]] = {b"": (0, None, False, False)}
     for available_raw, available in ((b"\x40", None), (b"\x43", 0)):
         endings[available_raw] = (1, available, False, False)
@@ -266,7 +266,7 @@ def _hot_disposition(buf: bytes, offset: int) -> tuple[Disposition, int] | None:
 
 
 def _hot_flow(buf: bytes, offset: int) -> tuple[Flow, int] | None:  # noqa: C901, PLR0912 - hot: no calls
-    """A flow of a link; that of a session alone is rare."""
+    """Decode the flow of a link; that of a session alone is rare."""
     if buf[offset + 5] < 7:
         return None
     end = offset + 5 + buf[offset + 4]
@@ -393,7 +393,7 @@ _pack_number = struct.Struct(">BI").pack
 def encode_transfer(
     handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None, settled: bool, more: bool
 ) -> bytes:
-    """The performative alone; the payload follows it in the frame."""
+    """Encode a transfer without its payload, which follows in the frame."""
     if delivery_id is None or tag is None or message_format is None or not 0 <= handle < 256 or len(tag) > 32:
         return Transfer(
             handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=message_format,
@@ -414,7 +414,7 @@ def encode_transfer(
 
 
 def encode_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes | None) -> bytes:
-    """`state` is encoded already: `ACCEPTED_BYTES` and the like, or what `encode` gave."""
+    """Encode a disposition. `state` is encoded already: `ACCEPTED_BYTES` and the like, or what `encode` gave."""
     try:
         body = (
             (b"\x41" if role else b"\x42")

@@ -23,7 +23,7 @@ def plain_response(username: str, password: str) -> bytes:
 
 
 def read_plain(response: bytes) -> tuple[str, str] | None:
-    """User name and password of a PLAIN response (RFC 4616), or None where it is malformed."""
+    """Return user name and password of a PLAIN response (RFC 4616), or None where it is malformed."""
     fields = response.split(b"\0")
     if len(fields) != 3:
         return None
@@ -40,7 +40,7 @@ class SaslServer:
     check_plain: Callable[[str, str], bool] | None = None
 
     def judge(self, mechanism: str, response: bytes | None) -> tuple[int, str | None]:
-        """The outcome code, and the user name where the mechanism carries a verified one."""
+        """Return the outcome code, and the user name where the mechanism carries a verified one."""
         if mechanism not in self.mechanisms:
             return SASL_AUTH_FAILED, None
         if mechanism != PLAIN:

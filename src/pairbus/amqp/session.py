@@ -91,7 +91,7 @@ class Session:
         max_message_size: int | None = None,
         properties: dict[Any, Any] | None = None,
     ) -> Link:
-        """Asks the peer for a link; `role` is ours, True for receiver. The answer comes as `LinkAttached`."""
+        """Ask the peer for a link; `role` is ours, True for receiver. The answer comes as `LinkAttached`."""
         handle = next(number for number in range(self.remote_handle_max + 1) if number not in self._links)
         link: Link = ReceiverLink(self, name, handle) if role else SenderLink(self, name, handle)
         link.snd_settle_mode = snd_settle_mode
@@ -105,7 +105,7 @@ class Session:
         return link
 
     def dispose(self, role: bool, first: int, last: int, settled: bool, state: Any) -> None:
-        """Speaks about deliveries `first` to `last`; `state` is an outcome or its encoded bytes."""
+        """Send a disposition of deliveries `first` to `last`; `state` is an outcome or its encoded bytes."""
         encoded = state if isinstance(state, bytes) or state is None else state.encode()
         self.write(encode_disposition(role, first, last, settled, encoded))
         if role and settled:
@@ -135,7 +135,7 @@ class Session:
 
     @property
     def is_blocked(self) -> bool:
-        """Frames wait for the peer to open its window: sending more would only pile them up."""
+        """Whether frames wait for the peer to open its window: sending more would only pile them up."""
         return bool(self._pending)
 
     def write_flow(self, link: Link | None = None) -> None:
@@ -283,7 +283,7 @@ class Session:
         events.append(LinkDetached(link, detach.error, bool(detach.closed)))
 
     def link_left(self, link: Link) -> None:
-        """Once per side that detached; the handle is free again when both have."""
+        """Note that one side has detached a link; its handle is free again when both have."""
         if isinstance(link, ReceiverLink):
             link.forget()
             if link.unsettled:

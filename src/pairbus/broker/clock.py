@@ -19,6 +19,8 @@ STEP_S_MIN: Final = 0.1
 
 
 class BrokerClock:
+    """Returns the broker's time when it is called."""
+
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._wall = wall
         self._monotonic = monotonic
@@ -33,6 +35,7 @@ class BrokerClock:
         return f"<BrokerClock {self():.3f}>"
 
     def follow(self) -> None:
+        """Take over the wall clock's time if it was set, and tell the followers by how many seconds."""
         before = self._monotonic()
         step = self._wall() - before - self._distance
         # A pause between the two readings looks like a step: the next call looks again.

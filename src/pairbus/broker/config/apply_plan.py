@@ -1,6 +1,6 @@
-"""Carries out a plan: reads it from a file, and makes in a namespace what it names and the namespace lacks.
+"""Reads a configuration file and applies its plan: creates and updates the entities of a namespace.
 
-A shell: plan.py decides what becomes of what stands already. Every step is synced before the next, and all may be
+A shell: plan.py decides what changes of an entity that exists. Every step is synced before the next, and all may be
 repeated: a start that was cut short is finished by the next one. Nothing is ever deleted.
 """
 
@@ -36,6 +36,7 @@ Clock = Callable[[], float]
 
 
 def read_config(path: Path) -> list[NamespacePlan]:
+    """Return the namespaces that a TOML or JSON file plans, or raise BrokerError."""
     try:
         # Windows writes a mark in front of UTF-8.
         text = path.read_text(encoding="utf-8-sig")
@@ -51,6 +52,7 @@ def read_config(path: Path) -> list[NamespacePlan]:
 
 
 def apply_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
+    """Add the namespace's authorization rules of the plan, or change them to what it says."""
     if not plan.keys:
         return
     try:
@@ -60,6 +62,7 @@ def apply_keys(ring: KeyRing, plan: NamespacePlan, now: float) -> None:
 
 
 async def apply_plan(namespace: Namespace, plan: NamespacePlan, clock: Clock) -> None:
+    """Create and update the entities of the plan; raise BrokerError for the first that can't be as configured."""
     await _PlanApplier(namespace, clock).apply(plan)
 
 

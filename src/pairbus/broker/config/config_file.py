@@ -1,8 +1,8 @@
-"""A configuration file as plans: our TOML, and the Config.json of Microsoft's Service Bus emulator. Pure.
+"""Reads the text of a configuration file as plans: our TOML, or Config.json of Microsoft's emulator. Pure.
 
 Decides what a text means and what is wrong with it: every error names the place in the file, such as
 `Namespaces[0].Queues[2].Properties.LockDuration`, and what is allowed there. A key that is not known is an error too,
-never passed over. Reads no file (server.py) and makes no entity (construction.py).
+never passed over. It reads no file and creates no entity (apply_plan.py).
 
 The two forms have one table of names: the service's (`LockDuration`) in JSON, the same in snake case
 (`lock_duration`), as the Python SDK has them, in TOML.
@@ -109,6 +109,7 @@ _SQL_AS_FILTER: Final[Mapping[str, Filter]] = {"1=1": TrueFilter(), "1=0": False
 
 
 def parse(text: str, *, is_json: bool) -> list[NamespacePlan]:
+    """Return the namespaces that the text plans, at least one; raise ConfigError for what is wrong in it."""
     if len(text) > TEXT_CHARS_MAX:
         raise ConfigError("", f"has {len(text)} characters; allowed: up to {TEXT_CHARS_MAX}")
     try:
@@ -129,7 +130,7 @@ _STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 
 
 def _blank(match: re.Match[str]) -> str:
-    """A comment becomes spaces, so that an error still names the right line and column."""
+    """Replace a comment by spaces, so that an error still names the right line and column."""
     return match[0] if match[0].startswith('"') else " " * len(match[0])
 
 
@@ -223,7 +224,7 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
 
 
 def _claim(taken: dict[str, str], table: Table) -> None:
-    """Queues and topics share one set of names, in which capitals make no difference."""
+    """Refuse a name that is taken: queues and topics share one set of names, in any letter case."""
     name = table.take("Name", TEXT, required=True)
     other = taken.setdefault(name.lower(), table.place)
     if other != table.place:

@@ -1,9 +1,7 @@
-"""The tables of a configuration file, each with its place in it: how values are read and what is said of wrong ones.
+"""Reads the values in the tables of a configuration file and reports wrong ones with their place in it. Pure.
 
 Decides what a value of a kind may look like and how a place is written (`Namespaces[0].Queues[2].Name` in JSON,
-`namespaces.contoso.queues[2].name` in TOML). What the keys mean is config.py's.
-
-Pure.
+`namespaces.contoso.queues[2].name` in TOML). config_file.py knows what the keys mean.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _SHOWN_CHARS_MAX: Final = 80
 
 
 class ConfigError(PairbusError, ValueError):
-    """A configuration that can't be used. `place` is where in the file; empty for the file itself."""
+    """A configuration can't be used. `place` is where in the file; empty for the file itself."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place or 'the file'} {problem}")
@@ -116,7 +114,7 @@ def snake_case(name: str) -> str:
 
 
 class Table:
-    """A table of the file and the place where it stands. What is asked for is known; `finish` refuses the rest."""
+    """A table of the file and its place in it. The keys that are asked for are known; `finish` refuses others."""
 
     def __init__(self, content: dict[str, Any], place: str, form: Form) -> None:
         self.place = place
@@ -128,7 +126,7 @@ class Table:
             raise ConfigError(place, "has a key twice, in different capitals; once is allowed")
 
     def at(self, name: str) -> str:
-        """The place of a key, in this form's spelling."""
+        """Return the place of a key, in this form's spelling."""
         spelt = self.form.spelling(name)
         return f"{self.place}.{spelt}" if self.place else spelt
 
@@ -137,7 +135,7 @@ class Table:
         return self._content.get(self._keys.get(self.form.key(self.form.spelling(name)), ""))
 
     def take(self, name: str, kind: EntryKind, *, required: bool = False, secret: bool = False) -> Any:
-        """The value, or None for a key that is not there."""
+        """Return the value of a key, or None where there is none; raise ConfigError for a wrong one."""
         value = self.raw(name)
         if value is None:
             if required:

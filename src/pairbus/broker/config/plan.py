@@ -1,9 +1,7 @@
-"""What a configuration wants: namespaces with their entities, and what is to be done where some of it stands already.
+"""Plans: the namespaces and entities that a configuration wants, and what changes where some of them exist. Pure.
 
-Pure; config.py reads plans out of a file, construction.py carries them out. A plan never takes away: what it names is
-made or brought to what it says, what it does not name stays as it is, property by property.
-
-Pure.
+config_file.py reads plans from a file, apply_plan.py applies them. A plan never deletes: what it names is created or
+updated, what it does not name stays as it is, property by property.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class NamespacePlan:
 
 
 def parse_namespace(text: str) -> tuple[str, tuple[int, ...]]:
-    """`contoso`, `contoso:5672` or `contoso:5672,5300`; a port of 0 means any free one, and so do no ports."""
+    """Parse `contoso`, `contoso:5672` or `contoso:5672,5300`; a port of 0 means any free one, and so do no ports."""
     name, separator, ports_text = text.partition(":")
     if not name or len(name) > _NAME_CHARS_MAX or not set(name) <= _NAME_CHARS or name[0] == "-" or name[-1] == "-":
         raise BrokerError(
@@ -88,7 +86,7 @@ def parse_namespace(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def wrong_ports(ports: Sequence[int]) -> str | None:
-    """Say what is wrong with a list of ports that are each in bounds, if anything is."""
+    """Return what is wrong with a list of ports that are each in bounds, if anything is."""
     if not 1 <= len(ports) <= PORTS_MAX:
         return f"has {len(ports)} ports; allowed: 1 to {PORTS_MAX}"
     twice = next((port for port in ports if port and ports.count(port) > 1), None)
@@ -96,8 +94,8 @@ def wrong_ports(ports: Sequence[int]) -> str | None:
 
 
 def choose(names: Iterable[str], plans: Iterable[NamespacePlan]) -> list[NamespacePlan]:
-    """The namespaces to serve: those named, each as planned if it is, at the ports that stand with its name; with no
-    names, all that are planned."""
+    """Return the namespaces to serve: those named, each with its plan if there is one and at the ports given with the
+    name; without names, all that are planned."""
     by_name = {plan.name: plan for plan in plans}
     chosen = []
     for text in names:
@@ -114,7 +112,7 @@ def choose(names: Iterable[str], plans: Iterable[NamespacePlan]) -> list[Namespa
 
 
 def as_emulator(plans: Sequence[NamespacePlan]) -> list[NamespacePlan]:
-    """One namespace, as the emulator has it: under its name and on its ports, unless others are given."""
+    """Return one namespace with the emulator's name and ports, unless others are given."""
     if len(plans) > 1:
         raise BrokerError(
             f"the emulator has one namespace, not {len(plans)} ({', '.join(plan.name for plan in plans)}); name one, "
@@ -125,14 +123,14 @@ def as_emulator(plans: Sequence[NamespacePlan]) -> list[NamespacePlan]:
 
 
 def new_description(plan: EntityPlan[D], new_key: Callable[[], str], now: float) -> D:
-    """For an entity that is not there."""
+    """Return the description of an entity that does not exist yet."""
     return _with_keys(plan.description, plan.keys, new_key, now)
 
 
 def changed_description(
     stands: D, plan: EntityPlan[D], new_key: Callable[[], str], now: float
 ) -> tuple[D | None, list[str]]:
-    """For one that is: what it shall be now, None for no change; and in words what can't be changed."""
+    """Return the new description of an entity that exists, None for no change, and notes on what can't be changed."""
     notes: list[str] = []
     wanted = {name: getattr(plan.description, name) for name in sorted(plan.given)}
     wanted = {name: value for name, value in wanted.items() if getattr(stands, name) != value}
@@ -152,7 +150,7 @@ def changed_description(
 def authorization_rules(
     stand: Iterable[AuthorizationRule], wanted: Iterable[AuthorizationRule], new_key: Callable[[], str], now: float
 ) -> tuple[AuthorizationRule, ...]:
-    """The rules that stand, brought to what the plans say of them, and the missing ones behind them."""
+    """Return the existing rules, changed to what is wanted of them, followed by the wanted ones that are missing."""
     rules = {rule.key_name: rule for rule in stand}
     for rule in wanted:
         rules[rule.key_name] = complete_rule(rule, rules.get(rule.key_name), new_key, now)

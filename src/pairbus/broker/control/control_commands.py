@@ -1,7 +1,7 @@
-"""What a line on the control socket means: the answer to `fault`, `clear`, `list`, `status`, `rule` and `left`. Pure.
+"""Answers the commands of the control socket: `fault`, `clear`, `list`, `status`, `rule` and `left`. Pure.
 
-Decides on parsed JSON objects and returns JSON objects; control.py owns the socket. An answer has `ok`; when that is
-false, `error` says in one line what was wrong and what is allowed.
+It takes parsed JSON objects and returns JSON objects; control_socket.py owns the socket. An answer has `ok`; when that
+is false, `error` says in one line what was wrong and what is allowed.
 
     {"command": "fault", "namespace": N, "kind": K, "entity"?, "rate"?, "delay"?, "for"?: seconds}
     {"command": "clear", "namespace": N, "kind"?, "entity"?, "exact"?: true}
@@ -56,9 +56,10 @@ Listed: TypeAlias = Callable[[int | str], None]
 
 
 class Commands:
-    """`faults` is looked into at every command, so that namespaces may come and go; `status` adds to its answer;
-    `grant` makes a rule and gives it, or what was wrong, to its last argument; `left` writes down what a namespace
-    holds and tells its last argument how much that was; `entities` gives the names of a namespace's entities."""
+    """Answers commands. `faults` is looked into at every command, so that namespaces may come and go; `status` adds to
+    its answer; `grant` makes a rule and gives it, or what was wrong, to its last argument; `left` writes down what a
+    namespace holds and tells its last argument how much that was; `entities` gives the names of a namespace's
+    entities."""
 
     __slots__ = ("_entities", "_faults", "_grant", "_left", "_status")
 
@@ -77,7 +78,8 @@ class Commands:
         self._left = left
 
     def begin(self, message: dict[str, Any], now: float, respond: Callable[[dict[str, Any]], None]) -> None:
-        """Any command. All but `rule` and `left`, which are written to disk first, are answered before this returns."""
+        """Answer any command; all but `rule` and `left`, which write to disk first, are answered before this
+        returns."""
         command = message.get("command")
         if command == "left" and self._left is not None:
             self._begin_left(message, self._left, respond)
@@ -154,7 +156,8 @@ class Commands:
         return {"faults": _listed(faults, now)} | ({} if note is None else {"note": note})
 
     def _note(self, namespace: str, entity: str | None) -> str | None:
-        """A fault may be there before its entity; but most often the name is mistyped."""
+        """Return a note on an entity that does not exist: a fault may come before it, but most often the name is
+        mistyped."""
         if entity is None or self._entities is None:
             return None
         names = list(self._entities(namespace))

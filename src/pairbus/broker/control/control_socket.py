@@ -1,8 +1,8 @@
-"""The control socket: `control.sock` in the data folder, for its owner alone, one JSON object a line each way.
+"""Serves and asks the control socket: `control.sock` in the data folder, one JSON object a line each way.
 
 `ControlServer` is the broker's end, `request` the sync client of the command line and of `pairbus.testing`. What a
-message means is decided in commands.py. No fault touches this socket, so a broker that is out of reach for everyone
-else can still be told to come back.
+message means is decided in control_commands.py. No fault touches this socket, so a broker that is out of reach for
+everyone else can still be told to come back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 @contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """A path of the socket that fits `sun_path` (108 bytes) however long the folder's own path is."""
+    """Yield a path of the socket that fits `sun_path` (108 bytes) however long the folder's own path is."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -42,6 +42,8 @@ def _short_path(folder: Path) -> Iterator[str]:
 
 
 class ControlServer:
+    """The broker's end of the control socket; only the owner of the data folder may connect."""
+
     def __init__(self, folder: Path, handler: Handler) -> None:
         self._folder = folder
         self._handler = handler
@@ -96,7 +98,7 @@ class ControlServer:
 
     @staticmethod
     def _remove_stale(path: Path, short: str) -> None:
-        """What a killed broker left behind goes; a socket that somebody answers on, or another file, stays."""
+        """Remove what a killed broker left behind; raise ControlError for a socket in use, or another file."""
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ControlError(f"{path} is not a socket; remove it, or take another data folder")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -154,7 +156,7 @@ class ControlServer:
 
 
 def request(folder: Path, message: dict[str, Any], timeout: float = 10.0) -> dict[str, Any]:
-    """Sends one command to the broker that serves `folder` and returns its answer, `ok` or not."""
+    """Send one command to the broker that serves `folder` and return its answer, `ok` or not. Raise ControlError."""
     start = f"start one with `pairbus broker --data {folder}`"
     with _short_path(folder) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(timeout)

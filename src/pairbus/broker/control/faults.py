@@ -1,4 +1,4 @@
-"""Which faults are in force on a namespace, and what they do to an operation (P46, P47). Pure.
+"""Decides which faults are in force on a namespace, and what they do to an operation (P46, P47). Pure.
 
 Decides: whether a namespace or an entity is out of reach or silent, whether an operation is refused and with which
 words, how late it is answered, whether a send is lost or its answer. Does not close sockets, delay frames or read a
@@ -127,7 +127,7 @@ def _key(entity: str) -> str:
 
 
 def covered_names(entity: str) -> tuple[str, ...]:
-    """The names under which a fault covers `entity`: itself, and the entity whose sub-queue or node it is."""
+    """Return the names under which a fault covers `entity`: itself, and the entity whose sub-queue or node it is."""
     key = _key(entity)
     names = [key]
     cut = key.find("/$")
@@ -184,6 +184,7 @@ class Faults:
         return bool(self._faults)
 
     def set(self, fault: Fault) -> None:
+        """Bring a fault into force; it replaces one of the same kind on the same target."""
         key = (fault.kind, None if fault.entity is None else _key(fault.entity))
         if key not in self._faults and len(self._faults) >= FAULTS_MAX:
             raise InvalidFault(f"{FAULTS_MAX} faults are in force, which is the most; clear some first")
@@ -193,8 +194,8 @@ class Faults:
         self._changed()
 
     def clear(self, kind: str | None = None, entity: str | None = None, *, exact: bool = False) -> int:
-        """Ends the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
-        on the namespace itself) and says how many there were."""
+        """End the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
+        on the namespace itself) and return how many there were."""
         if kind is not None and kind not in KINDS:
             raise unknown_kind(kind)
         wanted = None if entity is None else _key(entity)
@@ -210,12 +211,13 @@ class Faults:
         return max(now, min(ends)) if ends else None
 
     def tick(self, now: float) -> float | None:
-        """Ends the faults whose time is up and returns the next deadline."""
+        """End the faults whose time is up and return the next deadline."""
         self._drop([k for k, fault in self._faults.items() if fault.until is not None and fault.until <= now])
         return self.deadline(now)
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set: as much is left of each fault as before."""
+        """Move the ends of all faults: the wall clock was set by so many seconds, and as much is left of each as
+        before."""
         for key, fault in self._faults.items():
             if fault.until is not None:
                 self._faults[key] = replace(fault, until=max(0.0, fault.until + seconds))
@@ -229,23 +231,24 @@ class Faults:
         return bool(self._faults) and bool(self._covering("black-hole", entity, now))
 
     def latency(self, entity: str | None, now: float) -> float:
-        """Seconds by which an answer is late; a namespace's and an entity's delay add up."""
+        """Return the seconds by which an answer is late; a namespace's and an entity's delay add up."""
         if not self._faults:
             return 0.0
         return sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
 
     def hangs(self, entity: str | None, now: float) -> bool:
-        """Whether a send is taken and neither stored nor answered."""
+        """Return whether a send is taken and neither stored nor answered."""
         return bool(self._faults) and bool(self._covering("hang", entity, now))
 
     def lost_answer(self, entity: str | None, now: float) -> float | None:
-        """Seconds after which the connection is cut in place of the answer to a send that is stored; None: never."""
+        """Return the seconds after which the connection is cut in place of the answer to a stored send; None: never."""
         if not self._faults:
             return None
         return min((self._faults[key].delay or 0.0 for key in self._covering("lost-answer", entity, now)), default=None)
 
     def refusal(self, operation: Operation, entity: str | None, now: float, count: int = 1) -> Refusal | None:
-        """Asked once per operation, since an allowed one takes `count` permits of every throttle that covers it."""
+        """Return the refusal of an operation, if any. Ask once per operation: an allowed one uses up `count`
+        permits."""
         if not self._faults:
             return None
         for kind in (f"no-{operation}", "throttle"):

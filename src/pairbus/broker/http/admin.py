@@ -1,9 +1,8 @@
-"""The HTTP management API of one namespace (docs/reference/protocol.md#http-management-api): which request asks for
-what, who may, and the answer's code.
+"""Serves the HTTP management API of one namespace (docs/reference/protocol.md#http-management-api): routes requests,
+checks tokens, and chooses the status of the answer.
 
-A shell over the namespace: it awaits what the namespace calls back. Documents are atom.py's, bounds description.py's,
-tokens sas.py's, and what differs between the kinds of things catalogue.py's. `AdminApi` is a handler for
-http_server.py.
+A shell over the namespace: it awaits what the namespace calls back. atom.py reads and writes the documents,
+resources.py knows what differs between queues, topics, subscriptions and rules. `AdminApi` is a handler for server.py.
 
 Every call needs the Manage claim, reading too. Without it, and without a good token, the answer is 401, as the service
 gives it: 403 means a spent quota to the SDKs. A namespace that is told to be busy answers 503 with `Retry-After`, which
@@ -54,7 +53,7 @@ Done = Callable[[Any], None]
 
 
 class _Answer(Exception):
-    """An error's way out of the middle of a request."""
+    """Raised to answer a request with an error."""
 
     def __init__(self, status: int, subcode: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
@@ -95,7 +94,7 @@ _STATUS_OF = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """A request, taken apart."""
+    """A request with its path and query parsed."""
 
     request: Request
     path: str
@@ -119,6 +118,8 @@ class _Call:
 
 
 class AdminApi:
+    """Answers the management requests of one namespace, and `/health` and `/metrics`."""
+
     def __init__(
         self,
         namespace: Namespace,
@@ -155,7 +156,7 @@ class AdminApi:
         now = self._clock()
         path = ""
         try:
-            call = _take_apart(request, now)
+            call = _parse_request(request, now)
             path = call.path
             response = await self._route(call)
         except _Answer as answer:
@@ -190,21 +191,21 @@ class AdminApi:
         if not folded or folded.startswith("$") or path is None:
             raise _Answer(404, 40400, f"There is nothing at '/{call.path}'.")
         if path.rule is not None:
-            kinds_here: tuple[ResourceKind, ...] = (self._rules,)
+            candidates: tuple[ResourceKind, ...] = (self._rules,)
         elif path.subscription is not None:
-            kinds_here = (self._subscriptions,)
+            candidates = (self._subscriptions,)
         else:
-            kinds_here = (self._queues, self._topics)
+            candidates = (self._queues, self._topics)
         if not path.name:
-            return {"GET": partial(self._list, kinds_here[0], path)}
+            return {"GET": partial(self._list, candidates[0], path)}
         return {
-            "GET": partial(self._get, kinds_here, path),
-            "PUT": partial(self._put, kinds_here, path),
-            "DELETE": partial(self._delete, kinds_here, path),
+            "GET": partial(self._get, candidates, path),
+            "PUT": partial(self._put, candidates, path),
+            "DELETE": partial(self._delete, candidates, path),
         }
 
     def _asks_for_entity(self, call: _Call) -> bool:
-        """A queue or topic may be named like a page of ours; who brings a token means that."""
+        """Return whether `/health` or `/metrics` means an entity of that name: it does for who brings a token."""
         name = call.path.lower()
         return "authorization" in call.request.headers and (
             name in self._namespace.queues or name in self._namespace.topics
@@ -251,15 +252,15 @@ class AdminApi:
         feed = atom.write_feed(entries, title=title, url=call.url, updated=call.now, next_url=next_url)
         return Response(200, {"content-type": atom.FEED_TYPE}, feed.encode())
 
-    async def _get(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
-        return self._answer(200, call, *_find(kinds_here, path), path)
+    async def _get(self, candidates: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
+        return self._answer(200, call, *_find(candidates, path), path)
 
-    async def _put(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
-        """With If-Match it replaces what stands, field by field; a field that is absent gets its default, which is the
-        only way to take a value away. Without, it creates."""
-        by_table = {resources.table.tag: resources for resources in kinds_here}
-        kinds = [resources.table for resources in kinds_here]
-        resources = kinds_here[0]
+    async def _put(self, candidates: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
+        """Create a resource, or with If-Match replace it field by field; a field that is absent gets its default, which
+        is the only way to take a value away."""
+        by_table = {resources.table.tag: resources for resources in candidates}
+        kinds = [resources.table for resources in candidates]
+        resources = candidates[0]
         try:
             kind, fields = atom.read_entry(call.request.body, kinds, call.version)
             resources = by_table[kind.tag]
@@ -267,7 +268,7 @@ class AdminApi:
             if "if-match" in call.request.headers:
                 old = resources.description(_find([resources], path)[1])
             else:
-                for each in kinds_here:
+                for each in candidates:
                     if path.name.lower() in each.all(path):
                         raise _Answer(409, 40900, f"The messaging entity '{path.path}' already exists.")
             new = self._described(resources, path, fields, old, call)
@@ -277,13 +278,13 @@ class AdminApi:
         except InvalidDescription as error:
             raise _invalid(error, resources) from None
         change = resources.create if old is None else resources.update
-        await self._settled(resources, lambda done: change(path, new, call.now, done))
+        await self._change(resources, lambda done: change(path, new, call.now, done))
         return self._answer(201 if old is None else 200, call, *_find([resources], path), path)
 
     def _described(
         self, resources: ResourceKind, path: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
     ) -> Any:
-        """What `fields` say, of a new thing or of `old`, with that which they can't take away."""
+        """Return the description that the fields give, with what an update of `old` keeps where they do not say."""
         if "authorization_rules" in fields:
             before = {} if old is None else {rule.key_name: rule for rule in old.authorization_rules}
             rules = (
@@ -298,14 +299,14 @@ class AdminApi:
         new = resources.describe(path, fields | {name: getattr(old, name) for name in kept}, call.now)
         return dataclasses.replace(new, name=old.name, created_at=old.created_at)
 
-    async def _delete(self, kinds_here: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
-        resources, found = _find(kinds_here, path)
+    async def _delete(self, candidates: Sequence[ResourceKind], path: ResourcePath, call: _Call) -> Response:
+        resources, found = _find(candidates, path)
         description = resources.description(found)
-        await self._settled(resources, lambda done: resources.delete(path, description, call.now, done))
+        await self._change(resources, lambda done: resources.delete(path, description, call.now, done))
         return Response(200)
 
-    async def _settled(self, resources: ResourceKind, begin: Callable[[Done], object]) -> None:
-        """Begin a change and wait for the namespace's word on it."""
+    async def _change(self, resources: ResourceKind, begin: Callable[[Done], object]) -> None:
+        """Begin a change and wait until it is on disk; raise the answer to one that failed."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin(lambda error: None if answer.done() else answer.set_result(error))
         error = await answer
@@ -358,7 +359,7 @@ class AdminApi:
         return Response(answer.status, {"content-type": atom.ERROR_TYPE} | answer.headers, body.encode())
 
 
-def _take_apart(request: Request, now: float) -> _Call:
+def _parse_request(request: Request, now: float) -> _Call:
     try:
         parts = urlsplit(request.target)
         query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=32)
@@ -369,12 +370,12 @@ def _take_apart(request: Request, now: float) -> _Call:
     return _Call(request, unquote(parts.path).strip("/"), query, base, now)
 
 
-def _find(kinds_here: Sequence[ResourceKind], path: ResourcePath) -> tuple[ResourceKind, Any]:
-    for resources in kinds_here:
+def _find(candidates: Sequence[ResourceKind], path: ResourcePath) -> tuple[ResourceKind, Any]:
+    for resources in candidates:
         found = resources.all(path).get(path.name.lower())
         if found is not None:
             return resources, found
-    raise Missing(" or ".join(resources.noun for resources in kinds_here), path.name)
+    raise Missing(" or ".join(resources.noun for resources in candidates), path.name)
 
 
 def _invalid(error: InvalidDescription, resources: ResourceKind) -> _Answer:
