@@ -1,4 +1,4 @@
-"""A Service Bus connection string, taken apart (docs/reference/protocol.md#connection-strings-and-ports). Pure.
+"""Parses Service Bus connection strings (docs/reference/protocol.md#connection-strings-and-ports). Pure.
 
 Decides which keys there are, what each must look like, and what follows for the socket: host, port, TLS. It does not
 connect. An error names the key that is wrong; no value of a secret key ever stands in a text.

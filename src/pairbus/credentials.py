@@ -1,4 +1,4 @@
-"""Who the client is: what SASL and `$cbs` are given (docs/reference/protocol.md#handshake, #tokens-over-cbs). Pure.
+"""The credentials of a client, for SASL and `$cbs` (docs/reference/protocol.md#handshake, #tokens-over-cbs). Pure.
 
 Four kinds: `SharedKey` signs its own tokens, `SharedSignature` holds one made elsewhere, `EntraToken` wraps an
 azure-identity style credential, `Login` is a user and password for brokers without `$cbs`. Decides what a token is for,
@@ -24,14 +24,15 @@ SAS_LIFETIME_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What goes into one put-token request."""
+    """The token of one put-token request."""
 
     text: str = field(repr=False)
     kind: str
     expires_at: float
 
     def renew_at(self, now: float) -> float:
-        """With a tenth of its life left, as the SDK does, but never later than 30 s before the end of a long one."""
+        """Return when to renew it: with a tenth of its life left, as the SDK does, but 30 s before the end of a long
+        one."""
         life = max(0.0, self.expires_at - now)
         return self.expires_at - max(life * 0.1, min(30.0, life * 0.5))
 
@@ -45,6 +46,8 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
+    """The name of a key and the key, which sign tokens."""
+
     name: str
     key: str = field(repr=False)
     lifetime_s: float = SAS_LIFETIME_S
@@ -56,7 +59,7 @@ class SharedKey:
 
 @dataclass(frozen=True, slots=True)
 class SharedSignature:
-    """Made elsewhere, for one scope; it cannot be renewed."""
+    """A signature that was made elsewhere, for one scope; it cannot be renewed."""
 
     signature: str = field(repr=False)
     expires_at: float = field(init=False)
@@ -74,6 +77,8 @@ class SharedSignature:
 
 @dataclass(frozen=True, slots=True)
 class EntraToken:
+    """A credential of azure-identity's kind."""
+
     source: TokenSource = field(repr=False)
 
     @staticmethod
@@ -89,6 +94,8 @@ class EntraToken:
 
 @dataclass(frozen=True, slots=True)
 class Login:
+    """A user and password for SASL PLAIN."""
+
     user: str
     password: str = field(repr=False)
 

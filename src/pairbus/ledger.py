@@ -1,4 +1,4 @@
-"""The ledger writer: one JSON object a line, append-only, a file per process, rotated by size.
+"""Writes ledgers: one JSON object a line, append-only, a file per process, rotated by size.
 
 Owns the file and the buffer; decides nothing about what is worth an event. `event` only appends to a list (a few µs);
 the owner calls `flush` every 0.2 s and `close` at the end. A ledger must never stop a broker: when the disk refuses,
@@ -34,7 +34,7 @@ _writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
 
 
 class LedgerWriter:
-    """Safe to share between threads; a forked child goes on in a file of its own."""
+    """Writes the events of one process. Safe to share between threads; a forked child goes on in a file of its own."""
 
     __slots__ = (
         "__weakref__",
@@ -108,7 +108,8 @@ class LedgerWriter:
         old: str | None = None,
         new: str | None = None,
     ) -> None:
-        """`size` becomes `bytes` and `units`, `old` and `new` the `from` and `to` of a state change."""
+        """Write one event. `size` becomes `bytes` and `units`, `old` and `new` the `from` and `to` of a state
+        change."""
         line = f'{{"t":{t:.6f},"kind":"{kind}","ns":{self._names.get(ns) or self._name(ns)}'
         if entity is not None:
             line += f',"entity":{self._names.get(entity) or self._name(entity)}'
@@ -139,7 +140,7 @@ class LedgerWriter:
             self._flush()
 
     def skip(self, count: int) -> None:
-        """So many events will not be written, for want of time: the file says that they are missing."""
+        """Note in the file that so many events are missing, since there was no time to write them."""
         with self._lock:
             self._dropped += count
             self.dropped_total += count
@@ -205,7 +206,7 @@ class LedgerWriter:
             raise
 
     def _write(self, data: bytes) -> None:
-        """All of it or none: a half-written line would spoil the next one too."""
+        """Write all of it or none: a half-written line would spoil the next one too."""
         assert self._descriptor is not None
         view = memoryview(data)
         try:
@@ -234,7 +235,7 @@ class LedgerWriter:
         self._abandon()
 
     def _forked(self) -> None:
-        """In the child: what the parent has not flushed yet is the parent's to write."""
+        """Start anew in a forked child: what the parent has not flushed yet is the parent's to write."""
         self._lock = threading.Lock()
         self._lines.clear()
         self._dropped = self._number = 0

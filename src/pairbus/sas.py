@@ -1,5 +1,5 @@
-"""Shared access signatures (docs/reference/protocol.md#shared-access-signatures): making a token, checking one, and
-what a checked one permits. Pure.
+"""Makes and verifies shared access signatures, and says what one permits
+(docs/reference/protocol.md#shared-access-signatures). Pure.
 
 Decides who may do what. Does not know where rules live: `verify` asks for the rules in force at a path, so that an
 entity's own rules slot in beside the namespace's.
@@ -60,7 +60,7 @@ class AuthorizationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityRule(AuthorizationRule):
-    """A rule that stands on an entity, by its path, and covers nothing else."""
+    """A rule of one entity, by its path; it covers nothing else."""
 
     entity: str
 
@@ -77,6 +77,7 @@ class Claims:
     entity: str = ""
 
     def allows(self, right: str, entity_path: str) -> bool:
+        """Return whether the token permits this on the entity; when it expires is not looked at."""
         if right not in self.rights:
             return False
         path = entity_path.strip("/").lower()
@@ -88,8 +89,8 @@ class Claims:
 
 
 def owner_path(path: str) -> str:
-    """The queue or topic that a path belongs to: all before a `$…` node or the subscriptions of a topic, which are
-    no part of a name."""
+    """Return the queue or topic that a path belongs to: all before a `$…` node or the subscriptions of a topic, which
+    are no part of a name."""
     segments = path.split("/")
     for index, segment in enumerate(segments):
         if index and (segment.startswith("$") or segment.lower() == "subscriptions"):
@@ -98,7 +99,7 @@ def owner_path(path: str) -> str:
 
 
 def is_sas(token: str) -> bool:
-    """By its text: Python's SDK says `jwt` for the type of either kind
+    """Return whether it is a shared access signature, by its text: Python's SDK says `jwt` for the type of either kind
     (docs/reference/protocol.md#a-sas-token-is-recognised-by-its-text)."""
     return token[: len(_PREFIX)].lower() == _PREFIX
 
@@ -110,8 +111,9 @@ def verify(
     *,
     skew: float = SKEW_S,
 ) -> Claims:
-    """`rules(path)` yields the rules in force at that path (lower-cased, empty for the namespace itself):
-    the namespace's own, and those of the entity that the path leads to."""
+    """Return what a token permits, or raise SasError. `rules(path)` yields the rules in force at that path
+    (lower-cased, empty for the namespace itself): the namespace's own, and those of the entity that the path leads
+    to."""
     if len(token) > TOKEN_CHARS_MAX:
         raise SasError(f"the token has {len(token)} characters; at most {TOKEN_CHARS_MAX} are read")
     if not is_sas(token) or not token.isascii():
@@ -147,6 +149,7 @@ def verify(
 
 
 def make_token(resource: str, key_name: str, key: str, expires_at: float) -> str:
+    """Return a token for the resource, signed with the key."""
     sr = quote(resource, safe="")
     se = str(int(expires_at))
     sig = quote(base64.b64encode(_digest(key, f"{sr}\n{se}".encode())), safe="")
@@ -154,7 +157,7 @@ def make_token(resource: str, key_name: str, key: str, expires_at: float) -> str
 
 
 def scope_path(resource: str) -> str:
-    """The entity path in a decoded `sr`, lower-cased; empty when it is the namespace itself.
+    """Return the entity path in a decoded `sr`, lower-cased; empty when it is the namespace itself.
 
     Without a scheme the first segment is the host only where it can't be an entity: taking a name for a host
     would widen the scope to the namespace.

@@ -1,4 +1,4 @@
-"""OpenTelemetry for a paired client: metrics and spans, through the API only (extra `otel`).
+"""Reports metrics and spans of a paired client to OpenTelemetry, through the API only (extra `otel`).
 
 `instrument(client)` on a paired client, or `observers=(TelemetryObserver("contoso"),)` when it is paired. The
 application brings the SDK and its exporters, as for any library. What is told:
@@ -50,7 +50,7 @@ class Watched(Protocol):
 def instrument(
     client: Watched, *, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
 ) -> Callable[[], None]:
-    """Tells OpenTelemetry what the client does, until the returned function is called or the client closes.
+    """Report to OpenTelemetry what the client does, until the returned function is called or the client closes.
 
     The client must be paired. Without providers the global ones are used, those set later too.
     """
@@ -170,7 +170,7 @@ class TelemetryObserver(Observer):
             self._ejected.add(-1, {"pairbus.namespace": self._namespace})
 
     def close(self) -> None:
-        """The meter keeps its callback for ever; it has nothing more to say."""
+        """Stop reporting: the meter keeps its callback for ever, and gets nothing more from it."""
         self._states = {}
         if self._out:
             self._ejected.add(-len(self._out), {"pairbus.namespace": self._namespace})

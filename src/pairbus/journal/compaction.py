@@ -1,4 +1,4 @@
-"""Compaction: the oldest segment's live records are copied forward and synced, then the segment is deleted.
+"""Compacts the journal: copies the oldest segment's live records forward, syncs them and deletes the segment.
 
 Only the oldest: dropping any other segment would drop tombstones of records that lie before it and raise the dead.
 Killed at any point it did no harm: copies are ordinary records with new log numbers, the original stays until all of
@@ -26,14 +26,14 @@ _STEP_S = 0.001
 
 
 class Owner(Protocol):
-    """Whoever knows what the records mean. Both are called on the loop's thread."""
+    """Knows what the records mean. Both methods are called on the loop's thread."""
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
-        """Kind and payload to keep of this record, or None. A record whose content already lives at another place
-        (compare segment and offset) is not live."""
+        """Return kind and payload to keep of this record, or None. A record whose content already lives at another
+        place (compare segment and offset) is not live."""
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
-        """The copy is synced: from now on the content is there. The owner may have dropped it meanwhile."""
+        """Take note that the copy is synced and the content is there now. The owner may have dropped it meanwhile."""
 
 
 class Pace(NamedTuple):
@@ -98,7 +98,7 @@ class Compaction:
             self._pace.has_read(read)
 
     def _next(self) -> int:
-        """Deal with one record; returns the bytes that it took in the segment."""
+        """Deal with one record and return the bytes that it took in the segment."""
         record = next(self._records, None)
         if record is None:
             chunk = next(self._chunks, None)

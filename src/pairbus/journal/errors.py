@@ -1,4 +1,4 @@
-"""What can go wrong with the journal. Pure.
+"""The errors of the journal. Pure.
 
 JournalError
 ├── JournalLocked     another process holds the folder

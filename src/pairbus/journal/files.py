@@ -1,4 +1,4 @@
-"""The disk as the journal sees it: a dozen calls, nothing else. MemoryFiles is the twin that can fail on purpose.
+"""The dozen file operations that the journal uses. MemoryFiles does the same in memory and can fail on purpose.
 
 Paths are strings. Every call raises OSError and nothing else.
 """
@@ -18,27 +18,27 @@ _TIMES_STEP_NS: Final = 20_000_000
 class Files(Protocol):
     def make_folder(self, folder: str) -> None: ...
     def lock(self, path: str) -> int | None:
-        """A handle that holds the lock until closed, or None when another process holds it."""
+        """Return a handle that holds the lock until closed, or None when another process holds it."""
 
     def holder(self, path: str) -> str: ...
     def listdir(self, folder: str) -> list[str]: ...
     def create(self, path: str) -> int:
-        """A new file, read and write, mode 0600; FileExistsError if there is one."""
+        """Create a file, read and write, mode 0600; raise FileExistsError if there is one."""
 
     def open(self, path: str) -> int: ...
     def close(self, fd: int) -> None: ...
     def size(self, fd: int) -> int: ...
     def is_same(self, fd: int, path: str) -> bool:
-        """Whether the open file is still what the path leads to."""
+        """Return whether the open file is still what the path leads to."""
 
     def stamp(self, folder: str) -> tuple[int, ...] | None:
-        """Another one after every change of a name in the folder or of the folder itself; None where that is not
-        certain."""
+        """Return a value that is another after every change of a name in the folder or of the folder itself; None
+        where that is not certain."""
 
     def is_read_only(self, folder: str) -> bool: ...
     def pread(self, fd: int, length: int, offset: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
-        """May write less than asked for, as the system call may."""
+        """Write, perhaps less than asked for, as the system call may, and return how much."""
 
     def fdatasync(self, fd: int) -> None: ...
     def truncate(self, fd: int, length: int) -> None: ...
@@ -47,7 +47,7 @@ class Files(Protocol):
     def unlink(self, path: str) -> None: ...
     def fsync_dir(self, folder: str) -> None: ...
     def salt(self) -> int:
-        """32 random bits."""
+        """Return 32 random bits."""
 
 
 def sync_folder(folder: str) -> None:

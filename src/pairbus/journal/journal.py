@@ -1,4 +1,4 @@
-"""The journal as its owner sees it: open, replay, start, append, read, release, compact, close.
+"""The journal's interface: open, replay, start, append, read, release, compact, close.
 
 An append-only log with group commit. All methods are called on one thread, the loop's; the writer has a thread of its
 own and answers through `post`. What is on the disk and what a failing disk means is decided in log.py and segment.py.
@@ -92,7 +92,7 @@ class Journal:
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Journal:
-        """Take the folder's lock and read the segments' headers. JournalLocked, FormatError, JournalCorrupt."""
+        """Take the folder's lock and read the segments' headers. Raise JournalLocked, FormatError or JournalCorrupt."""
         options, files, path = options or Options(), files or RealFiles(), str(folder)
         lock_path = f"{path}/{LOCK_NAME}"
         try:
@@ -118,8 +118,8 @@ class Journal:
     # -- start-up
 
     def replay(self) -> Iterator[Record]:
-        """All records in lsn order; once, before start. A torn tail ends it and is said in `notes`; JournalCorrupt when
-        records that were synced are damaged."""
+        """Yield all records in lsn order; once, before start. A torn tail ends it and is said in `notes`;
+        JournalCorrupt when records that were synced are damaged."""
         if self._state != "opened":
             raise JournalClosed(f"replay() comes once and before start(); the journal is {self._state}")
         self._state = "replaying"
@@ -220,8 +220,8 @@ class Journal:
         *,
         lazy: bool = False,
     ) -> int:
-        """Queue a record; returns its lsn. `done(error, segment, offset)` comes through `post`, never from here, unless
-        `start` was told to `write_here` and this is a lazy record that needed nobody else.
+        """Queue a record and return its lsn. `done(error, segment, offset)` comes through `post`, never from here,
+        unless `start` was told to `write_here` and this is a lazy record that needed nobody else.
 
         Callbacks that come through `post` come in lsn order among the lazy records and among the others; a refusal for
         too much pending (JournalBusy) overtakes.
@@ -260,7 +260,7 @@ class Journal:
         return JournalBusy(f"{pending} bytes wait for the disk, at most {self.options.pending_bytes_max}; try later")
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
-        """Bytes of a payload, as placed by replay, `done` or `moved`."""
+        """Return bytes of a payload, at the place that replay, `done` or `moved` gave."""
         if self._relocations:
             segment, offset = self._relocations.now(segment, offset)
         try:
@@ -280,7 +280,7 @@ class Journal:
         return data
 
     def release(self, segment: int, nbytes: int) -> None:
-        """So many payload bytes of the segment are no longer live: also records that never were (settlements)."""
+        """Count payload bytes of the segment that are no longer live: also of records that never were (settlements)."""
         if segment > self._deleted_max:
             self._dropped[segment] = self._dropped.get(segment, 0) + nbytes
         self._died_bytes += nbytes
@@ -297,16 +297,16 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """The disk has no room: sends are refused with JournalFull until it has."""
+        """Whether the disk has no room: sends are refused with JournalFull until it has."""
         return self._log is not None and self._log.is_full
 
     @property
     def failure(self) -> JournalError | None:
-        """Why the writer is dead, if it is."""
+        """The reason why the writer is dead, if it is."""
         return self._writer.failure if self._writer is not None else None
 
     def trouble(self) -> JournalError | None:
-        """Why a send would be refused now, as far as can be told without one."""
+        """Return why a send would be refused now, as far as can be told without one."""
         log = self._log
         if log is None or self._state != "started":
             return JournalClosed(f"the journal is {self._state}")
@@ -327,7 +327,7 @@ class Journal:
         return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
 
     def _is_in_place(self) -> bool:
-        """Whether the folder is the one that was opened: it has our lock in it."""
+        """Return whether the folder is the one that was opened: it has our lock in it."""
         return self.files.is_same(self._lock, f"{self.folder}/{LOCK_NAME}")
 
     @property
@@ -339,7 +339,7 @@ class Journal:
         return self._lsn
 
     def segments(self) -> list[SegmentInfo]:
-        """Oldest first."""
+        """Return the segments, oldest first."""
         sizes, written, current = dict(self._ends), {}, 0
         if self._log is not None:
             current = self._log.number
@@ -355,9 +355,9 @@ class Journal:
     # -- compaction
 
     def compaction_is_due(self) -> bool:
-        """Whether to compact the oldest segment: nothing lives in it, so that it costs nothing; or too much of the
-        whole journal is dead, and it stands in the way; or there are many small segments; or the disk is full, it is
-        half dead, and the reserve can hold what lives. Else a half-dead one is left: in a queue it soon is dead."""
+        """Return whether to compact the oldest segment: nothing lives in it, so that it costs nothing; or too much of
+        the whole journal is dead, and it stands in the way; or there are many small segments; or the disk is full, it
+        is half dead, and the reserve can hold what lives. Else a half-dead one is left: in a queue it soon is dead."""
         segments = self.segments()
         if len(segments) < 2 or segments[0].is_current or self._compacting:
             return False
@@ -399,7 +399,7 @@ class Journal:
         return number
 
     def _is_dead(self, number: int) -> bool:
-        """Whether exactly all of its payload was released.
+        """Return whether exactly all of its payload was released.
 
         Records that were written again elsewhere are on the account of the segment that their owner knows: a segment
         that holds such is read."""
@@ -467,7 +467,8 @@ class Journal:
         return self._writer.turn(wait=False)
 
     def close(self) -> None:
-        """Write and sync what waits, post the answers, unlock. Raises the JournalError if that failed; closed it is."""
+        """Write and sync what waits, post the answers, unlock. Raise the JournalError if that failed; it is closed
+        then too."""
         if self._state == "closed":
             return
         error: JournalError | None = None

@@ -1,4 +1,4 @@
-"""The end of the journal that is written to: group commit, the rules for a failing disk, and the reserve.
+"""Writes the end of the journal: group commit, the rules for a failing disk, and the reserve.
 
 Called from one thread at a time; knows no thread and no clock: callers pass `now`. `commit` takes what waits, writes it
 with one call, syncs once, and hands the outcomes to `answer`.
@@ -127,8 +127,8 @@ class Log:
             self._drain([], now)
 
     def write_lazy(self, entry: Entry, now: float) -> int | None:
-        """One lazy record into room that is there already: no sync, no new segment, no rule for a failing disk. Returns
-        where its payload lies. None: it takes more than that, and nothing has changed."""
+        """Write one lazy record into room that is there already: no sync, no new segment, no rule for a failing disk.
+        Return where its payload lies. None: it takes more than that, and nothing has changed."""
         lsn, kind, parts, size, _, _ = entry
         end = self.offset + RECORD_HEADER_BYTES + size
         if self.options.durability != "default" or not self.number or self.is_full or self._redo:
@@ -156,7 +156,7 @@ class Log:
         return self._lazy_since is not None
 
     def timeout(self, now: float) -> float | None:
-        """Seconds until `tick` has something to do."""
+        """Return the seconds until `tick` has something to do."""
         lazy_s, times = self.options.lazy_sync_s, []
         if self._lazy_since is not None:
             times.append(self._lazy_since + 0.8 * lazy_s)
@@ -167,7 +167,7 @@ class Log:
         return max(0.0, min(times) - now) if times else None
 
     def tick(self, now: float) -> None:
-        """What time alone brings: the sync of lazy records, the mark after a pause, the look for room."""
+        """Do what is due by time alone: the sync of lazy records, the mark after a pause, the look for room."""
         self._abandons = 0
         if self.is_full or not self.number or self._redo:
             self.probe(now)
@@ -221,7 +221,7 @@ class Log:
         return None
 
     def end(self) -> JournalError | None:
-        """A clean stop: everything synced, the file cut to its size."""
+        """Stop cleanly: everything synced, the file cut to its size."""
         error = self.flush()
         if self.number:
             self._mark()
@@ -238,7 +238,7 @@ class Log:
             todo = self._round(todo, now)
 
     def _round(self, todo: list[Entry], now: float) -> list[Entry]:
-        """Write what fits in one go; returns what is left to do."""
+        """Write what fits in one go and return what is left to do."""
         if not self.number or self._abandons >= _ABANDONS_MAX:
             return self._refuse(todo, self.trouble or JournalFailed("the disk fails"))
         options = self.options
@@ -263,7 +263,7 @@ class Log:
         return self._write(todo[:taken], now) + todo[taken:]
 
     def _write(self, group: list[Entry], now: float) -> list[Entry]:  # noqa: C901, PLR0912 - one loop for all modes: hot
-        """One write and at most one sync. Returns the lazy records to write again when the disk failed."""
+        """Write and sync at most once each. Return the lazy records to write again when the disk failed."""
         salt, synced, number, mode = self._salt, self.synced, self.number, self.options.durability
         offset, lazy_bytes = self.offset, 0
         pieces: list[bytes] = []
@@ -343,7 +343,8 @@ class Log:
             self._unsynced = []
 
     def _check_in_place(self) -> None:
-        """A file without a name is written and synced without complaint, and is gone with the process."""
+        """Raise when the file has lost its name: it would be written and synced without complaint, and be gone
+        afterwards."""
         # The segment is looked at only after a change in its folder: a stat of a file that is being written makes Linux
         # renew its times with the next write, which costs as much as a tenth of the sync.
         stamp = self.files.stamp(self.folder)
@@ -357,7 +358,7 @@ class Log:
         return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
 
     def _sync(self) -> bool:
-        """False: the disk failed, and the lazy records are in `_redo`."""
+        """Sync. Return False when the disk failed; the lazy records are in `_redo` then."""
         try:
             self._fdatasync()
         except OSError as error:
@@ -414,7 +415,7 @@ class Log:
     # -- segments
 
     def _allocate(self, size: int) -> bool:
-        """Room for the next `size` bytes. False: there is none, and the journal is full now."""
+        """Make room for the next `size` bytes. Return False when there is none; the journal is full then."""
         missing = self.offset + size - self._allocated
         if missing <= 0 or not self._allocates:
             return True
@@ -434,7 +435,7 @@ class Log:
         return False
 
     def _turn_page(self, todo: list[Entry]) -> list[Entry]:
-        """The first record fits no more: on to a new segment."""
+        """Go on in a new segment: the first record does not fit any more."""
         was_full = self.is_full
         if was_full:
             most = self.options.reserve_bytes - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES
@@ -545,7 +546,7 @@ class Log:
         self.trouble = None
 
     def _refill(self) -> bool:
-        """Allocate the reserve. False: there is no room for it."""
+        """Allocate the reserve. Return False when there is no room for it."""
         if not self._wants_reserve:
             return True
         path, fd, made = f"{self.folder}/{RESERVE_NAME}", -1, False
@@ -574,7 +575,7 @@ class Log:
                 self._close_fd(fd)
 
     def _abandon(self, error: OSError, doing: str, group: list[Entry]) -> list[Entry]:
-        """The rules after a failed write or sync; returns what must be written again in the new segment."""
+        """Apply the rules after a failed write or sync and return what must be written again in the new segment."""
         self._abandons += 1
         number = self.number
         end = self.offset if self.options.durability == "none" else self.synced
@@ -599,7 +600,7 @@ class Log:
         return answered + lazy
 
     def _answered(self, entry: Entry, number: int, offset: int) -> Entry:
-        """The entry for writing again: its caller was told a place, which `relocated` keeps good."""
+        """Return the entry for writing again: its caller was told a place, which `relocated` keeps good."""
         lsn, kind, parts, size, done, flags = entry
         if flags & ANSWERED or done is None:
             return (lsn, kind, parts, size, done, flags | ANSWERED)

@@ -1,4 +1,4 @@
-"""The disk's twin in memory, which fails on purpose and knows what a power cut would leave.
+"""Files in memory that fail on purpose and know what a power cut would leave.
 
 It keeps apart what a running system shows (the cache) and what is on the disk. A write counts as on the disk only after
 an fdatasync of its file, a name only after an fsync of the folder. As on Linux, a failed fdatasync forgets what it had
@@ -20,7 +20,7 @@ SECTOR_BYTES = 64  # small, so that short records tear too
 
 
 class MachineStopped(BaseException):
-    """The power is gone: no call is answered any more."""
+    """The machine is off: no call is answered any more."""
 
 
 class Chance(Protocol):
@@ -41,7 +41,7 @@ class _Node:
         self.lockers = 0
 
     def copy(self) -> _Node:
-        """Without the locks."""
+        """Return a copy without the locks."""
         twin = _Node(self.disk)
         twin.cache, twin.unsynced, twin.allocated = bytearray(self.cache), list(self.unsynced), self.allocated
         return twin
@@ -67,8 +67,8 @@ class MemoryFiles:
     # -- what a test asks for
 
     def power_cut(self, chance: Chance | None = None, *, everything: bool = False) -> MemoryFiles:
-        """What the disk holds after the power is cut now. Of what is not synced: nothing; with `everything` all of it;
-        with `chance` any sectors of any writes, and the folder's changes up to any point."""
+        """Return what the disk holds after the power is cut now. Of what is not synced: nothing; with `everything` all
+        of it; with `chance` any sectors of any writes, and the folder's changes up to any point."""
         after = MemoryFiles(self.capacity)
         after._salt = self._salt
         names = dict(self._disk_names)
@@ -85,7 +85,7 @@ class MemoryFiles:
         return after
 
     def kill(self) -> MemoryFiles:
-        """The process is killed and the machine goes on: the cache stays, locks and open files go."""
+        """Return what a killed process leaves on a machine that goes on: the cache stays, locks and open files go."""
         after = MemoryFiles(self.capacity)
         after._salt = self._salt
         twins: dict[int, _Node] = {}
@@ -99,7 +99,7 @@ class MemoryFiles:
         return after
 
     def content(self, path: str) -> bytearray:
-        """The cache's content, to read or to damage."""
+        """Return the cache's content, to read or to damage."""
         return self._nodes[path].cache
 
     def used(self) -> int:

@@ -1,4 +1,4 @@
-"""The bytes of the journal: segment header and record framing. Pure; reads and writes nothing. Pure.
+"""Encodes and decodes the journal's bytes: segment headers and records. Pure.
 
 Segment header, 64 bytes, little endian:
 
@@ -85,7 +85,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: bytes, name: str) -> SegmentHeader | None:
-    """None when the header is torn or damaged; FormatError when it is whole but not ours to read."""
+    """Return the header, or None when it is torn or damaged; raise FormatError for that of another format."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
     magic, version, flags, salt, number, first_lsn, previous_number, previous_end = _SEGMENT.unpack_from(data)
@@ -97,7 +97,7 @@ def decode_segment_header(data: bytes, name: str) -> SegmentHeader | None:
 
 
 def frame(salt: int, synced: int, lsn: int, kind: int, payload: bytes, flags: int = 0) -> bytes:
-    """The record's 28-byte header; the payload follows it as it is."""
+    """Return the record's 28-byte header; the payload follows it as it is."""
     head = _HEAD.pack(RECORD_MAGIC, kind, flags, len(payload), synced, lsn, crc32(payload))
     return head + _U32.pack(crc32(head, salt))
 
@@ -116,7 +116,7 @@ class Decoded(NamedTuple):
 
 
 def decode(buffer: bytes, salt: int, segment: int, base: int, after_lsn: int, synced: int = 0) -> Decoded:
-    """All whole records from the buffer's start; `base` is the buffer's offset in the file.
+    """Return all whole records from the buffer's start; `base` is the buffer's offset in the file.
 
     Marks and repeats (lsn not above `after_lsn`) are passed over.
     """
@@ -162,8 +162,8 @@ class RecordLocation(NamedTuple):
 
 
 def find(buffer: bytes, salt: int, position: int) -> RecordLocation | None:
-    """The next valid record header at or after `position`. The header's own checksum is salted, so a payload that
-    imitates one costs a comparison and nothing more."""
+    """Return the next valid record header at or after `position`. The header's own checksum is salted, so a payload
+    that imitates one costs a comparison and nothing more."""
     size = len(buffer)
     while True:
         place = buffer.find(_MAGIC_BYTES, position)

@@ -1,4 +1,4 @@
-"""Where records are that had to be written again: after a failed sync, lazy records whose place was already told.
+"""Remembers where records are that were written again: lazy ones, after a failed sync, whose place was already told.
 
 Pure. The owner goes on using the place that it was told, inside the payload too; the journal translates. Entries live
 until the segment with the second writing is compacted away.
@@ -37,7 +37,7 @@ class Relocations:
         self._known_as[now_segment, now_offset] = (segment, offset)
 
     def now(self, segment: int, offset: int) -> tuple[int, int]:
-        """Where the byte is that its owner knows as segment:offset."""
+        """Return where the byte is that its owner knows as segment:offset."""
         moves = self._moves.get(segment)
         if moves:
             at = bisect_right(moves, offset, key=lambda move: move.offset) - 1
@@ -46,15 +46,15 @@ class Relocations:
         return segment, offset
 
     def known_as(self, segment: int, offset: int) -> tuple[int, int]:
-        """The place that the owner knows of a payload that starts at segment:offset."""
+        """Return the place that the owner knows of a payload that starts at segment:offset."""
         return self._known_as.get((segment, offset), (segment, offset))
 
     def concern(self, segment: int) -> bool:
-        """Whether a record was written again in this segment, or was first told to be in it."""
+        """Return whether a record was written again in this segment, or was first told to be in it."""
         return segment in self._moves or any(place[0] == segment for place in self._known_as)
 
     def forget(self, segment: int) -> None:
-        """The segment is deleted, and what lived in it has another place."""
+        """Forget a segment that is deleted: what lived in it has another place."""
         for place in [place for place in self._known_as if place[0] == segment]:
             told, offset = self._known_as.pop(place)
             left = [move for move in self._moves[told] if move.offset != offset]

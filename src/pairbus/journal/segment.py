@@ -1,4 +1,4 @@
-"""Reading segments back: which files form the journal, and where each of them ends.
+"""Reads segments back: which files form the journal, and where each of them ends.
 
 The decision this file makes is torn tail or lost data. A power cut may leave anything in bytes that were never synced,
 in any order of blocks: whole records after a gap too. So a bad spot is a torn tail only where nothing says that it was
@@ -128,7 +128,7 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
 
 
 def _misnamed(name: str, own_name: str, names: list[str]) -> tuple[str, str]:
-    """What is wrong with a file whose header names another, and what to do about it."""
+    """Return what is wrong with a file whose header names another, and what to do about it."""
     if own_name in names:
         return f"{name} is a copy of {own_name}", "move it out of the folder"
     return f"{name} is {own_name} under another name", f"rename it to {own_name}"
@@ -148,7 +148,7 @@ def _blank(files: Files, path: str, size: int) -> bool:
 def scan(
     files: Files, segment: Segment, after_lsn: int, salvage: bool, notes: list[str], chunk_bytes: int = _CHUNK_BYTES
 ) -> Generator[list[Record], None, None]:
-    """The segment's records, a list per chunk read. Sets `segment.end` and `segment.synced` at the end."""
+    """Yield the segment's records, a list per chunk read. Set `segment.end` and `segment.synced` at the end."""
     fd = files.open(segment.path)
     try:
         yield from _scan(files, fd, segment, after_lsn, salvage, notes, chunk_bytes)
@@ -187,7 +187,8 @@ def _scan(
 
 
 def _judge(files: Files, fd: int, segment: Segment, spot: int, salvage: bool, notes: list[str]) -> int | None:
-    """What the bad spot is. None: the journal ends there. An offset: salvage goes on there. Or JournalCorrupt."""
+    """Return None where the journal ends at the bad spot, or the offset at which salvage goes on; or raise
+    JournalCorrupt."""
     number, end = segment.number, segment.size if segment.end is None else segment.end
     rest = files.pread(fd, max(0, min(segment.size, end) - spot), spot)
     if segment.end is None and not rest.strip(b"\0"):

@@ -1,4 +1,4 @@
-"""The writer's thread: takes all that waits, lets the Log commit it, wakes the loop once for all answers.
+"""Runs the writer's thread: it takes all that waits, lets the Log commit it, and wakes the loop once for all answers.
 
 A lazy record that comes while the thread has nothing to do is written by the caller itself (`write_here`): it costs one
 write into the page cache instead of two changes of thread, which is most of what a settlement costs.
@@ -72,7 +72,7 @@ class Writer:
         self.queue.put(entry)
 
     def write_here(self, entry: Entry) -> tuple[int, int] | None:
-        """From the loop's thread: segment and offset of a lazy record that is now written. None: put it, nothing has
+        """Write a lazy record from the loop's thread and return its segment and offset. None: put it, nothing has
         happened.
 
         Only while nothing waits: a record must not overtake those that were appended before it.
@@ -98,7 +98,8 @@ class Writer:
             pass
 
     def turn(self, *, wait: bool) -> bool:
-        """One round; False after the last command. Without `wait` it does what there is to do now and returns."""
+        """Do one round; return False after the last command. Without `wait` it does what there is to do now and
+        returns."""
         command: Command | None = None
         try:
             if self.failure is None:
@@ -165,7 +166,7 @@ class Writer:
         return not command.is_last
 
     def answer(self, answers: list[Answer]) -> None:
-        """One wake-up of the loop for all of them."""
+        """Wake the loop once for all answers."""
         self._told.append(answers)
         self._send(lambda: deliver(answers))
 
@@ -202,7 +203,7 @@ class Writer:
 
 
 def deliver(answers: list[Answer]) -> None:
-    """Every callback is called, whatever another one raises; the first error is raised at the end."""
+    """Call every callback, whatever another one raises; raise the first error at the end."""
     failure: BaseException | None = None
     for done, error, segment, offset in answers:
         try:

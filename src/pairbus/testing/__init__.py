@@ -1,4 +1,4 @@
-"""For tests of code that uses Service Bus: fixtures, faults as `with` blocks, a clock that stands still.
+"""Helps to test code that uses Service Bus: fixtures, faults as `with` blocks, a clock that stands still.
 
 The fixtures (`pairbus_broker`, `pairbus_namespace`, `pairbus_queue`, `pairbus_topic`, `pairbus_pair`) are there
 wherever pytest runs with pairbus installed. Names are looked up when they are first used, since pytest imports this

@@ -1,4 +1,4 @@
-"""A clock that moves when it is told to: pass it where a `clock` is asked for.
+"""A clock that moves only when a test moves it: pass it where a `clock` is asked for.
 
 A call gives unix seconds. It starts at the time of its making, since a broker that runs on it makes certificates and
 checks tokens that clients date by the true time. `advance` lets time pass; `step` sets the wall clock while no time
@@ -25,7 +25,7 @@ class ManualClock:
         return f"<ManualClock {self._now:.3f}>"
 
     def monotonic(self) -> float:
-        """Seconds for durations: `step` leaves them alone."""
+        """Return seconds for durations: `step` leaves them alone."""
         return self._monotonic
 
     def advance(self, seconds: float) -> float:
@@ -35,13 +35,13 @@ class ManualClock:
         return self._move(self._now + seconds)
 
     def step(self, seconds: float) -> float:
-        """Sets the wall clock forward or back, while no time passes."""
+        """Set the wall clock forward or back, while no time passes."""
         if not isfinite(seconds):
             raise ValueError(f"a clock is set forward or back by some seconds, not by {seconds!r}")
         return self._move(self._now + seconds)
 
     def set(self, now: float) -> float:
-        """To any time: forward as `advance` does; back as `step` does, since only wall clocks go back."""
+        """Set any time: forward as `advance` does; back as `step` does, since only wall clocks go back."""
         now = float(now)
         self._monotonic += max(0.0, now - self._now)
         return self._move(now)
@@ -53,7 +53,7 @@ class ManualClock:
         return now
 
     def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
-        """Calls `watcher` after every move, on the mover's thread, until the returned function is called."""
+        """Call `watcher` after every move, on the mover's thread, until the returned function is called."""
         self._watchers.append(watcher)
 
         def stop() -> None:

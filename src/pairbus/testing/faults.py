@@ -1,4 +1,4 @@
-"""Faults as `with` blocks: in force inside, gone after, however the block is left.
+"""Brings faults about as `with` blocks: in force inside, gone after, however the block is left.
 
     with fault(broker, "no-send", entity="orders"):
         ...
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class fault:
-    """`namespace` may be left out where the broker serves one only."""
+    """A fault on a namespace, which may be left out where the broker serves one only."""
 
     __slots__ = ("_broker", "_fault", "_namespace")
 

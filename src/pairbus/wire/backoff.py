@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect, as a generator that the caller may replace. Pure."""
+"""Yields how long to wait before each attempt to connect; the caller may replace it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def exponential(
     delay_s_max: float = 10.0,
     jitter: float = 0.2,
 ) -> Iterator[float]:
-    """Never ends. `random` yields 0 ≤ x < 1: clients that lost the same peer should not come back at once."""
+    """Yield ever longer waits without end. `random` yields 0 ≤ x < 1: clients that lost the same peer should not come
+    back at once."""
     if not (first_s > 0 and factor >= 1 and delay_s_max >= first_s and 0 <= jitter < 1):
         raise ValueError(
             f"back-off wants 0 < first_s ≤ delay_s_max, factor ≥ 1 and 0 ≤ jitter < 1, not first_s={first_s}, "

@@ -1,5 +1,5 @@
-"""Which encoded messages share a transfer: batches that a link takes (docs/reference/protocol.md#batches, message
-format 0x80013700). Pure."""
+"""Decides which encoded messages share a transfer: batches that a link takes (docs/reference/protocol.md#batches,
+message format 0x80013700). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _STANDARD_BYTES = 256 * 1024
 
 
 def batch_bytes_max(max_message_size: int | None, properties: Mapping[Any, Any] | None) -> int:
-    """As the SDK reckons: the link's own property, else a MiB where a message may be as large, else 256 KiB."""
+    """Return the limit of a batch as the SDK computes it: the link's own property, else a MiB where a message may be
+    as large, else 256 KiB."""
     stated = (properties or {}).get(BATCH_SIZE_PROPERTY)
     if isinstance(stated, int) and stated > 0:
         return int(stated)
@@ -30,7 +31,7 @@ def batch_bytes_max(max_message_size: int | None, properties: Mapping[Any, Any] 
 
 
 def cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int = MESSAGES_MAX) -> Iterator[range]:
-    """Ranges of indexes, in order, each as large as fits. A message that fits nowhere raises before any is given."""
+    """Yield ranges of indexes, in order, each as large as fits. Raise for a message that fits nowhere, before any."""
     for index, payload in enumerate(payloads):
         if len(payload) + WRAP_BYTES > bytes_max:
             raise TooLarge(
@@ -41,7 +42,7 @@ def cut(payloads: Sequence[bytes], bytes_max: int, messages_max: int = MESSAGES_
 
 
 def group(payloads: Sequence[bytes], companies: Sequence[object], bytes_max: int) -> Iterator[range]:
-    """As `cut`, but only neighbours of the same company are together, and one that fits nowhere is by itself.
+    """Do as `cut`, but put only neighbours of the same company together, and one that fits nowhere is by itself.
 
     A company: what messages in one batch must have in common, which is their session and their partition key."""
     return _cut(payloads, companies, min(bytes_max, GROUP_BYTES_MAX), GROUP_MAX)

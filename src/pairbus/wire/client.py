@@ -1,4 +1,4 @@
-"""The wire client: one connection to a namespace, and everything that goes over it as exact bytes.
+"""The asyncio wire client: one connection to a namespace, and everything that goes over it as exact bytes.
 
     client = WireClient.from_connection_string(text)
     sender = await client.sender("orders")
@@ -137,7 +137,8 @@ class WireClient:
     async def sender(
         self, entity: str, *, window: int = 1000, timeout: float | None = None, open_timeout: float | None = None
     ) -> Sender:
-        """An open sender. `window`: messages under way at once; `timeout`: for each of its calls that is given none."""
+        """Return an open sender. `window`: messages under way at once; `timeout`: for each of its calls that is given
+        none."""
         return await self._with_link(Sender(self, entity, window=window, timeout=timeout or self.timeout), open_timeout)
 
     async def receiver(
@@ -150,7 +151,7 @@ class WireClient:
         timeout: float | None = None,
         open_timeout: float | None = None,
     ) -> Receiver:
-        """An open receiver; `receiver.py` says what `mode`, `credit` and `session_id` mean."""
+        """Return an open receiver; `receiver.py` says what `mode`, `credit` and `session_id` mean."""
         receiver = Receiver(
             self,
             entity,
@@ -180,7 +181,8 @@ class WireClient:
     async def request(
         self, entity: str, operation: str, body: Mapping[str, Any], timeout: float | None = None
     ) -> tuple[int, Any]:
-        """One `$management` request. Gives the status (200 to 299) and the body; any other status is an error."""
+        """Send one `$management` request and return the status (200 to 299) and the body; raise for any other
+        status."""
         span = self.timeout if timeout is None else timeout
         deadline = asyncio.get_running_loop().time() + span
         exchange = await self._management(entity, deadline)
@@ -207,21 +209,23 @@ class WireClient:
         properties: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """'completed', 'abandoned', 'defered' or 'suspended' (dead-letter), from whatever process holds the tokens."""
+        """Settle messages by lock token: 'completed', 'abandoned', 'defered' or 'suspended' (dead-letter), from
+        whatever process holds the tokens."""
         body = requests.update_disposition(
             tokens, disposition, reason=reason, description=description, properties=properties
         )
         await self.request(entity, requests.UPDATE_DISPOSITION, body, timeout)
 
     async def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
-        """The new ends of the locks in unix seconds, in the order of the tokens."""
+        """Renew locks and return their new ends in unix seconds, in the order of the tokens."""
         _, body = await self.request(entity, requests.RENEW_LOCK, requests.renew_lock(tokens), timeout)
         return _read(requests.read_expirations, body)
 
     async def peek(
         self, entity: str, from_sequence: int = 1, count: int = 100, timeout: float | None = None
     ) -> list[bytes]:
-        """Encoded messages from that sequence number on, none of them locked; the peer may give fewer than wanted."""
+        """Return encoded messages from that sequence number on, without locking them; the peer may give fewer than
+        wanted."""
         status, body = await self.request(entity, requests.PEEK, requests.peek_message(from_sequence, count), timeout)
         return [] if status in (202, 204) else _read(requests.read_messages, body)
 
@@ -247,18 +251,18 @@ class WireClient:
         return self._transport is not None and self._transport.error is None
 
     async def connect(self, timeout: float | None = None) -> None:
-        """Only for who wants to know at once; every call connects by itself."""
+        """Connect now, to know at once whether it works; every call connects by itself."""
         await self._connected(asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout))
 
     async def authorized(self, entity: str, deadline: float) -> Transport:
-        """A live connection on which `$cbs`, where there is one, has taken a token for the entity."""
+        """Return a live connection on which `$cbs`, where there is one, has accepted a token for the entity."""
         transport = await self._connected(deadline)
         if self._tokens is not None:
             await self._tokens.authorize(self._audience(entity), deadline)
         return transport
 
     def doubt(self, entity: str) -> None:
-        """The peer denied a right that our token should have given."""
+        """Put a new token next time: the peer denied a right that this one should have given."""
         if self._tokens is not None:
             self._tokens.forget(self._audience(entity))
 
@@ -340,7 +344,7 @@ class WireClient:
             raise ClientClosed(CLIENT_CLOSED, "the client was made in another process; make one in this process")
 
     def _let_go(self) -> None:
-        """Of what belonged to a connection that is gone."""
+        """Forget what belonged to a connection that is gone."""
         if self._tokens is not None:
             self._tokens.close()
             self._tokens = None
@@ -348,7 +352,7 @@ class WireClient:
         self._transport = None
 
     async def close(self) -> None:
-        """Gives unread messages back, closes the links and the connection; a few seconds at most. Idempotent."""
+        """Release unread messages, close the links and the connection, in a few seconds at most. Idempotent."""
         if self._closed:
             return
         self._closed = True

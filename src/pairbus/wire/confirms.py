@@ -1,4 +1,4 @@
-"""Ledgers of what is on the wire without an answer: sends, and settlements of what was received. Pure.
+"""Remembers what is on the wire without an answer: sends, and settlements of what was received. Pure.
 
 Decides which entries an answer's range concerns, which have waited too long, and what an outcome means. Delivery ids
 are serial numbers of 32 bits that wrap (AMQP 2.8.9, RFC 1982). It does not know futures or clocks.
@@ -39,7 +39,7 @@ class Confirms(Generic[T]):
         self._waiting[delivery_id] = (entry, deadline)
 
     def numbers(self, first: int, last: int) -> list[int]:
-        """The ids from `first` to `last` that wait for an answer."""
+        """Return the ids from `first` to `last` that wait for an answer."""
         waiting = self._waiting
         count = ((last - first) & _MASK) + 1
         if count > len(waiting):  # a range of 2³² ids must not cost 2³² steps
@@ -47,7 +47,7 @@ class Confirms(Generic[T]):
         return [number for step in range(count) if (number := (first + step) & _MASK) in waiting]
 
     def take(self, first: int, last: int) -> list[T]:
-        """The entries from `first` to `last`; those that are not, or no longer, waiting are passed over."""
+        """Remove and return the entries from `first` to `last`; ids that do not wait, or no longer, are passed over."""
         pop = self._waiting.pop
         if first == last:
             found = pop(first, None)
@@ -69,7 +69,8 @@ class Confirms(Generic[T]):
         return list(self._waiting.values())
 
     def remove(self, entries: set[T]) -> set[T]:
-        """Those of the entries that were waiting. A walk over all of them: for what is rare, a deadline that passed."""
+        """Remove entries and return those that were waiting. It walks over all: for what is rare, a deadline that
+        passed."""
         ids = [number for number, (entry, _) in self._waiting.items() if entry in entries]
         return {self._waiting.pop(number)[0] for number in ids}
 
@@ -87,7 +88,7 @@ _NEVER = float("inf")
 
 
 class Settlement(Generic[T]):
-    """One call that settles many deliveries; over when each has been answered for."""
+    """One call that settles many deliveries; it is over when each has been answered."""
 
     __slots__ = ("entry", "error", "refused", "unanswered")
 
@@ -112,7 +113,7 @@ class Settlement(Generic[T]):
 
 
 def ranges(delivery_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive ids in the order given, as (first, last): each is one disposition."""
+    """Yield runs of consecutive ids in the order given, as (first, last): each is one disposition."""
     first = last = -1
     for number in delivery_ids:
         if first < 0:
@@ -127,7 +128,8 @@ def ranges(delivery_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def send_error(state: Any) -> Callable[[], WireError] | None:
-    """What a settled outcome means for a send: None for accepted, else what makes the error (one for each caller)."""
+    """Return None where the outcome of a send is accepted, else a function that makes the error, one for each
+    caller."""
     if type(state) is Accepted:
         return None
     if type(state) is Rejected:
@@ -141,9 +143,9 @@ def send_error(state: Any) -> Callable[[], WireError] | None:
 
 
 def settle_error(state: Any) -> Callable[[], WireError] | None:
-    """What the answer to a settlement means. Only a rejection that carries an error is a failure
-    (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error), unless the peer repeats the very error with
-    which we dead-lettered, as RabbitMQ does."""
+    """Return None where a settlement has succeeded, else a function that makes the error. Only a rejection that
+    carries an error is a failure (docs/reference/protocol.md#a-dead-letter-is-answered-without-an-error), unless the
+    peer repeats the very error with which we dead-lettered, as RabbitMQ does."""
     if type(state) is Rejected and state.error is not None and state.error.condition != DEAD_LETTER:
         return _rejection(state)
     return None

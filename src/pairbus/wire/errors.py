@@ -1,4 +1,4 @@
-"""What the wire client raises, and which error a peer's condition becomes. Pure.
+"""The errors of the wire client, and which of them a peer's condition becomes. Pure.
 
     PairbusError
     └── WireError               condition, description, outcome_unknown

@@ -1,4 +1,4 @@
-"""Request and response over a pair of links with one node: `$cbs`, or an entity's `$management`
+"""Exchanges requests and responses over a pair of links with one node: `$cbs`, or an entity's `$management`
 (docs/reference/protocol.md#tokens-over-cbs, #requests-over-management).
 
 A shell: it matches answers to requests by correlation id. An exchange belongs to one connection and is thrown away with
@@ -66,7 +66,7 @@ class Exchange(Owner):
         self._transport.overdue()
 
     async def call(self, build: Callable[[str, str], bytes], deadline: float, what: str) -> Response:
-        """`build(message_id, reply_to)` gives the encoded request. The answer is given whatever its status is."""
+        """Send a request and return the answer, whatever its status is. `build(message_id, reply_to)` encodes it."""
         await before(deadline, f"{what}: waiting for {REQUESTS_MAX} other requests", self._turn.acquire())
         try:
             while self.error is None and (self._sender.credit <= 0 or self._transport.paused):

@@ -1,4 +1,4 @@
-"""A link that opens itself at its next use, and again after it was lost: what senders and receivers share.
+"""Base of senders and receivers: a link that opens itself at its next use, and again after it was lost.
 
 A shell. A link has a session of its own, so that its delivery ids are its own and an error of one ends no other.
 """
@@ -49,7 +49,7 @@ class ReopeningLink(Owner):
         return self._link is not None
 
     async def open(self, timeout: float | None = None) -> None:
-        """Nothing to do where it is open; otherwise connects, authorizes and attaches."""
+        """Connect, authorize and attach, unless the link is open."""
         await self._open(self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> float:
@@ -86,10 +86,10 @@ class ReopeningLink(Owner):
         raise NotImplementedError
 
     def _opened(self, link: Link) -> None:
-        """The link is usable from now on; events for it follow in the same loop turn."""
+        """Called when the link is usable; events for it follow in the same loop turn."""
 
     def _dropped(self, error: WireError) -> None:
-        """The link is gone, and with it what was under way on it."""
+        """Called when the link is gone, and with it what was under way on it."""
 
     async def close(self) -> Any:
         raise NotImplementedError
@@ -133,7 +133,7 @@ class ReopeningLink(Owner):
             self._dropped(error)
 
     def _abandon(self, link: Link) -> None:
-        """From here on nothing that the peer says about this link is heard."""
+        """Give the link up: from here on nothing that the peer says about it is heard."""
         transport, self._transport, self._link = self._transport, None, None
         link.context = link.session.context = None
         if transport is not None:
@@ -144,13 +144,13 @@ class ReopeningLink(Owner):
                 transport.wake()
 
     def discard(self) -> None:
-        """Closes without a word to anyone, for a link that nobody got."""
+        """Close without waiting for the peer, for a link that no caller got."""
         self.closed = True
         self._flight.cancel()
         self._drop(ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was given up"))
 
     async def _detach(self) -> None:
-        """Closes the link and waits a little for the peer's answer, so that what was written before has been read."""
+        """Close the link and wait a little for the peer's answer, so that what was written before has been read."""
         link = self._link
         if link is None:
             return

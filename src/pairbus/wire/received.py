@@ -1,4 +1,4 @@
-"""A message as it came: its exact bytes, and what of it is asked for, decoded when it is asked for. Pure."""
+"""A received message: its exact bytes, and properties that are decoded when they are asked for. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receiving and settling on the link.
+"""Receives messages and settles them on the link.
 
 Two ways of asking. With `credit=0` (the default) each `receive` asks for what it wants and takes back what did not come
 (a drain, AMQP 2.6.7), so that nothing lies here unseen. With `credit=n` the peer keeps up to n messages flowing ahead:
@@ -44,7 +44,8 @@ Settled = asyncio.Future[None]
 
 
 class Receiver(ReopeningLink):
-    """Get one from `WireClient.receiver`. One `receive` at a time; settling is free for all."""
+    """Receives from one entity; get one from `WireClient.receiver`. One `receive` at a time; settling is free for
+    all."""
 
     role = "receiver"
 
@@ -90,7 +91,8 @@ class Receiver(ReopeningLink):
     # -- receiving
 
     async def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:
-        """What is there, up to `max_count`, as soon as there is anything; an empty list after `max_wait` seconds.
+        """Return what is there, up to `max_count`, as soon as there is anything; an empty list after `max_wait`
+        seconds.
 
         Opening the link, where needed, has its own time-out. Raises TimedOut where the peer does not even answer that
         nothing came. Cancelling it loses nothing: what arrived is there for the next call.
@@ -149,8 +151,8 @@ class Receiver(ReopeningLink):
             raise
 
     async def _linger(self, link: ReceiverLink, max_count: int) -> None:
-        """Without drain: whatever follows closely, then the credit is withdrawn. What was already on its way stays for
-        the next call."""
+        """Wait, without drain, for whatever follows closely, then withdraw the credit. What was already on its way
+        stays for the next call."""
         while self._receiver is link and self._buffer and link.credit > 0:
             had = len(self._buffer)
             await self._wait(max_count, self.loop.time() + LINGER_S)
@@ -161,7 +163,7 @@ class Receiver(ReopeningLink):
             self._wake()
 
     async def _wait(self, count: int, deadline: float) -> None:
-        """Until there are `count` messages, or the link is lost, or the time is over, which is no error here."""
+        """Wait until there are `count` messages, or the link is lost, or the time is over, which is no error here."""
         self._wanted = count
         self._waiter = self.loop.create_future()
         timer = self.loop.call_at(deadline, _resolve, self._waiter)
@@ -172,7 +174,7 @@ class Receiver(ReopeningLink):
             self._waiter = None
 
     async def _drain(self, link: ReceiverLink, limit_s: float) -> None:
-        """Asks the peer to send what it has now and to give back the rest of the credit."""
+        """Ask the peer to send what it has now and to give back the rest of the credit."""
         transport = self._transport
         assert transport is not None
         link.flow(link.credit, drain=True)
@@ -208,7 +210,7 @@ class Receiver(ReopeningLink):
         return taken
 
     def _grant(self) -> None:
-        """Tops the credit up when half of it has been used, never beyond what the buffer is meant to hold."""
+        """Top the credit up when half of it has been used, never beyond what the buffer is meant to hold."""
         link = self._receiver
         if link is not None:
             want = self.credit - len(self._buffer)
@@ -255,7 +257,7 @@ class Receiver(ReopeningLink):
         await self._settle(messages, state.encode(), timeout)
 
     async def release(self, messages: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
-        """Back to the entity as if never delivered. The service gives no answer to it
+        """Return messages to the entity as if never delivered. The service gives no answer to it
         (docs/reference/protocol.md#outcomes)."""
         link, ids = self._settleable(_many(messages))
         for first, last in ranges(ids):
@@ -275,8 +277,8 @@ class Receiver(ReopeningLink):
                 timer.cancel()
 
     def settle_nowait(self, messages: Sequence[ReceivedMessage], state: bytes = COMPLETE) -> Settled:
-        """Writes the settlement; the future has its answer. An error tells the first refusal, and in `delivery_ids` all
-        that were refused."""
+        """Write the settlement and return a future of its answer. An error tells the first refusal, and in
+        `delivery_ids` all that were refused."""
         deadline = self._deadline(None)
         settlement = self._write_settlement(messages, state, deadline)
         if self._timer is None:
@@ -424,7 +426,8 @@ class Receiver(ReopeningLink):
                 settlement.entry.exception()
 
     async def close(self) -> list[ReceivedMessage]:
-        """Gives back what was not handed out. In mode 'delete' that can't be done: those messages are returned here."""
+        """Close the link and release what was not handed out. In mode 'delete' that can't be done: those messages are
+        returned here."""
         if self.closed:
             return []
         self.closed = True
@@ -449,7 +452,7 @@ class Receiver(ReopeningLink):
 
 
 def drains(opened: Open | None) -> bool:
-    """RabbitMQ before 4 crashes the session when a classic queue is drained."""
+    """Return whether the peer can drain: RabbitMQ before 4 crashes the session when a classic queue is drained."""
     properties = (opened.properties if opened is not None else None) or {}
     version = str(properties.get("version", ""))
     return not (properties.get("product") == "RabbitMQ" and version.split(".")[0] in ("3", "2", ""))

@@ -1,4 +1,4 @@
-"""Requests to `$cbs` and `$management` and the answers to them, as encoded messages
+"""Encodes requests to `$cbs` and `$management` and decodes the answers
 (docs/reference/protocol.md#tokens-over-cbs, #requests-over-management). Pure.
 
 Decides how each request is spelt and what an answer means. It sends nothing and waits for nothing. Every function here
@@ -105,7 +105,7 @@ class Response:
 
 
 def read_response(payload: bytes) -> Response:
-    """Kebab case from `$cbs`, camel case from `$management`; both are taken from either. Raises DecodeError only."""
+    """Decode a response: kebab case from `$cbs`, camel case from `$management`, both from either. Raise DecodeError."""
     sections = split(payload)
     fields = read_application_properties(payload, sections)
     status = _first(fields, "statusCode", "status-code")
@@ -150,7 +150,7 @@ def renew_lock(tokens: Iterable[LockToken]) -> dict[str, Any]:
 
 
 def read_expirations(body: Any) -> list[float]:
-    """Unix seconds, in the order of the tokens that were asked for."""
+    """Return the ends of locks in unix seconds, in the order of the tokens that were asked for."""
     expirations = body.get("expirations") if isinstance(body, dict) else None
     if not isinstance(expirations, list) or not all(isinstance(stamp, int) for stamp in expirations):
         raise DecodeError("the answer to renew-lock has no list of expirations")
@@ -162,7 +162,7 @@ def peek_message(from_sequence: int, count: int) -> dict[str, Any]:
 
 
 def read_messages(body: Any) -> list[bytes]:
-    """The encoded messages of a peek."""
+    """Return the encoded messages of a peek."""
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(messages, list):
         raise DecodeError("the answer to peek-message has no list of messages")

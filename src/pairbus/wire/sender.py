@@ -1,4 +1,4 @@
-"""Sending: one message at a time, pipelined with confirms, or in batches.
+"""Sends messages: one at a time, pipelined with confirms, or in batches.
 
 A shell: it writes to the engine, keeps futures and arms timers. What an answer means is decided in `confirms`, how a
 list is cut in `batches`. A message that was on the wire when its time ran out, or when the link was lost, fails with
@@ -32,7 +32,7 @@ QUEUED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Sender(ReopeningLink):
-    """Get one from `WireClient.sender`. Safe for many tasks at once."""
+    """Sends to one entity; get one from `WireClient.sender`. Safe for many tasks at once."""
 
     role = "sender"
 
@@ -57,12 +57,12 @@ class Sender(ReopeningLink):
 
     @property
     def under_way(self) -> int:
-        """Messages without an answer, those that wait for credit included."""
+        """How many messages have no answer yet, those that wait for credit included."""
         return len(self._confirms) + len(self._queue)
 
     @property
     def room(self) -> int:
-        """How many `send_nowait` takes now; `await ready()` where it is 0."""
+        """How many messages `send_nowait` takes now; `await ready()` where it is 0."""
         if self._sender is None or self._queued_bytes >= QUEUED_BYTES_MAX:
             return 0
         return self.window - len(self._confirms) - len(self._queue)
@@ -73,7 +73,7 @@ class Sender(ReopeningLink):
         return self._bytes_max
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Until the link is open and there is room."""
+        """Wait until the link is open and there is room."""
         await self._ready(self._deadline(timeout))
 
     async def _ready(self, deadline: float) -> None:
@@ -87,7 +87,7 @@ class Sender(ReopeningLink):
     # -- sending
 
     async def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
-        """Returns when the peer has accepted the message."""
+        """Send a message and return when the peer has accepted it."""
         deadline = self._deadline(timeout)
         if self.room <= 0:
             await self._ready(deadline)
@@ -99,7 +99,7 @@ class Sender(ReopeningLink):
             timer.cancel()
 
     def send_nowait(self, payload: bytes, message_format: int = 0) -> asyncio.Future[None]:
-        """Sends and returns the confirm. The caller looks at every one of them, or calls `flush`.
+        """Send and return the confirm. The caller must look at every one of them, or call `flush`.
 
         Raises WindowFull without room and LinkLost where the link is not open; then nothing was sent; `ready` helps.
         """
@@ -112,7 +112,7 @@ class Sender(ReopeningLink):
     async def send_many(
         self, payloads: Sequence[bytes], *, message_format: int = 0, timeout: float | None = None
     ) -> list[WireError | None]:
-        """Pipelined singles; one entry for each, None where it was confirmed. Raises only before the first was sent."""
+        """Send messages pipelined and return for each the error or None. Raise only before the first was sent."""
         deadline = self._deadline(timeout)
         await self._ready(deadline)
         return await self._transfer(((payload, message_format) for payload in payloads), len(payloads), deadline)
@@ -120,7 +120,7 @@ class Sender(ReopeningLink):
     async def send_grouped(
         self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
     ) -> list[WireError | None]:
-        """As `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer."""
+        """Do as `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer."""
         deadline = self._deadline(timeout)
         await self._ready(deadline)
         parts = list(group(payloads, companies, self._batch_bytes_max))
@@ -136,7 +136,7 @@ class Sender(ReopeningLink):
     async def _transfer(
         self, transfers: Iterable[tuple[bytes, int]], count: int, deadline: float
     ) -> list[WireError | None]:
-        """So many payloads with their formats; an answer for each."""
+        """Send payloads with their formats, and return an answer for each."""
         futures: list[asyncio.Future[None]] = []
         results: list[WireError | None] = []
         timer = self.loop.call_at(deadline, self._expire, futures)
@@ -169,8 +169,8 @@ class Sender(ReopeningLink):
                 future.cancel()
 
     async def send_batch(self, payloads: Sequence[bytes], *, timeout: float | None = None) -> None:
-        """As few transfers as the link's limit allows, each all or nothing. Raises the first refusal; where the list
-        had to be cut, others may have been accepted: `send_batch_nowait` tells them apart."""
+        """Send in as few transfers as the link's limit allows, each all or nothing. Raise the first refusal; where the
+        list had to be cut, others may have been accepted: `send_batch_nowait` tells them apart."""
         if not payloads:
             return
         deadline = self._deadline(timeout)
@@ -190,7 +190,8 @@ class Sender(ReopeningLink):
                 future.cancel()
 
     def send_batch_nowait(self, payloads: Sequence[bytes]) -> list[tuple[range, asyncio.Future[None]]]:
-        """The indexes that went into each transfer, and its confirm. Wants as much room as there are transfers."""
+        """Send batches and return the indexes in each transfer and its confirm. Needs as much room as there are
+        transfers."""
         if self._sender is None:
             raise self._not_open()
         parts = list(cut(payloads, self._batch_bytes_max))
@@ -199,7 +200,7 @@ class Sender(ReopeningLink):
         return [(part, self.send_nowait(join_batch(payloads[part.start : part.stop]), BATCH_FORMAT)) for part in parts]
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Until everything under way has its answer; raises the first failure among them."""
+        """Wait until everything under way has its answer, and raise the first failure among them."""
         deadline = self._deadline(timeout)
         futures = [future for future, _ in self._confirms.entries()] + [entry[2] for entry in self._queue]
         for future in futures:
@@ -212,7 +213,7 @@ class Sender(ReopeningLink):
                 raise error
 
     async def close(self) -> None:
-        """Closes the link. What is under way fails with an unknown outcome: `flush` first."""
+        """Close the link. What is under way fails with an unknown outcome: `flush` first."""
         if not self.closed:
             self.closed = True
             self._flight.cancel()

@@ -1,6 +1,6 @@
 """The wire client for code without an event loop: the same names, each call waits for its result.
 
-A front: a thread of its own runs the loop and the asyncio client. Calls may come from any thread. Not for use inside a
+A thread of its own runs the loop and the asyncio client. Calls may come from any thread. Not for use inside a
 running event loop, where each call would stop that loop.
 """
 
@@ -67,7 +67,7 @@ class LoopThread:
 
 
 class WireClient:
-    """Takes what `pairbus.wire.client.WireClient` takes."""
+    """The wire client without a loop; takes what `pairbus.wire.client.WireClient` takes."""
 
     def __init__(self, host: str, port: int | None = None, **options: Any) -> None:
         self._use(client.WireClient(host, port, **options))
@@ -78,7 +78,7 @@ class WireClient:
 
     @classmethod
     def of(cls, inner: client.WireClient) -> Self:
-        """The front of a client that no loop has used yet."""
+        """Return the client for a `pairbus.wire.client.WireClient` that no loop has used yet."""
         made = cls.__new__(cls)
         made._use(inner)
         return made
@@ -153,7 +153,8 @@ class Sender:
         self._thread.run(self._sender.send(payload, message_format=message_format, timeout=timeout))
 
     def send_nowait(self, payload: bytes, message_format: int = 0) -> Future[None]:
-        """Waits in the window, not here, and never for the answer: that is the future's. `send_many` costs far less."""
+        """Send without waiting, neither for room nor for the answer, which the future has. `send_many` costs far
+        less."""
         return self._thread.start(self._sender.send(payload, message_format=message_format))
 
     def send_many(

@@ -1,4 +1,4 @@
-"""`$cbs` of one connection: a token for each audience before its first link, and renewal on the same links.
+"""Puts tokens to `$cbs` of one connection: one for each audience before its first link, renewed on the same links.
 
 A shell: it fetches, puts and waits. What a token is and when it is due is decided in `credentials`.
 """
@@ -121,7 +121,7 @@ class Tokens:
                     self._renew_at[audience] = self._due(self._clock() + RETRY_S)
 
     def forget(self, audience: str) -> None:
-        """The peer thinks otherwise: the next link puts a new token first."""
+        """Forget a token that the peer does not accept any more: the next link puts a new one first."""
         if self._renew_at.pop(audience, None) is not None:
             self._entra = None
 

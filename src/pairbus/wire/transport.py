@@ -1,4 +1,4 @@
-"""The socket, the clock and the timers round one AMQP connection of the client.
+"""Owns the socket, the clock and the timers of one AMQP connection of the client.
 
 A shell: bytes go from the socket to the engine and back, one write a loop turn; events go to whoever owns the link. It
 decides nothing but two things about sickness: an answer that is overdue on a connection that has been silent for
@@ -57,7 +57,7 @@ T = TypeVar("T")
 async def before(
     deadline: float, what: str, awaitable: Coroutine[Any, Any, T] | asyncio.Future[T], *, outcome_unknown: bool = False
 ) -> T:
-    """The result, or TimedOut at the deadline (loop time)."""
+    """Return the result, or raise TimedOut at the deadline (loop time)."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -105,20 +105,20 @@ class Owner:
     def attached(self, link: Link) -> None: ...
 
     def detached(self, error: Error | None) -> None:
-        """The peer closed a link or the whole session."""
+        """Called when the peer closed a link or the whole session."""
 
     def delivered(self, event: Delivered) -> None: ...
     def too_large(self, event: DeliveryTooLarge) -> None: ...
     def disposed(self, event: Disposed) -> None: ...
 
     def credit_changed(self) -> None:
-        """The peer gave credit, or the socket takes bytes again."""
+        """Called when the peer gave credit, or the socket takes bytes again."""
 
     def input_done(self) -> None:
-        """For watchers: all events of one read have been told."""
+        """Called for watchers when all events of one read have been handled."""
 
     def lost(self, error: WireError) -> None:
-        """The connection is gone; told once."""
+        """Called once, when the connection is gone."""
 
 
 class Transport(asyncio.Protocol):
@@ -146,7 +146,7 @@ class Transport(asyncio.Protocol):
     async def connect(
         cls, connection: Connection, host: str, port: int, context: ssl.SSLContext | None, timeout_s: float
     ) -> Transport:
-        """TCP, TLS, SASL and open, all within the time given."""
+        """Connect: TCP, TLS, SASL and open, all within the time given."""
         loop = asyncio.get_running_loop()
         peer = f"{host}:{port}"
         transport = cls(connection, peer)
@@ -266,13 +266,13 @@ class Transport(asyncio.Protocol):
         self.watchers.discard(owner)
 
     def wake(self) -> None:
-        """The engine has something to write: at the end of this loop turn."""
+        """Write what the engine has to say at the end of this loop turn."""
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
     def wrote(self, size: int) -> None:
-        """As `wake`, for a message: many in one turn must not pile up in the engine."""
+        """Do as `wake`, for a message: many in one turn must not pile up in the engine."""
         self._unflushed += size
         if self._unflushed >= FLUSH_BYTES:
             self.flush()
@@ -304,7 +304,7 @@ class Transport(asyncio.Protocol):
     # -- the end
 
     def overdue(self) -> None:
-        """An answer did not come in time. If nothing else comes either, the connection is as good as gone."""
+        """Note an answer that did not come in time; if nothing else comes either, the connection is given up."""
         silent_s = self.loop.time() - self.last_received
         if self.error is None and silent_s >= SILENCE_S:
             self.lose(Unreachable(UNREACHABLE, f"{self.peer}: silent for {silent_s:.0f} s with answers overdue"))
@@ -329,7 +329,7 @@ class Transport(asyncio.Protocol):
             owner.lost(error)
 
     async def close(self, error: WireError) -> None:
-        """Says goodbye and waits a little for the answer; the socket is gone afterwards in any case."""
+        """Close the connection and wait a little for the answer; the socket is closed afterwards in any case."""
         if self._socket is None:
             self.lose(error)
             return

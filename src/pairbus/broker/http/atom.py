@@ -1,8 +1,8 @@
-"""The management API's documents (docs/reference/protocol.md#http-management-api): what is read from a request's XML,
-what is written in an answer. Pure.
+"""Reads the management API's XML requests and writes its answers (docs/reference/protocol.md#http-management-api).
+Pure.
 
 One table per description kind pairs the service's elements with our fields, in the service's order. Decides nothing
-about entities: a field's bounds are description.py's, its element name in an error is looked up here.
+about entities: model/description.py has the bounds of fields; errors take the element's name from here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NEWEST = "2024-05"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCounts:
-    """What changes while an entity lives, as it stands now."""
+    """The counts of an entity at this moment."""
 
     active: int = 0
     dead_letter: int = 0
@@ -76,7 +76,7 @@ class RuntimeCounts:
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """How one form of value is read and written. `read` raises ValueError; a `None` from `write` leaves it out."""
+    """Reads and writes one kind of value. `read` raises ValueError; a `None` from `write` leaves it out."""
 
     allowed: str
     read: Callable[[str], Any]
@@ -98,7 +98,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """A field whose element holds elements; `write` gives it whole, or nothing when it is only ever read."""
+    """A field whose element holds elements; `write` returns it whole, or nothing when it is only ever read."""
 
     element: str
     name: str
@@ -118,16 +118,19 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class DescriptionKind:
+    """The elements of one kind of description, in the service's order."""
+
     tag: str
     feed_title: str
     describes: type
     columns: tuple[Field | Nested | Computed, ...]
 
     def element_of(self, name: str) -> str:
+        """Return the service's name of a field's element."""
         return next((c.element for c in self.columns if not isinstance(c, Computed) and c.name == name), name)
 
     def unknown_to(self, version: str) -> frozenset[str]:
-        """The fields that a client of that api-version can't know of."""
+        """Return the fields that a client of that api-version can't know of."""
         return frozenset(c.name for c in self.columns if not isinstance(c, Computed) and c.since > version)
 
 
@@ -279,8 +282,9 @@ RULE = DescriptionKind(
 def read_entry(
     body: bytes, kinds: Collection[DescriptionKind] = (QUEUE, TOPIC), version: str = NEWEST
 ) -> tuple[DescriptionKind, dict[str, Any]]:
-    """The kind of description in a request's entry, and those of our fields that it gives. No body: all defaults of the
-    first of `kinds`. Raises `BadDocument`, or `InvalidDescription` with the service's name of the element."""
+    """Return the kind of description in a request's entry, and the fields that it gives. No body stands for all
+    defaults of the first of `kinds`. Raise BadDocument, or InvalidDescription with the service's name of the
+    element."""
     if not body.strip():
         return next(iter(kinds)), {}
     root = parse(body)
@@ -342,8 +346,8 @@ def write_description(kind: DescriptionKind, description: object, counts: Runtim
 
 
 def write_entry(content: str, *, title: str, url: str, author: str, published: float, updated: float) -> str:
-    """`content` is ready XML. The list results of Python's SDK take the entity's name from the title, those of the JS
-    one from the id."""
+    """Return an Atom entry; `content` is ready XML. The list results of Python's SDK take the entity's name from the
+    title, those of the JS one from the id."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escaped(url)}</id><title type="text">{escaped(title)}</title>'
         f"<published>{write_time(published)}</published><updated>{write_time(updated)}</updated>"
@@ -353,7 +357,7 @@ def write_entry(content: str, *, title: str, url: str, author: str, published: f
 
 
 def write_feed(entries: Iterable[str], *, title: str, url: str, updated: float, next_url: str | None) -> str:
-    """Python's SDK goes on to the next page only when there are two links and the second is it."""
+    """Return an Atom feed. Python's SDK asks for the next page only when there are two links and the second is it."""
     following = f'<link rel="next" href="{escaped(next_url)}"/>' if next_url is not None else ""
     return (
         f'<feed xmlns="{ATOM}"><title type="text">{escaped(title)}</title><id>{escaped(url)}</id>'

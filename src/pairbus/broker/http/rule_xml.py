@@ -1,5 +1,5 @@
-"""Rules as the management API writes them (docs/reference/protocol.md#http-management-api): filters and actions of a
-subscription, keys of an entity. Pure.
+"""Reads and writes rules as XML (docs/reference/protocol.md#http-management-api): filters and actions of a
+subscription, and authorization rules of an entity. Pure.
 
 Both stand inside a description: atom.py has the tables that say where.
 """
@@ -92,7 +92,7 @@ _READ_VALUE: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def read_rule(element: Element) -> RuleDescription:
-    """A whole rule, as the `DefaultRuleDescription` of a new subscription is one."""
+    """Read a whole rule, such as the `DefaultRuleDescription` of a new subscription."""
     rule: dict[str, Any] = {"name": DEFAULT_RULE}
     for child in element:
         name = local_name(child)
@@ -206,7 +206,7 @@ def _typed(value: Any) -> tuple[str, str]:
 
 
 def read_authorization_rules(element: Element) -> tuple[AuthorizationRule, ...]:
-    """As they are given: who writes them fills in the times, and the keys where there are none."""
+    """Read the rules as they are given; the caller fills in times, and keys where there are none."""
     return tuple(_read_authorization_rule(child) for child in element)
 
 

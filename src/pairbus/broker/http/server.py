@@ -1,4 +1,4 @@
-"""HTTP/1.1 over h11: one asyncio protocol per connection, one request at a time, every size and wait bounded.
+"""Serves HTTP/1.1 over h11: one asyncio protocol per connection, one request at a time, every size and wait bounded.
 
 A shell: what is answered is the handler's, which sees whole requests and gives whole responses. This file knows
 keep-alive, `Expect: 100-continue`, chunked bodies, `HEAD`, slow or broken peers, a handler that fails, and one that
@@ -52,7 +52,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The answer 101 to a request with `Upgrade`: the connection is then what `protocol` makes."""
+    """The answer 101 to a request with `Upgrade`: `protocol` then makes what serves the connection."""
 
     headers: dict[str, str]
     protocol: Callable[[], asyncio.Protocol]
@@ -83,7 +83,7 @@ class HttpProtocol(asyncio.Protocol):
         clock: Callable[[], float] = time.time,
         unauthenticated: UnauthenticatedQuota | None = None,
     ) -> None:
-        """`strangers` hears what is held for each request until it is answered."""
+        """`unauthenticated` counts what is held for each request until it is answered."""
         self._handler = handler
         self._limits = limits
         self._clock = clock
@@ -124,7 +124,7 @@ class HttpProtocol(asyncio.Protocol):
         self._account()
 
     def _account(self) -> None:
-        """Tells what is held for a request that is not answered; where all hold too much together, it is refused."""
+        """Report how much is held for a request that is not answered, and refuse it if all hold too much together."""
         if self._closed or self._draining:
             return
         size = len(self._body) + len(self._h11.trailing_data[0])
@@ -261,7 +261,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _next_cycle(self) -> None:
-        """Ready for the next request, once the peer has taken enough of the last answer."""
+        """Begin with the next request, once the peer has taken enough of the last answer."""
         if self._closed or self._draining or not self._writable:
             return
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -344,7 +344,7 @@ _LOOSE_LINES = re.compile(rb"(?<!\r)\n|\r(?!\n)|\n[ \t]")
 
 
 def _ambiguity(taken: bytes, event: h11.Request | h11.EndOfMessage) -> str | None:
-    """Why a proxy before us might have cut the request at another place (RFC 9112, 11.2), or None. `taken` are the
+    """Return why a proxy before us might see the request end elsewhere (RFC 9112, 11.2), or None. `taken` are the
     bytes of the request's head, or of the end of its chunks."""
     if _LOOSE_LINES.search(taken):
         return "every line must end with CR LF, and no header may go on in the next line"

@@ -1,8 +1,6 @@
-"""XML as text and back, for the management API: a bounded parser, and how numbers, times and durations are written.
+"""Parses XML of the management API within bounds, and reads and writes numbers, times and durations in it. Pure.
 
 Knows nothing of descriptions (atom.py, rule_xml.py). Of attributes only `xsi:type` is kept, under the name `type`.
-
-Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +35,8 @@ class BadDocument(PairbusError, ValueError):
 
 
 def parse(body: bytes) -> Element:
-    """Expat by hand: ElementTree's parser can't be told to refuse a DOCTYPE, and with it every entity bomb."""
+    """Parse a document, or raise BadDocument. By expat, since ElementTree's parser can't refuse a DOCTYPE, and with it
+    every entity bomb."""
     builder = TreeBuilder()
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
@@ -79,7 +78,7 @@ def local_name(element: Element) -> str:
 
 
 def type_of(element: Element) -> str:
-    """Its `xsi:type` without the prefix, which every client chooses for itself; empty when it has none."""
+    """Return the `xsi:type` without its prefix, which every client chooses for itself; empty when there is none."""
     return element.get("type", "").rpartition(":")[2]
 
 
@@ -136,7 +135,7 @@ def write_time(unix: float) -> str:
 
 
 def read_timestamp(text: str) -> Timestamp:
-    """An `xsd:dateTime`. One without a zone counts as UTC and stays without."""
+    """Read an `xsd:dateTime`. One without a zone counts as UTC and stays without."""
     time = datetime.fromisoformat(text)
     kind = UnzonedTimestamp if time.tzinfo is None else Timestamp
     try:

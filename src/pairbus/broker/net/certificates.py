@@ -1,4 +1,4 @@
-"""The broker's own certificate authority and the server certificate that it signs, kept in the data folder.
+"""Makes and renews the broker's own certificate authority and server certificate, kept in the data folder.
 
 Decides when either has to be made anew. The time is given. Files:
 
@@ -44,6 +44,8 @@ class CertificateError(PairbusError):
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
+    """The files of the certificates."""
+
     ca_file: Path
     server_file: Path
     made: tuple[str, ...]
@@ -58,7 +60,7 @@ class Certificates:
 
 
 def ensure(folder: Path, names: Iterable[str], now: float) -> Certificates:
-    """The certificates in `folder`, made or renewed where they must be. `names`: host names and addresses to serve."""
+    """Return the certificates in `folder`, made or renewed where they must be, for these host names and addresses."""
     make_folder(str(folder))
     wanted = _general_names([*ALWAYS_NAMED, *names])
     moment = datetime.fromtimestamp(now, UTC)

@@ -1,4 +1,4 @@
-"""Names and addresses of this machine: where the broker listens, and what its clients are told.
+"""Decides which host name or address of this machine clients are told, and whether others may reach the broker.
 
 A shell: it asks the system for its addresses. No packet is sent for that, and no name is looked up in a network.
 """
@@ -17,6 +17,7 @@ _ELSEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1",
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the host."""
     address = _address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
@@ -39,7 +40,7 @@ def check_reach(host: str, advertise: str | None, emulator: bool) -> None:
 
 
 def own_address(host: str) -> str:
-    """The host itself; where that means all addresses of the machine, the one that others most likely reach."""
+    """Return the host itself or, where that means all addresses, the one that others most likely reach."""
     address = _address(host)
     if address is None or not address.is_unspecified:
         return host

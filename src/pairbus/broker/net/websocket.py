@@ -1,5 +1,5 @@
-"""AMQP inside WebSocket (docs/reference/protocol.md#websocket): the upgrade, and a transport that puts AMQP's bytes
-into binary messages.
+"""Carries AMQP inside WebSocket (docs/reference/protocol.md#websocket): the upgrade, and a transport that puts AMQP's
+bytes into binary messages.
 
 The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`.
 wsproto knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to
@@ -36,12 +36,12 @@ _VERSION = "13"
 
 
 def is_websocket(target: str) -> bool:
-    """Whether a request's target is the WebSocket's place; .NET writes a slash after it."""
+    """Return whether a request's target is the WebSocket's path; .NET writes a slash after it."""
     return unquote(target.partition("?")[0]).rstrip("/").lower() == PATH
 
 
 def answer(request: Request, make: Callable[[], asyncio.Protocol]) -> Response | Switch:
-    """The answer to a request at that place: the change to WebSocket with what `make` makes behind it, or why not."""
+    """Answer a request to that path: switch to WebSocket, served by what `make` makes, or say why not."""
     headers = request.headers
     if request.method != "GET":
         return _refusal(405, f"{request.method} is not allowed here; open a WebSocket with GET", {"allow": "GET"})
@@ -86,7 +86,7 @@ def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> R
 
 
 class WebSocketProtocol(asyncio.Protocol):
-    """Between a transport that carries frames and a protocol that wants bytes."""
+    """Reads frames from a transport and passes their bytes to the inner protocol."""
 
     def __init__(self, inner: asyncio.Protocol, *, linger_s: float = LINGER_S) -> None:
         self.inner = inner
@@ -157,7 +157,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport.write(b"".join(send(BytesMessage(data=piece)) for piece in pieces))
 
     def close(self, code: int = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Say that it ends; the transport goes when the peer has said so too, or has had its time."""
+        """Send a close frame; the transport is closed when the peer has answered, or has had its time."""
         if self.closing or self._frames.state is not ConnectionState.OPEN:
             return
         self.closing = True
@@ -194,7 +194,7 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._end()
 
     def _fail(self, code: int, reason: str) -> None:
-        """The peer speaks no WebSocket: it is told, and whatever else it says is not listened to."""
+        """Close because the peer broke the protocol; whatever else it sends is not read."""
         self._failed = True
         if self.closing:
             self._end()
@@ -217,7 +217,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 class _Messages(asyncio.Transport):
-    """The transport that the inner protocol sees: bytes in, messages out; the rest is the real one's."""
+    """The transport that the inner protocol sees: what it writes goes out in messages."""
 
     def __init__(self, frames: WebSocketProtocol, real: asyncio.Transport) -> None:
         super().__init__()

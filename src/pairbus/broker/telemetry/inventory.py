@@ -1,4 +1,4 @@
-"""What a namespace still holds, written into its ledger as `left` lines: at a clean end, and when somebody asks (P51).
+"""Writes what a namespace still holds into its ledger as `left` lines: at a clean end, and on request (P51).
 
 A shell: a slice of messages in each turn of the loop, so that whoever is served meanwhile hardly notices; the ledger's
 own buffer bounds the memory. At the end of a broker time is bounded too: what could not be written in it is a gap,
@@ -23,6 +23,8 @@ _TURN_S: Final = 0.005
 
 
 class Inventory(NamedTuple):
+    """How many messages were written into the ledger."""
+
     written: int
     #: Messages that there was no time for.
     unwritten: int
@@ -31,7 +33,7 @@ class Inventory(NamedTuple):
 async def write_left(
     namespace: Namespace, ledger: LedgerWriter, clock: Callable[[], float], seconds: float = float("inf")
 ) -> Inventory:
-    """`seconds`: how long it may take."""
+    """Write a line for each message, for at most so many seconds, and return how many were written and how many not."""
     began = monotonic()
     ends = began + seconds
     while namespace.maintenance.take_some_apart():  # of queues that were deleted: gone, not left

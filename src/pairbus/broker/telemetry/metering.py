@@ -1,6 +1,6 @@
-"""The broker's bill: operations, their 64 KB units and their bytes, by entity, operation and cause (P51). Pure.
+"""Counts billable operations, their 64 KB units and bytes, by entity, operation and cause (P51). Pure.
 
-Pure sums. What counts is said in pairbus.billing; the ledger's lines of the same operations add up to the same figures,
+pairbus.billing says what counts; the ledger's lines of the same operations add up to the same figures,
 to the operation, unit and byte.
 """
 
@@ -19,45 +19,49 @@ DIRECTIONS: Final = {each: "in" if each in ("send", "ping") else "out" for each 
 
 
 class Key(NamedTuple):
+    """What usage is counted by."""
+
     entity: str
     operation: str
     cause: str
 
 
 class Usage:
+    """The operations, units and bytes of one key."""
+
     __slots__ = ("nbytes", "operations", "units")
 
     def __init__(self) -> None:
         self.operations = self.units = self.nbytes = 0
 
     def __repr__(self) -> str:
-        return f"<Tally {self.operations} operations, {self.units} units, {self.nbytes} bytes>"
+        return f"<Usage {self.operations} operations, {self.units} units, {self.nbytes} bytes>"
 
 
 class Meter:
-    """Of one namespace."""
+    """The usage of one namespace."""
 
-    __slots__ = ("_tallies",)
+    __slots__ = ("_usage",)
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, str, str], Usage] = {}
+        self._usage: dict[tuple[str, str, str], Usage] = {}
 
     def __repr__(self) -> str:
-        return f"<Meter {sum(tally.operations for tally in self._tallies.values())} operations>"
+        return f"<Meter {sum(usage.operations for usage in self._usage.values())} operations>"
 
     def count(self, entity: str, operation: str, cause: str, size: int) -> None:
-        """One operation of so many bytes. On the way of every message: a look and three sums."""
-        tally = self._tallies.get((entity, operation, cause)) or self._new(entity, operation, cause)
-        tally.operations += 1
-        tally.units += 1 if size <= UNIT_BYTES else units(size)
-        tally.nbytes += size
+        """Count one operation of so many bytes. On the way of every message: one look-up and three additions."""
+        usage = self._usage.get((entity, operation, cause)) or self._new(entity, operation, cause)
+        usage.operations += 1
+        usage.units += 1 if size <= UNIT_BYTES else units(size)
+        usage.nbytes += size
 
     def rows(self) -> Iterator[tuple[Key, Usage]]:
-        """In a fixed order."""
-        for key, tally in sorted(self._tallies.items()):
-            yield Key(*key), tally
+        """Yield the usage of each key, in a fixed order."""
+        for key, usage in sorted(self._usage.items()):
+            yield Key(*key), usage
 
     def _new(self, entity: str, operation: str, cause: str) -> Usage:
-        if len(self._tallies) >= KEYS_MAX:
+        if len(self._usage) >= KEYS_MAX:
             entity = OTHER
-        return self._tallies.setdefault((entity, operation, cause), Usage())
+        return self._usage.setdefault((entity, operation, cause), Usage())

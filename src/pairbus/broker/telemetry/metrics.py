@@ -1,4 +1,4 @@
-"""What the broker counts, and the Prometheus text of `GET /metrics`. Pure.
+"""Counts what the broker does, and writes the Prometheus text of `GET /metrics`. Pure.
 
 Counters are plain integers on slotted objects, so that counting costs one attribute addition: the front keeps the
 object of its entity and adds to it. What can be asked of the queues (depths, sizes) is not counted but read when the
@@ -53,7 +53,7 @@ class EntityCounters:
 
 
 class NamespaceCounters:
-    """A namespace's own counts, and its entities'."""
+    """The counts of a namespace and of its entities."""
 
     __slots__ = (
         "_overflow",
@@ -73,8 +73,8 @@ class NamespaceCounters:
         self._overflow: EntityCounters | None = None
 
     def entity(self, name: str) -> EntityCounters:
-        """The counters of an entity that exists. Names that strangers send are counted by `refused` here instead:
-        nobody may grow this table by asking for queues that are not there."""
+        """Return the counters of an entity that exists. Names that clients make up are counted by `refused` here
+        instead: nobody may grow this table by asking for queues that do not exist."""
         found = self.entities.get(name)
         if found is None:
             if len(self.entities) >= ENTITIES_MAX:
@@ -131,11 +131,11 @@ class Metrics:
         self._families[name] = ("gauge", help_text, read)
 
     def counter(self, name: str, help_text: str, read: Read) -> None:
-        """For what only grows, and begins again at 0 when the broker does."""
+        """Add a family that only grows, and begins again at 0 when the broker does."""
         self._families[name] = ("counter", help_text, read)
 
     def exposition(self, namespace: str) -> str:
-        """The page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
+        """Return the page of one namespace in Prometheus' text format 0.0.4; families and samples in a fixed order."""
         return _Page(namespace, self.namespace(namespace)).text(self._families)
 
 
@@ -168,15 +168,15 @@ class _Page:
             yield labels, getattr(counters, attribute)
 
     def _metered(self) -> Iterable[tuple[str, str, Iterable[Sample]]]:
-        """What is billed (P51): docs/reference/metering.md says what counts as an operation."""
-        rows = [(_billed(self._name, key), tally) for key, tally in self._counters.meter.rows()]
+        """Yield the families of what is billed (P51); docs/reference/metering.md says what counts as an operation."""
+        rows = [(_billed(self._name, key), usage) for key, usage in self._counters.meter.rows()]
         help_text = "Billable operations by entity, operation and cause."
-        yield "operations_total", help_text, ((labels, tally.operations) for labels, tally in rows)
+        yield "operations_total", help_text, ((labels, usage.operations) for labels, usage in rows)
         help_text = "The same in units of 64 KB, at least one an operation."
-        yield "operation_units_total", help_text, ((labels, tally.units) for labels, tally in rows)
+        yield "operation_units_total", help_text, ((labels, usage.units) for labels, usage in rows)
         help_text = "Encoded bytes of the same, in to the broker or out of it."
-        directed = [({**labels, "direction": DIRECTIONS[labels["operation"]]}, tally) for labels, tally in rows]
-        yield "operation_bytes_total", help_text, ((labels, tally.nbytes) for labels, tally in directed)
+        directed = [({**labels, "direction": DIRECTIONS[labels["operation"]]}, usage) for labels, usage in rows]
+        yield "operation_bytes_total", help_text, ((labels, usage.nbytes) for labels, usage in directed)
 
     def _settles(self) -> Iterable[Sample]:
         for labels, counters in self._entities():

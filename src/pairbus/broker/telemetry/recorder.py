@@ -1,6 +1,6 @@
-"""What is seen of a namespace from outside: its counters always, its ledger where one is kept (P51).
+"""Records what a namespace does: always in its counters, and in its ledger where one is kept (P51).
 
-The links report here what they did; nothing is decided. With the ledger off an observation is a few additions; with
+The links report here what they did; nothing is decided. With the ledger off a report is a few additions; with
 it on, each message costs one read of its properties for the id, and one line. What is counted as an operation is
 written as a line of the same kind, with the same bytes: the sums of both are equal.
 """
@@ -38,6 +38,8 @@ _OUTCOMES: dict[type, str] = {
 
 
 class Recorder:
+    """The counters and the ledger of one namespace."""
+
     __slots__ = ("_clock", "_count", "_counters", "_name", "_unauthorized_logged_at", "ledger", "meter")
 
     def __init__(
@@ -56,7 +58,7 @@ class Recorder:
         self.ledger = ledger
 
     def __repr__(self) -> str:
-        return f"<Observation of {self._name}: {'no ledger' if self.ledger is None else self.ledger.path}>"
+        return f"<Recorder of {self._name}: {'no ledger' if self.ledger is None else self.ledger.path}>"
 
     def connected(self) -> None:
         self._counters.connections_total += 1
@@ -70,7 +72,8 @@ class Recorder:
         since: float,
         refusal: Refusal | None,
     ) -> None:
-        """All of them or none. `results`: what became of each that was taken (results.py)."""
+        """Record messages that were all sent or all refused. `results`: of each that was sent
+        (model/send_results.py)."""
         counters = self._counters.entity(path)
         if refusal is not None:
             counters.refused(refusal.condition, len(payloads))
@@ -127,7 +130,7 @@ class Recorder:
             )
 
     def not_sent(self, path: str, size: int, cause: str, since: float, now: float, refusal: Refusal) -> None:
-        """Something that was refused before it could be taken apart."""
+        """Record a delivery that was refused before it could be split into messages."""
         self._counters.entity(path).refused(refusal.condition)
         if self.ledger is not None:
             ms = (now - since) * 1000
@@ -138,7 +141,7 @@ class Recorder:
     def received(
         self, path: str, message: Message, payload: bytes, cause: str, now: float, removed: bool = False
     ) -> str | None:
-        """A delivery, and with `removed` its settlement too. Gives the message id where a ledger is kept."""
+        """Record a delivery, and with `removed` its settlement too. Return the message id where a ledger is kept."""
         counters = self._counters.entity(path)
         size = len(payload)
         counters.receives += 1
@@ -156,20 +159,20 @@ class Recorder:
         return mid
 
     def not_received(self, path: str, cause: str, now: float, refusal: Refusal) -> None:
-        """Messages that were asked for by number, and not given."""
+        """Record a refused receive of messages by sequence number."""
         self._counters.entity(path).refused(refusal.condition)
         if self.ledger is not None:
             self.ledger.event("receive", now, self._name, path, outcome=refusal.condition, cause=cause)
 
     def polled(self, path: str, cause: str, now: float) -> None:
-        """A receive that got nothing: it costs as much as one that did."""
+        """Record a receive that got nothing: it costs as much as one that did."""
         self._counters.entity(path).polls += 1
         self._count(path, "poll", cause, 0)
         if self.ledger is not None:
             self.ledger.event("poll", now, self._name, path, size=0, cause=cause)
 
     def id_at_hand(self, message: Message) -> str | None:
-        """Its message id, where a ledger is kept and memory has it."""
+        """Return the message id, where a ledger is kept and memory has it."""
         if self.ledger is None or message.content is None:
             return None
         return message_id_in(message.content, message.pairs_bytes)
@@ -201,12 +204,12 @@ class Recorder:
             self.ledger.event(kind, now, self._name, path, mid=mid, seq=number, outcome=word, ms=ms, cause=cause)
 
     def witnessed(self, kind: str, path: str, number: int | None, mid: str | None, outcome: str) -> None:
-        """A message went without its receiver's doing (`Store.witness`)."""
+        """Record that a message went without a receiver's doing (`Store.witness`)."""
         if self.ledger is not None:
             self.ledger.event(kind, self._clock(), self._name, path, mid=mid, seq=number, outcome=outcome)
 
     def unauthorized(self, reason: str) -> None:
-        """A token was refused. All are counted; one in a while is logged, or anybody could fill the log."""
+        """Count a refused token; one in a while is logged too, or anybody could fill the log."""
         self._counters.refused(UNAUTHORIZED_ACCESS)
         now = self._clock()
         if abs(now - self._unauthorized_logged_at) >= _LOG_EVERY_S:
@@ -226,11 +229,11 @@ class Recorder:
             self._counters.entity(path).refused(refusal.condition)
 
     def asked(self, path: str) -> None:
-        """A request on the entity's `$management`, of whatever kind."""
+        """Count a request on the entity's `$management`, of whatever kind."""
         self._counters.entity(path).manages += 1
 
     def managed(self, path: str, outcome: str, size: int, cause: str, since: float, now: float) -> None:
-        """One that is no send, receive or settlement was answered with so many bytes."""
+        """Record a management request that is no send, receive or settlement, and its answer of so many bytes."""
         if outcome == "ok":
             self._count(path, "manage", cause, size)
         if self.ledger is not None:
@@ -238,7 +241,7 @@ class Recorder:
             self.ledger.event("manage", now, self._name, path, size=size, outcome=outcome, ms=ms, cause=cause)
 
     def answered(self, method: str, path: str, status: int, size: int, seconds: float) -> None:
-        """A call of the HTTP API was answered with so many bytes."""
+        """Record a request of the HTTP API and its answer of so many bytes."""
         self._counters.requested(status)
         if path.lower() in ("health", "metrics"):
             return
@@ -253,7 +256,7 @@ class Recorder:
 
 
 def _identity(payload: bytes) -> tuple[str | None, bool]:
-    """The message's id as text, and whether it is a ping (P31)."""
+    """Return the message's id as text, and whether it is a ping (P31)."""
     try:
         properties = read_properties(payload, split(payload))
     except AmqpError:
