@@ -1,6 +1,6 @@
 """A lean AMQP client for Service Bus and its like: exact bytes in, exact bytes out.
 
-`pairbus.wire.sync` has the same for code without an event loop.
+`pairbus.wire.sync` has the same for code without an event loop. May import `pairbus.amqp` and the credentials.
 """
 
 from pairbus.connection_string import ConnectionString, ConnectionStringError

@@ -100,14 +100,6 @@ def test_a_page_shows_its_own_namespace_only() -> None:
     assert 'namespace="b"' not in metrics.exposition("a") and "queue-of-b" not in metrics.exposition("a")
 
 
-def test_a_deleted_entity_leaves_the_page() -> None:
-    counters = NamespaceCounters()
-    counters.entity("orders").sends = 9
-    counters.forget("orders")
-    counters.forget("never there")
-    assert counters.entity("orders").sends == 0
-
-
 def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTITIES_MAX", 2)
     monkeypatch.setattr(module, "CONDITIONS_MAX", 2)

@@ -1,1 +1,4 @@
-"""Who may do what: keys, access rules, tokens, and the limits of connections that have shown none."""
+"""Decides who may do what: keys, authorization rules, tokens, and the limits of clients that have put none.
+
+May import the broker's model, storage and operations; never amqp, http or net.
+"""

@@ -1,1 +1,4 @@
-"""Configuration files, and how a namespace is made to match one."""
+"""Reads configuration files and makes a namespace match one.
+
+May import the broker's access, operations and model, and of http how durations are written.
+"""

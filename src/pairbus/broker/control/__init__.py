@@ -1,4 +1,7 @@
-"""The control socket: faults and questions from this machine, apart from the namespaces' ports."""
+"""Serves the control socket: faults, status and keys, for this machine alone, apart from the namespaces' ports.
+
+May import the broker's model.
+"""
 
 from .control_socket import request
 

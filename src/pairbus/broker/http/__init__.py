@@ -1,1 +1,4 @@
-"""What clients ask over HTTP: the management API and its documents."""
+"""Serves HTTP clients: the management API and its XML documents, health and metrics.
+
+May import the broker's access, operations and model.
+"""

@@ -128,10 +128,8 @@ class AdminApi:
         *,
         refusal: Callable[[str, float], Refusal | None] | None = None,
         metrics: Callable[[], str] | None = None,
-        metrics_beyond_loopback: bool = False,
         trouble: Callable[[], str | None] | None = None,
         answered: Callable[[str, str, int, int, float], None] | None = None,
-        created_at: float = 0.0,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
@@ -142,10 +140,8 @@ class AdminApi:
         self._clock = clock
         self._refusal = refusal
         self._metrics = metrics
-        self._metrics_beyond_loopback = metrics_beyond_loopback
         self._trouble = trouble
         self._answered = answered
-        self._created_at = created_at
         self._new_id = new_id
         self._queues = Queues(namespace)
         self._topics = Topics(namespace)
@@ -232,10 +228,8 @@ class AdminApi:
 
     async def _get_namespace(self, call: _Call) -> Response:
         name = self._namespace.name
-        info = atom.write_namespace_info(name, created_at=self._created_at, modified_at=self._created_at)
-        entry = atom.write_entry(
-            info, title=name, url=call.url, author=name, published=self._created_at, updated=call.now
-        )
+        info = atom.write_namespace_info(name)
+        entry = atom.write_entry(info, title=name, url=call.url, author=name, published=0.0, updated=call.now)
         return Response(200, {"content-type": atom.ENTRY_TYPE}, entry.encode())
 
     async def _list(self, resources: ResourceKind, path: ResourcePath, call: _Call) -> Response:
@@ -348,7 +342,7 @@ class AdminApi:
     def _exposition(self, call: _Call) -> Response:
         if self._metrics is None:
             raise _Answer(404, 40400, "There is nothing at '/metrics'.")
-        if not (self._metrics_beyond_loopback or _is_loopback(call.request.peer)):
+        if not _is_loopback(call.request.peer):
             raise _Answer(403, 40300, "Metrics are given to this machine alone.")
         return Response(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._metrics().encode())
 

@@ -31,6 +31,7 @@ from .rule_xml import (
 )
 from .xml import (
     INSTANCE,
+    NEVER,
     SHOWN_CHARS_MAX,
     BadDocument,
     escaped,
@@ -366,10 +367,11 @@ def write_feed(entries: Iterable[str], *, title: str, url: str, updated: float, 
     )
 
 
-def write_namespace_info(name: str, *, created_at: float, modified_at: float) -> str:
+def write_namespace_info(name: str) -> str:
+    """Return the description of a namespace; when it was created is not known."""
     return (
-        f'<NamespaceInfo xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"><CreatedTime>{write_time(created_at)}</CreatedTime>'
-        f"<MessagingSKU>Standard</MessagingSKU><ModifiedTime>{write_time(modified_at)}</ModifiedTime>"
+        f'<NamespaceInfo xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"><CreatedTime>{NEVER}</CreatedTime>'
+        f"<MessagingSKU>Standard</MessagingSKU><ModifiedTime>{NEVER}</ModifiedTime>"
         f"<Name>{escaped(name)}</Name><NamespaceType>Messaging</NamespaceType></NamespaceInfo>"
     )
 

@@ -1,1 +1,4 @@
-"""What the broker counts and records: metrics, metering, the ledger, the inventory."""
+"""Counts and records what the broker does: metrics, metering, the ledger, the inventory.
+
+May import the broker's operations, model and format; it decides nothing.
+"""

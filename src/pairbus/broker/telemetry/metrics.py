@@ -84,9 +84,6 @@ class NamespaceCounters:
             found = self.entities[name] = EntityCounters()
         return found
 
-    def forget(self, name: str) -> None:
-        self.entities.pop(name, None)
-
     def refused(self, condition: str, count: int = 1) -> None:
         _add(self.refusals, condition, count)
 
