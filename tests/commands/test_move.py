@@ -17,7 +17,7 @@ from pairbus.testing import fault
 from ..spark.conftest import Pair, wire
 from ..spark.conftest import make_queue as make_queue
 from ..spark.conftest import pair as pair
-from ..spark.small_spark import SmallSpark, no_carriers_left
+from ..spark.small_spark import SmallSpark, no_tasks_left
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ def run(
         printed = capsys.readouterr()
         return Result(int(ended.value.code or 0), printed.out, printed.err)
 
-    with no_carriers_left():
+    with no_tasks_left():
         yield call
 
 

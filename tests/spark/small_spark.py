@@ -85,12 +85,12 @@ class _Writing(_Reading):
 
 
 @contextmanager
-def no_carriers_left() -> Iterator[None]:
-    """A worker's process ends with its carriers; here they are closed by hand."""
+def no_tasks_left() -> Iterator[None]:
+    """A worker's process ends with its tasks; here they are closed by hand."""
     try:
         yield
     finally:
-        for _, thread, carrier in sink._tasks_of_worker.values():
-            thread.run(carrier.close())
+        for _, thread, task in sink._tasks_of_worker.values():
+            thread.run(task.close())
             thread.stop()
         sink._tasks_of_worker.clear()

@@ -1,4 +1,4 @@
-"""Queues as DataFrames, and the syphon at scale. Comes with the extra `spark`; nothing else in pairbus imports pyspark.
+"""Offers queues as DataFrames, and the syphon at scale. Comes with the extra `spark`; only this imports pyspark.
 
 from pairbus.spark import register, session, syphon
 

@@ -17,7 +17,14 @@ from pairbus.spark.connector import writer
 from pairbus.spark.connector.lock_reader import Share, receive
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.connector.schema import Outgoing, encode, read
-from pairbus.spark.connector.writer import NotSent, Sent, ServiceBusStreamWriter, ServiceBusWriter, attempt
+from pairbus.spark.connector.writer import (
+    NotSent,
+    Sent,
+    ServiceBusStreamWriter,
+    ServiceBusWriter,
+    WriterConfig,
+    attempt,
+)
 from pairbus.testing import fault
 from pairbus.wire.errors import Busy
 from pairbus.wire.sender import Sender
@@ -26,7 +33,7 @@ from tests.spark.conftest import Pair, peeked, wire
 
 def write(pair: Pair, entity: str | None, rows: pa.RecordBatch | list[dict[str, Any]], **options: Any) -> Sent:
     given = [rows] if isinstance(rows, pa.RecordBatch) else [pa.RecordBatch.from_pylist(rows)]
-    found = ServiceBusWriter(pair.primary_address, entity, **options).write(iter(given))
+    found = ServiceBusWriter(WriterConfig(pair.primary_address, entity, **options)).write(iter(given))
     assert isinstance(found, Sent)
     return found
 
@@ -59,7 +66,7 @@ def test_rows_of_a_lock_stream_are_sent_and_then_settled_and_lost_locks_are_coun
     batch = locked_rows(pair, 300)
     with wire(pair.secondary) as client:  # one lock is lost in between: it costs a duplicate, and nothing else
         client.settle_by_token("from", [UUID(batch.column("lock_token")[7].as_py())], "abandoned")
-    sink = ServiceBusStreamWriter(pair.primary_address, "to", pair.secondary_address)
+    sink = ServiceBusStreamWriter(WriterConfig(pair.primary_address, "to", pair.secondary_address))
     assert sink.write(iter([batch])) == Sent(300, lost=1)
     assert [read(each)["message_id"] for each in peeked(pair.secondary, "from")] == ["m7"]
     assert len(peeked(pair.primary, "to")) == 300
@@ -72,7 +79,7 @@ def test_rows_whose_locks_have_ended_are_left(pair: Pair, make_queue: Callable[.
     batch = locked_rows(pair, 3)
     if column == "locked_until":
         batch = batch.select(["body", "entity", "lock_token", "locked_until"])
-    sink = ServiceBusStreamWriter(pair.primary_address, "to", pair.secondary_address)
+    sink = ServiceBusStreamWriter(WriterConfig(pair.primary_address, "to", pair.secondary_address))
     with wire(pair.secondary) as client:  # until the broker gives them out again
         receiver = client.receiver("from")
         assert len(receiver.receive(3, max_wait=20)) >= 1
@@ -190,7 +197,9 @@ def test_rows_without_a_session_for_an_entity_that_wants_one_are_found_first(
 def test_refused_rows_of_a_lock_stream_are_dead_lettered(pair: Pair, make_queue: Callable[..., None]) -> None:
     make_queue(pair.secondary, "from")
     make_queue(pair.primary, "to", requires_session=True)
-    sink = ServiceBusStreamWriter(pair.primary_address, "to", pair.secondary_address, on_refused="deadLetter")
+    sink = ServiceBusStreamWriter(
+        WriterConfig(pair.primary_address, "to", pair.secondary_address, on_refused="deadLetter")
+    )
     assert sink.write(iter([locked_rows(pair, 3)])) == Sent(0, refused=3)
     assert peeked(pair.secondary, "from") == []
     dead = [read(each) for each in peeked(pair.secondary, "from/$DeadLetterQueue")]
@@ -206,13 +215,13 @@ def test_a_task_that_is_run_again_in_another_order_sends_the_same_ids_again(
     make_queue(pair.primary, "twice")
     rows = [{"body": f"{n % 7}"} for n in range(50)]
     for name in ("once", "twice"):
-        sink = ServiceBusWriter(pair.primary_address, name)
+        sink = ServiceBusWriter(WriterConfig(pair.primary_address, name))
         for given in (rows, rows[::-1]):
             sink.write(iter([pa.RecordBatch.from_pylist(given[:20]), pa.RecordBatch.from_pylist(given[20:])]))
     assert len(ids_in(pair, "once")) == 50
     found = ids_in(pair, "twice")
     assert len(found) == 100 and len(set(found)) == 50 and set(found[:50]) == set(found[50:])
-    sink = ServiceBusWriter(pair.primary_address, "once")
+    sink = ServiceBusWriter(WriterConfig(pair.primary_address, "once"))
     assert sink.write(iter([pa.RecordBatch.from_pylist(rows)])) == Sent(50), "another write is another matter"
     assert len(ids_in(pair, "once")) == 100
 
@@ -224,7 +233,7 @@ def test_batches_are_written_in_their_order_and_each_is_confirmed(pair: Pair, ma
         pa.RecordBatch.from_pylist([{"message_id": f"{number}-{each}", "body": b"x"} for each in range(50)], schema)
         for number in range(5)
     ]
-    assert ServiceBusWriter(pair.primary_address, "many").write(iter(batches)) == Sent(250)
+    assert ServiceBusWriter(WriterConfig(pair.primary_address, "many")).write(iter(batches)) == Sent(250)
     ids = [read(each)["message_id"] for each in peeked(pair.primary, "many")]
     assert ids == [f"{number}-{each}" for number in range(5) for each in range(50)]
 
@@ -308,7 +317,7 @@ def test_a_chunk_that_fails_ends_the_task_whatever_came_before_and_after(
         for name in ("good", "nowhere", "good", "good")
     ]
     with pytest.raises(NotSent, match=r"nowhere.*could not be found"):
-        ServiceBusWriter(pair.primary_address, None).write(iter(made))
+        ServiceBusWriter(WriterConfig(pair.primary_address, None)).write(iter(made))
     assert len(peeked(pair.primary, "good")) == 1, "nothing is sent after a failure"
 
 
@@ -321,7 +330,7 @@ def test_rows_are_sent_in_chunks_of_about_so_many_bytes(monkeypatch: pytest.Monk
         sizes.append(len(rows))
 
     monkeypatch.setattr(writer._Sending, "chunk", chunk)
-    ServiceBusWriter(Address("Endpoint=sb://x"), "to").write(iter([batch, batch]))
+    ServiceBusWriter(WriterConfig(Address("Endpoint=sb://x"), "to")).write(iter([batch, batch]))
     assert sum(sizes) == 100 and set(sizes[:-1]) == {10}
 
 
@@ -360,7 +369,7 @@ def test_the_batch_of_a_stream_has_its_name_from_spark_and_one_of_a_write_from_t
     def run(kind: type[Any], batch: str, partition: int) -> None:
         context = Context(partition, sql_streaming_queryId="q", streaming_sql_batchId=batch)
         monkeypatch.setattr(writer.TaskContext, "get", lambda: context)
-        kind(pair.primary_address, "named").write(iter([rows]))
+        kind(WriterConfig(pair.primary_address, "named")).write(iter([rows]))
 
     for batch, partition in (("1", 0), ("1", 0), ("2", 0), ("1", 1)):
         run(ServiceBusStreamWriter, batch, partition)

@@ -27,7 +27,7 @@ from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
 from pairbus.testing import fault
 
 from ..conftest import Pair, admin_of, peeked, wire
-from ..small_spark import SmallSpark, no_carriers_left
+from ..small_spark import SmallSpark, no_tasks_left
 
 Spark = Any
 
@@ -68,7 +68,7 @@ def counts(namespace: NamespaceServer, entity: str) -> set[int]:
 def queues(pair: Pair, make_queue: Callable[..., None]) -> Iterator[None]:
     make_queue(pair.primary, "orders", "bills", lock_duration=dt.timedelta(seconds=30))
     make_queue(pair.secondary, "copies", lock_duration=dt.timedelta(seconds=30))
-    with no_carriers_left():
+    with no_tasks_left():
         yield
 
 

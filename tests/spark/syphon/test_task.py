@@ -1,4 +1,4 @@
-"""The carrier on real brokers, without Spark: what a task of the syphon does with the rows of a batch."""
+"""The task on real brokers, without Spark: what a task of the syphon does with the rows of a batch."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def stock(pair: Pair, *payloads: bytes) -> list[Locked]:
 
 
 async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
-    carrier = TransferTask(
+    task = TransferTask(
         connections.endpoint(pair.primary_address), connections.endpoint(pair.secondary_address), **options
     )
     try:
-        return await carrier.carry(rows)
+        return await task.transfer(rows)
     finally:
-        await carrier.close()
+        await task.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,1 @@
-"""The `servicebus` data source: batch and stream readers, the writer, options and schema."""
+"""Holds the `servicebus` data source: readers, writer, options and schema. Imports `runtime`, not the other folders."""

@@ -1,7 +1,4 @@
-"""What a stream's sink is handed, as Arrow batches on every Spark: before 4.1 a stream writer gets rows. Pure.
-
-Decides nothing about messages; it only turns one shape into the other.
-"""
+"""Turns what a stream's sink is handed into Arrow batches on every Spark: before 4.1 it is handed rows. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ ROWS_A_BATCH: Final = 1000
 
 
 def batches(handed: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Arrow batches as they are; rows a thousand at a time."""
+    """Yield Arrow batches as they are, and rows a thousand at a time."""
     rows: list[dict[str, Any]] = []
     for each in handed:
         if isinstance(each, pa.RecordBatch):
@@ -38,7 +35,7 @@ def batches(handed: Iterable[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def by_bytes(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of about so many bytes: as many rows in each as that is on average, one at least."""
+    """Yield the batch in parts of about so many bytes: as many rows in each as that is on average, one at least."""
     rows = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)

@@ -1,4 +1,4 @@
-"""`spark.read.format("servicebus")`: a look at what entities hold, in slices that workers peek side by side.
+"""Reads for `spark.read.format("servicebus")` what entities hold, in slices that workers peek side by side.
 
 Takes nothing away and locks nothing. The slices are sequence ranges as they stood when the query was planned; what
 comes later is not in the result. `plan` decides the slices, `Wanted` which of them a query's filters still need.
@@ -64,7 +64,7 @@ NOTHING: Final = Slice("", 1, 0)
 
 @dataclass
 class Wanted:
-    """What the filters leave. Times in unix milliseconds, both ends included."""
+    """The bounds that filters set, both ends included."""
 
     first: int = 1
     last: int = SEQUENCE_MAX
@@ -73,7 +73,7 @@ class Wanted:
     enqueued_to: dt.datetime | None = None
 
     def take(self, condition: Filter) -> bool:
-        """Whether the source will see to it, so that Spark need not."""
+        """Apply a filter; return whether Spark need not check it again."""
         name = getattr(condition, "attribute", ())
         value = getattr(condition, "value", None)
         if name == ("sequence_number",):
@@ -121,7 +121,7 @@ class Wanted:
 
 
 def find_range(is_at_or_after: Callable[[int], int | None], first: int, last: int) -> Range | None:
-    """From the first message to the last between two sequence numbers; asks some sixty questions at most.
+    """Return where the first and the last message between two sequence numbers are; asks some sixty times at most.
 
     `is_at_or_after(n)` is the sequence number of the first message from n on, or None.
     """
@@ -142,6 +142,7 @@ def find_range(is_at_or_after: Callable[[int], int | None], first: int, last: in
 
 
 def plan(first: int, last: int) -> list[Range]:
+    """Return the slices in which a range is read."""
     span = last - first + 1
     count = max(1, min(SLICES_MAX, -(-span // SLICE_MESSAGES)))
     width = -(-span // count)
@@ -196,8 +197,8 @@ def peek_slice(
 
 
 class FilteringReader(ServiceBusReader):
-    """With filters pushed down. Not the default: Spark keeps what one query pushed into a DataFrame of a Python source
-    for later queries on it that push nothing (4.0 to 4.3), and these would then find too little."""
+    """Reads with filters pushed down. Not the default: Spark keeps what one query pushed into a DataFrame of a Python
+    source for later queries on it that push nothing (4.0 to 4.3), and these would then find too little."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for condition in filters:

@@ -1,4 +1,4 @@
-"""Which entities an `entity` option names: a list of paths and globs against what a namespace has. Pure.
+"""Decides which entities an `entity` option names: paths and globs against what a namespace has. Pure.
 
     orders            a queue            orders/$DeadLetterQueue      its dead letters
     news/Subscriptions/all               a subscription; news/Subscriptions/*, all of them
@@ -22,7 +22,7 @@ _TRANSFER: Final = "x-servicebus-transfer"
 
 
 def listed(text: str) -> list[str]:
-    """The patterns of an option, in order, each once."""
+    """Return the patterns of an option, in order, each once. Raises InvalidOption."""
     patterns = [part.strip().strip("/") for part in text.split(",")]
     if not all(patterns):
         raise InvalidOption(f"entity {text!r} has an empty place in its list")
@@ -34,7 +34,10 @@ def is_glob(pattern: str) -> bool:
 
 
 def resolved(patterns: Iterable[str], queues: Iterable[str], subscriptions: Iterable[str]) -> list[str]:
-    """Paths for the patterns; `subscriptions` as topic/Subscriptions/name. A glob that finds nothing is an error."""
+    """Return the paths for the patterns; `subscriptions` as topic/Subscriptions/name.
+
+    Raises InvalidOption for a glob that finds nothing.
+    """
     queues, subscriptions = sorted(queues), sorted(subscriptions)
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -51,13 +54,13 @@ def resolved(patterns: Iterable[str], queues: Iterable[str], subscriptions: Iter
 
 
 def without_dead_letters(path: str) -> tuple[str, bool]:
-    """The entity, and whether its dead-letter queue was meant."""
+    """Return the entity, and whether its dead-letter queue was meant."""
     is_dead = path.lower().endswith("/" + DEAD_LETTERS.lower())
     return (path[: -len(DEAD_LETTERS) - 1] if is_dead else path), is_dead
 
 
 def subscription_of(path: str) -> tuple[str, str, str]:
-    """Topic, separator, subscription; the last two are "" for a queue or a topic."""
+    """Return topic, separator and subscription; the last two are "" for a queue or a topic."""
     found = _SUBSCRIPTIONS.search(path)
     return (path, "", "") if found is None else (path[: found.start()], found.group(), path[found.end() :])
 

@@ -1,4 +1,4 @@
-"""What a namespace has, asked with the administration client: only where an `entity` option holds a glob, or to count.
+"""Asks the administration client what a namespace has, where an `entity` option holds a glob, or to count.
 
 A stream with a glob asks again now and then, so that it finds entities that are made while it runs. The SDK is imported
 when there is something to ask: every Python process that Spark starts imports this module, and few ask.
@@ -22,7 +22,7 @@ RELIST_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Entities:
-    """The paths that the patterns mean, found when called: in the driver, at planning time."""
+    """Finds the paths that the patterns mean when it is called: in the driver, at planning time."""
 
     address: Address
     patterns: list[str]
@@ -53,8 +53,8 @@ class Entities:
 
 
 class EntityDiscovery:
-    """The entities of a stream. With globs they are listed again, at most once in `every_s`; a listing that fails later
-    than the first changes nothing, and neither does an entity that is gone."""
+    """Keeps the entities of a stream. With globs they are listed again, at most once in `every_s`; a listing that fails
+    later than the first changes nothing, and neither does an entity that is gone."""
 
     def __init__(
         self, find: Callable[[], list[str]], *, every_s: float = RELIST_S, clock: Callable[[], float] = time.monotonic
@@ -66,14 +66,14 @@ class EntityDiscovery:
         self._asked_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Roster {'not asked yet' if self._names is None else f'{len(self._names)} entities'}>"
+        return f"<EntityDiscovery {'not asked yet' if self._names is None else f'{len(self._names)} entities'}>"
 
     @property
     def may_change(self) -> bool:
         return self._every_s != float("inf")
 
     def names(self, *, fresh: bool = True) -> list[str]:
-        """`fresh`: may ask again."""
+        """Return the entities that are known; with `fresh` it may ask again."""
         now = self._clock()
         if self._names is None:
             self._names, self._asked_at = self._find(), now
@@ -88,7 +88,7 @@ class EntityDiscovery:
 
 
 def depth(address: Address, entity: str) -> int | None:
-    """How many messages a receiver of `entity` would find, by the administration's count; None: it can't be asked."""
+    """Return how many messages a receiver of `entity` would find, or None where the count can't be asked for."""
     from azure.core.exceptions import AzureError
 
     from pairbus.syphon.listing import OPTIONS
@@ -108,6 +108,7 @@ def depth(address: Address, entity: str) -> int | None:
 
 
 def administration(address: Address, **options: Any) -> Any:
+    """Return an administration client of the SDK for this namespace."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     extra = options if address.ca_file is None else {**options, "connection_verify": address.ca_file}

@@ -1,8 +1,10 @@
-"""How many messages a batch of a `lock` stream may lock, so that it is settled within a third of the locks. Pure.
+"""Decides how many messages a batch of a `lock` stream may lock, so that it is settled within a third of the locks.
 
 Decided by the lock that the entity really gives, by the rate of the batches before where that is known, and by whether
 messages came again: a message that was delivered before, after a batch that took longer than its share of the lock,
-says that the batch was too large. Pure: `now` comes from outside.
+says that the batch was too large.
+
+Pure: `now` comes from outside.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ class LockBatchSize:
 
     def __repr__(self) -> str:
         bound = "no bound" if self._bound is None else f"at most {self._bound}"
-        return f"<LockPace locks of {self._lock_s:.0f} s, {bound}>"
+        return f"<LockBatchSize locks of {self._lock_s:.0f} s, {bound}>"
 
     def found(self, lock_s: float, delivery_count: int) -> None:
-        """A message was seen: how long its lock is, and how often it was delivered before."""
+        """Learn from a message that was seen: how long its lock is, and how often it was delivered before."""
         self._lock_s = max(1.0, lock_s)
         self._came_again = self._came_again or delivery_count > 0
 
@@ -52,6 +54,6 @@ class LockBatchSize:
         self._count, self._begun_at, self._took_s = count, now, None
 
     def ended(self, now: float) -> None:
-        """Spark asks for the next batch; only the first time counts."""
+        """Note that Spark asks for the next batch; only the first time counts."""
         if self._count and self._took_s is None:
             self._took_s = now - self._begun_at

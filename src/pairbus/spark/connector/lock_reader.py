@@ -1,4 +1,4 @@
-"""Mode `lock` of the stream: rows are peek-locked messages, and carry their lock tokens to a sink that settles them.
+"""Reads a stream in mode `lock`: rows are peek-locked messages with their lock tokens, for a sink that settles them.
 
 The queue is the state; the offset only counts batches, so a lost checkpoint loses nothing. A batch that Spark runs
 again finds other messages: those of the first try come back when their locks end. No lock is renewed; a batch is kept
@@ -123,7 +123,7 @@ class LockStream(DataSourceStreamReader):
         return receive(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The sink has settled; there is nothing to remember."""
+        """Do nothing: the sink has settled, and there is nothing to remember."""
 
     def stop(self) -> None:
         if self._watcher is not None:
@@ -132,8 +132,8 @@ class LockStream(DataSourceStreamReader):
         connections.close_all()
 
     def _let_go(self) -> None:
-        """Before the application gives back what is locked: a watcher would take some of it, and Spark, which kills
-        this process rather than end it, would leave that locked."""
+        """Stop before the application gives back what is locked: a watcher would take some of it, and Spark, which
+        kills this process rather than end it, would leave that locked."""
         if not self._is_stopped:
             self._is_stopped = True
             if self._watcher is not None:
@@ -176,7 +176,7 @@ class LockStream(DataSourceStreamReader):
             self._pace.found(message.locked_until - time.time(), message.delivery_count)
 
     def _hear(self, now: float) -> None:
-        """What the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
+        """Read what the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
         if self._mailbox is None:
             return
         for notice in self._mailbox.read_new(HALTS):
@@ -234,8 +234,9 @@ def is_halted(payload: bytes, halts: tuple[tuple[str, float], ...], now: float) 
 
 
 def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
-    """Locked messages, as they come. What is not among the chosen is held until the end, since it would come again at
-    once, and then released on its link: that does not count as a delivery (an abandoned or expired lock does)."""
+    """Yield locked messages, as they come. What is not among the chosen is held until the end, since it would come
+    again at once, and then released on its link: that does not count as a delivery (an abandoned or expired lock
+    does)."""
     if share.count < 1:
         return
     receiver = connections.client(address).receiver(share.entity)

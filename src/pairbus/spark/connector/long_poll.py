@@ -1,7 +1,7 @@
-"""Who waits for messages while there is nothing to do: one long poll of 15 minutes per queue (P37).
+"""Waits for messages while there is nothing to do: one long poll of 15 minutes per queue (P37).
 
 Lives in the driver-side process of a `lock` stream, on a thread with a loop of its own. Spark asks for the latest
-offset dozens of times a second; the watcher answers from memory. What a poll yields is released at once: it only says
+offset dozens of times a second; this answers from memory. What a poll yields is released at once: it only says
 that a batch is worth starting.
 """
 
@@ -26,8 +26,8 @@ APART_S: Final = 0.1
 
 
 class LongPoll:
-    """`polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once for each attempt. `found(message)`:
-    what a poll yielded, on the watcher's thread."""
+    """Polls queues on a thread of its own. `polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once
+    for each attempt. `found(message)`: what a poll yielded, on the watcher's thread."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class LongPoll:
         self._thread.run(self._start(make_client))
 
     def __repr__(self) -> str:
-        return f"<Watcher {len(self._ready)} of {len(self._entities)} queues have messages>"
+        return f"<LongPoll {len(self._ready)} of {len(self._entities)} queues have messages>"
 
     def ready(self) -> list[str]:
-        """Queues that are known to hold messages, in order."""
+        """Return the queues that are known to hold messages, in order."""
         with self._lock:
             return [entity for entity in self._entities if entity in self._ready]
 
     def wait(self, limit_s: float) -> None:
-        """Until it is known which queues hold messages, as far as can be told: all do, or some do and no other follows
-        soon, or the time is over."""
+        """Wait until it is known which queues hold messages, as far as can be told: all do, or some do and no other
+        follows soon, or the time is over."""
         end = time.monotonic() + limit_s
         with self._lock:
             while len(self._ready) < len(self._entities) and (left := end - time.monotonic()) > 0:
@@ -67,7 +67,7 @@ class LongPoll:
                     return
 
     def taken(self, entities: Iterable[str]) -> None:
-        """A batch has been read from these: look again."""
+        """Poll these again: a batch has been read from them."""
         with self._lock:
             found = self._ready & set(entities)
             self._ready -= found
@@ -75,7 +75,7 @@ class LongPoll:
             self._thread.start(self._arm(entity))
 
     def watch(self, entities: Iterable[str]) -> None:
-        """These too; those that it watches already are passed over."""
+        """Poll these too; those that are polled already are passed over."""
         for entity in entities:
             if entity not in self._entities:
                 self._entities.append(entity)

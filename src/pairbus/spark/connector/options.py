@@ -1,4 +1,4 @@
-"""The options of the `servicebus` data source: which there are, what they may be, what they mean together. Pure.
+"""Checks the options of the `servicebus` data source: which there are, what they may be and mean together. Pure.
 
 Decides and reports; it opens nothing and reads no environment but the mapping that it is given. Spark hands options
 over as text, with names of any case. No text or repr made here holds a key.
@@ -76,7 +76,7 @@ class Address:
     host: str | None = None
     credential: str = "default"
     ca_file: str | None = None
-    #: For whose sake its clients work, as the broker's books have it (P51).
+    #: For whose sake its clients work, as the broker's ledger has it (P51).
     cause: str = billing.SPARK
 
 
@@ -99,7 +99,7 @@ class ConnectorOptions:
 
 
 def as_options(address: Address) -> dict[str, str]:
-    """What `parse` reads it from."""
+    """Return the options from which `parse` reads this address."""
     return {"cause": address.cause, **_way_to(address, "")}
 
 
@@ -123,6 +123,7 @@ def _prefixed(prefix: str, name: str) -> str:
 
 
 def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOptions:
+    """Return the options with their types and defaults. Raises InvalidOption."""
     known = {name.lower(): name for name in NAMES}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -158,6 +159,7 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
 
 
 def wanted_entity(options: ConnectorOptions, what: str) -> str:
+    """Return the option entity. Raises InvalidOption where there is none."""
     if options.entity is None:
         raise InvalidOption(
             f'the servicebus {what} needs the option entity, a list such as "orders" or "news/Subscriptions/all"'

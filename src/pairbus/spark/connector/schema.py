@@ -1,4 +1,4 @@
-"""The columns of the `servicebus` source, and the way between an encoded message and a row. Pure.
+"""Declares the columns of the `servicebus` source, and converts between encoded messages and rows. Pure.
 
 Decides which column holds what; moves nothing. `amqp` is the message as the broker gave it, byte for byte; the other
 columns are for people. Reading never fails on a message: what can't be shown in a column is null there and whole in
@@ -185,7 +185,7 @@ class TransferRows(Rows):
 
 
 def read(payload: bytes) -> dict[str, Any]:
-    """The typed columns of a message as a peek or a delivery gives it."""
+    """Return the typed columns of a message as a peek or a delivery gives it."""
     row: dict[str, Any] = {}
     try:
         sections = split(payload)
@@ -273,7 +273,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's types for AMQP's."""
+    """Return a value in JSON's types for one in AMQP's."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -293,7 +293,7 @@ def _time(value: Any) -> dt.datetime | None:
     return _EPOCH + dt.timedelta(milliseconds=value)
 
 
-# -- the way back
+# -- from rows to messages
 
 
 class Lock(NamedTuple):
@@ -322,7 +322,7 @@ class Unsendable(NamedTuple):
 
 
 def check_writable(columns: StructType, entity: str | None) -> None:
-    """Before anything is sent: an error names the column and lists the right ones."""
+    """Raise InvalidOption for columns that can't be sent, before anything is; it lists the right ones."""
     names: list[str] = []
     for field in columns:
         name = _BY_LOWER.get(field.name.lower())
@@ -348,6 +348,7 @@ def check_writable(columns: StructType, entity: str | None) -> None:
 
 
 def check_settleable(columns: StructType) -> None:
+    """Raise InvalidOption where rows lack the columns by which their locks are settled."""
     names = {field.name.lower() for field in columns}
     if not {"entity", "lock_token"} <= names or not names & {"locked_until", "amqp"}:
         raise InvalidOption(
@@ -370,12 +371,12 @@ def _fits(name: str, kind: DataType) -> bool:
 
 
 def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with its columns named as the schema names them."""
+    """Return the batch with its columns named as the schema names them."""
     return batch.rename_columns([_BY_LOWER.get(name.lower(), name) for name in batch.schema.names])
 
 
 def outgoing(batch: pa.RecordBatch, ids: RowIds | None = None) -> Iterator[Outgoing | Unsendable]:
-    """The messages of a batch, in its order. `ids` names those that have no message id."""
+    """Yield the messages of a batch, in its order. `ids` names those that have no message id."""
     batch = canonical(batch)
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _READ_BACK}
     typed = _typed(batch)
@@ -467,6 +468,7 @@ def _typed(batch: pa.RecordBatch) -> Callable[[Any], Any] | None:
 
 
 def encode(row: Mapping[str, Any], typed: Callable[[Any], Any] | None = None) -> bytes:
+    """Return the encoded message of a row's typed columns. `typed` converts the values of application properties."""
     get = row.get
     annotations: dict[Any, Any] = {}
     if get("scheduled_enqueue_time_utc") is not None:

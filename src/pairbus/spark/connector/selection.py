@@ -1,4 +1,4 @@
-"""Which messages of an entity were chosen: their sequence numbers, as ranges, so that millions fit into a task.
+"""Holds which messages of an entity were chosen: sequence numbers as ranges, so that millions fit into a task.
 
 Pure. What is chosen is chosen by peek, before anything is locked; what is locked afterwards and not among these goes
 back untouched.
@@ -15,7 +15,7 @@ from typing import Self
 
 
 class Selection:
-    """Sequence numbers. `number in selection` costs a bisection."""
+    """A set of sequence numbers. `number in selection` costs a bisection."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -45,7 +45,7 @@ class Selection:
         return made
 
     def as_text(self) -> str:
-        """Spark's options are texts."""
+        """Return the selection as text, for Spark's options."""
         return base64.b64encode(zlib.compress((self._firsts + self._lasts).tobytes())).decode()
 
     def __repr__(self) -> str:
@@ -81,6 +81,7 @@ class Selection:
         return self._lasts[-1]
 
     def without(self, numbers: Iterable[int]) -> Selection:
+        """Return the selection without these numbers."""
         taken = sorted(set(numbers))
         kept: list[tuple[int, int]] = []
         at = 0

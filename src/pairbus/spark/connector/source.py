@@ -6,6 +6,7 @@ Found by its short name through the package `pyspark_servicebus`, or registered 
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -20,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
-from .options import Address, ConnectorOptions, InvalidOption, parse, wanted_entity
+from .options import ConnectorOptions, InvalidOption, parse, wanted_entity
 from .schema import SCHEMA, TRANSFER_SCHEMA, check_settleable, check_writable
 from .stream_reader import stream_reader
-from .writer import ServiceBusStreamWriter, ServiceBusWriter
+from .writer import ServiceBusStreamWriter, ServiceBusWriter, WriterConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,26 +55,19 @@ class ServiceBusDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidOption('a queue can\'t be overwritten; use mode("append")')
-        return ServiceBusWriter(*self._target(schema), **self._handling())
+        return ServiceBusWriter(self._target(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return ServiceBusStreamWriter(*self._target(schema), **self._handling())
+        return ServiceBusStreamWriter(self._target(schema))
 
-    def _target(self, schema: StructType) -> tuple[Address, str | None, Address | None]:
+    def _target(self, schema: StructType) -> WriterConfig:
         parsed = self._parsed
         check_writable(schema, parsed.entity)
         if parsed.settle is not None:
             check_settleable(schema)
-        return parsed.address, parsed.entity, parsed.settle
-
-    def _handling(self) -> dict[str, Any]:
-        parsed = self._parsed
-        return {
-            "on_refused": parsed.on_refused,
-            "refused_path": parsed.refused_path,
-            "patience_s": parsed.patience_s,
-            "mailbox": parsed.mailbox,
-        }
+        return WriterConfig(
+            **{field.name: getattr(parsed, field.name) for field in fields(WriterConfig) if field.name != "rate_max"}
+        )
 
     def _entities(self, what: str) -> listing.Entities:
         patterns = entities.listed(wanted_entity(self._parsed, what))

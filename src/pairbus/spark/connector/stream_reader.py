@@ -60,7 +60,7 @@ def admit(
     first_from: Callable[[str, int], int | None],
     until: Mapping[str, int] | None = None,
 ) -> Offset:
-    """The end of the next batch: at most `rows_max` messages in all, shared fairly, none from `until` on.
+    """Return the end of the next batch: at most `rows_max` messages in all, shared fairly, none from `until` on.
 
     Counted in sequence numbers, so gaps make a batch smaller, never larger.
     """
@@ -124,7 +124,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is the goal of the run."""
+        """Take what is there now for the goal of the run."""
         self._until = admit(self.initialOffset(), None, self._first_from, self._bounds())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -144,7 +144,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return peek_slice(self._address, partition, Wanted(), active_only=True)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: the offsets are Spark's, the messages stay."""
+        """Do nothing: the offsets are Spark's, the messages stay."""
 
     def stop(self) -> None:
         connections.close_all()
@@ -171,7 +171,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class DeleteStream(PeekStream):
-    """Wants to be the only consumer: what others hold locked is left to them."""
+    """Removes what was committed. Wants to be the only consumer: what others hold locked is left to them."""
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         if start is not None:
@@ -201,7 +201,7 @@ def remove(address: Address, entity: str, begin: int, stop: int) -> int:
 
 
 def _remove_below(client: WireClient, entity: str, stop: int) -> int:
-    """With nothing to pass over: releases the first beyond."""
+    """Complete all below `stop`, with nothing to pass over; the first beyond is released."""
     removed = 0
     receiver = client.receiver(entity)
     try:

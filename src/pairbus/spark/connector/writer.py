@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` to Service Bus: rows become messages, each confirmed before Spark is told.
+"""Writes `df.write` and `df.writeStream` to Service Bus: each message is confirmed before Spark hears of it.
 
 At least once: a task that Spark runs again sends again, with the same message ids (`row_ids`), so that duplicate
 detection at the destination removes the second copies. What can never be sent is found before anything of its chunk of
@@ -75,7 +75,7 @@ class Sent(WriterCommitMessage):
 
 
 class Task(NamedTuple):
-    """What Spark calls a task, in every attempt at it."""
+    """Identifies a task of Spark's, the same in every attempt at it."""
 
     query: str
     batch: str
@@ -83,7 +83,7 @@ class Task(NamedTuple):
 
 
 def current_task(run: str) -> Task:
-    """`run`: what the write is called where it is no stream's."""
+    """Return the task that runs here. `run`: the id of the write. Raises InvalidOption under speculation."""
     context = TaskContext.get()
     if context is None:
         return Task(run, "", 0)
@@ -96,7 +96,7 @@ def current_task(run: str) -> Task:
 
 
 def current_stream_task(run: str) -> Task:
-    """A query keeps its id, and numbers its batches, from one start to the next."""
+    """Return the task of a stream: a query keeps its id, and numbers its batches, from one start to the next."""
     task, context = current_task(run), TaskContext.get()
     query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if context is None or query is None:
@@ -221,7 +221,7 @@ def send_patiently(
     confirmed: Callable[[Sequence[T]], None],
     before: Callable[[Sequence[T]], Sequence[T]] = lambda waiting: waiting,
 ) -> list[tuple[T, WireError]]:
-    """All of it confirmed but for what is refused for good, which is returned; or NotSent.
+    """Send until all is confirmed but what is refused for good, which is returned. Raises NotSent.
 
     `before` each try says which of those that wait are still to be sent, and may raise.
     """
@@ -265,23 +265,38 @@ def send_patiently(
 Refusal = tuple[Outgoing | Unsendable, str]
 
 
+@dataclass(frozen=True)
+class WriterConfig:
+    """Where rows go, and what is done with those that are refused; the names are those of `ConnectorOptions`."""
+
+    address: Address
+    entity: str | None
+    settle: Address | None = None
+    on_refused: str = FAIL
+    refused_path: str | None = None
+    patience_s: float = PATIENCE_S
+    mailbox: str | None = None
+    #: Messages a second of one task; None for no limit.
+    rate_max: float | None = None
+
+
 class _Sending:
-    """One task's work, chunk by chunk."""
+    """Sends the rows of one task, chunk by chunk."""
 
     def __init__(self, writer: _Writing, task: Task) -> None:
         self._writer = writer
-        self._rate = RateLimit(writer.rate_max)
-        self._entity = writer.entity
+        self._rate = RateLimit(writer.config.rate_max)
+        self._entity = writer.config.entity
         #: Destinations that have taken a message without a session.
         self._without_session: set[str] = set()
         self._collected: list[Lock] = []
         self.sent = Sent()
         self._file = None
-        if writer.refused_path is not None:
+        if writer.config.refused_path is not None:
             from .refused_rows import RefusedRows  # which imports much, in every process of Spark's
 
             name = "-".join(filter(None, ("refused", task.query, task.batch, f"{task.partition:05}")))
-            self._file = RefusedRows(writer.refused_path, name)
+            self._file = RefusedRows(writer.config.refused_path, name)
 
     def chunk(self, rows: Sequence[Outgoing | Unsendable]) -> None:
         refused: list[Refusal] = []
@@ -306,8 +321,8 @@ class _Sending:
     def finish(self) -> Sent:
         if self._file is not None:
             self._file.finish()
-        if self._collected and self._writer.settle is not None:
-            self.sent.lost += settle(self._writer.settle, self._collected)
+        if self._collected and self._writer.config.settle is not None:
+            self.sent.lost += settle(self._writer.config.settle, self._collected)
         return self.sent
 
     def give_up(self) -> None:
@@ -315,7 +330,7 @@ class _Sending:
             self._file.discard()
 
     def _check(self, refused: list[Refusal], count: int, rest: str) -> None:
-        if refused and self._writer.on_refused == FAIL:
+        if refused and self._writer.config.on_refused == FAIL:
             row, why = refused[0]
             target = row.destination or self._entity
             raise NotSent(
@@ -324,7 +339,7 @@ class _Sending:
             )
 
     def _patience(self, target: str) -> Patience:
-        return Patience(target, self._rate, self._writer.patience_s)
+        return Patience(target, self._rate, self._writer.config.patience_s)
 
     def _fitting(self, target: str, messages: list[Outgoing], refused: list[Refusal]) -> list[Outgoing]:
         """Without those that are too large for the destination, or for whom there is none."""
@@ -332,7 +347,7 @@ class _Sending:
         while True:
             self._writer.check_not_over(len(messages), target)
             try:
-                limit = connections.sender(self._writer.address, target).message_bytes_max
+                limit = connections.sender(self._writer.config.address, target).message_bytes_max
                 break
             except NotFound as error:
                 if target == self._entity:
@@ -373,7 +388,7 @@ class _Sending:
 
     def _deliver(self, target: str, messages: Sequence[Outgoing]) -> list[Refusal]:
         refused = send_patiently(
-            partial(attempt, self._writer.address, target),
+            partial(attempt, self._writer.config.address, target),
             messages,
             self._patience(target),
             partial(self._confirmed, target),
@@ -383,7 +398,7 @@ class _Sending:
 
     def _in_time(self, target: str, waiting: Sequence[Outgoing]) -> Sequence[Outgoing]:
         self._writer.check_not_over(len(waiting), target)
-        if self._writer.settle is None:
+        if self._writer.config.settle is None:
             return waiting
         end = time.time() + SPARE_S
         kept = [each for each in waiting if each.lock is None or each.lock.until is None or each.lock.until >= end]
@@ -393,16 +408,16 @@ class _Sending:
     def _confirmed(self, target: str, messages: Sequence[Outgoing]) -> None:
         self.sent.count += len(messages)
         self._writer.confirmed(target, messages)
-        if self._writer.settle is not None:
+        if self._writer.config.settle is not None:
             locks = [message.lock for message in messages if message.lock is not None]
-            self.sent.lost += settle(self._writer.settle, locks)
+            self.sent.lost += settle(self._writer.config.settle, locks)
 
     def _put_aside(self, refused: list[Refusal]) -> None:
         self.sent.refused += len(refused)
         dead: dict[str, list[Lock]] = {}
         rows: list[dict[str, object]] = []
         for row, why in refused:
-            if self._writer.on_refused == DEAD_LETTER and row.lock is not None:
+            if self._writer.config.on_refused == DEAD_LETTER and row.lock is not None:
                 dead.setdefault(why, []).append(row.lock)
                 continue
             rows.append(
@@ -417,38 +432,19 @@ class _Sending:
                 self._collected.append(row.lock)
         if self._file is not None:
             self._file.add(rows)
-        if self._writer.settle is not None:
+        if self._writer.config.settle is not None:
             for why, locks in dead.items():
-                self.sent.lost += settle(self._writer.settle, locks, "suspended", why)
+                self.sent.lost += settle(self._writer.config.settle, locks, "suspended", why)
 
 
 class _Writing:
-    #: Messages a second of one task; None for no limit.
-    rate_max: float | None = None
-
-    def __init__(
-        self,
-        address: Address,
-        entity: str | None,
-        settle: Address | None = None,
-        *,
-        on_refused: str = FAIL,
-        refused_path: str | None = None,
-        patience_s: float = PATIENCE_S,
-        mailbox: str | None = None,
-    ) -> None:
-        self.address = address
-        self.entity = entity
-        self.settle = settle
-        self.on_refused = on_refused
-        self.refused_path = refused_path
-        self.patience_s = patience_s
-        self._mailbox = mailbox
+    def __init__(self, config: WriterConfig) -> None:
+        self.config = config
         #: The same in all tasks, since Spark copies this object to them.
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """A chunk is made while the one before it is on its way; never more than one is."""
+        """Send the rows: a chunk is made while the one before it is on its way; never more than one is."""
         task = self._task()
         sending = _Sending(self, task)
         ids = RowIds(*task)
@@ -487,13 +483,13 @@ class _Writing:
                         yield chunk
                         chunk, size = [], 0
             # those whose locks run do not wait for the next, which may be a slow function's
-            if chunk and self.settle is not None:
+            if chunk and self.config.settle is not None:
                 yield chunk
                 chunk, size = [], 0
         if chunk:
             yield chunk
 
-    def _tell(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+    def _report(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         total = Sent()
         for message in messages:
             if isinstance(message, Sent):
@@ -506,25 +502,25 @@ class _Writing:
                 total.lost,
             )
         if total.refused:
-            _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.on_refused)
-        if self._mailbox is not None:
+            _log.warning("%d rows were refused for good (onRefused=%s)", total.refused, self.config.on_refused)
+        if self.config.mailbox is not None:
             with contextlib.suppress(OSError):  # it was removed just now
-                ProcessMailbox(self._mailbox).append(WRITTEN, asdict(total))
+                ProcessMailbox(self.config.mailbox).append(WRITTEN, asdict(total))
 
 
 class ServiceBusWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Only tells: every message was confirmed when it was written."""
-        self._tell(messages)
+        """Only report: every message was confirmed when it was written."""
+        self._report(messages)
 
 
 class ServiceBusStreamWriter(_Writing, StreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Only tells: every message was confirmed when it was written."""
-        self._tell(messages)
+        """Only report: every message was confirmed when it was written."""
+        self._report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was confirmed stays sent; Spark runs the batch again."""
+        """Do nothing: what was confirmed stays sent, and Spark runs the batch again."""
 
     def _task(self) -> Task:
         return current_stream_task(self._run)

@@ -1,1 +1,1 @@
-"""Messages from anywhere to anywhere: move, archive, restore, and `locked` and `carry` for one's own."""
+"""Holds move, archive, restore, `locked` and `carry`. Imports `connector`, `syphon` and `runtime`."""

@@ -1,4 +1,4 @@
-"""A queue, a subscription or a dead-letter queue as Parquet files, and back: `archive` and `restore`.
+"""Writes a queue, a subscription or a dead-letter queue to Parquet files, and back: `archive` and `restore`.
 
     FOLDER/batch=20261116T024500-1f3a-0001/part-….parquet         the connector's columns; `amqp` is the exact message
 
@@ -73,7 +73,7 @@ class Archived(NamedTuple):
 
 
 class Archiver(Transfer):
-    """`run` once; `stop` from any thread, which finishes the round under way."""
+    """Runs one archive: `run` once; `stop` from any thread, which finishes the round in progress."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Archiver(Transfer):
             raise TransferFailed(f"{self._entity} can't be archived to {self._shown}: {first_line(error)}") from None
 
     def _write(self, spark: SparkSession, rows: DataFrame, number: int) -> tuple[int, int]:
-        """How many messages a committed batch holds, and their bytes."""
+        """Write a batch; return how many messages it holds, and their bytes."""
         rows.write.parquet(self._batch(number))
         (found,) = spark.read.parquet(self._batch(number)).selectExpr("count(*)", "sum(length(amqp))").collect()
         return int(found[0]), int(found[1] or 0)
@@ -193,8 +193,8 @@ class Archiver(Transfer):
 
 
 def complete(address: Address, entity: str, locked: dict[UUID, int]) -> int:
-    """Removes what is archived: lock token → sequence number. One whose lock has ended stays, and is archived again.
-    How many were removed."""
+    """Complete what is archived (lock token → sequence number), and return how many were removed. One whose lock has
+    ended stays, and is archived again."""
     client = connections.client(address)
     tokens = list(locked)
     doubtful: list[int] = []
@@ -231,7 +231,7 @@ def archive(
 
 
 def archived(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """The messages of an archive, each once, with the connector's columns."""
+    """Return the messages of an archive, each once, with the connector's columns. Raises TransferFailed."""
     from pyspark.errors import PySparkException
 
     try:
@@ -241,7 +241,8 @@ def archived(spark: SparkSession, folder: str | Path) -> DataFrame:
 
 
 class Restorer(Transfer):
-    """`run` once; `stop` from any thread, which breaks the job off: how much of it was sent nobody knows then."""
+    """Runs one restore: `run` once; `stop` from any thread, which cancels the job: how much was sent nobody knows
+    then."""
 
     def __init__(
         self,
@@ -346,7 +347,7 @@ class Restorer(Transfer):
             self.progress.moved(path, messages, size, time.monotonic())
 
     def _send(self, spark: SparkSession, rows: DataFrame, restoring: RestoreOptions) -> bool:
-        """False: it was stopped before it had begun."""
+        """Send the rows; return False where it was stopped before it had begun."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -371,7 +372,7 @@ def restore(
     entity: str | None = None,
     **options: Any,
 ) -> int:
-    """Sends the messages of an archive, each once, to `entity`, or to where they came from. How many.
+    """Send the messages of an archive, each once, to `entity`, or to where they came from; return how many.
 
     At least once: run again, it sends all of them again; duplicate detection at the destination drops those.
     `options`: where, max_rate (messages a second, all tasks together), master, conf.
@@ -382,7 +383,7 @@ def restore(
 
 
 def check_folder(folder: str) -> None:
-    """Before Spark starts, where it can be seen from here."""
+    """Raise TransferFailed for a folder without an archive, before Spark starts, where that can be seen from here."""
     path = local_path(folder)
     if path is not None and not any(path.glob("batch=*/*.parquet")):
         raise TransferFailed(f"{folder} holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`")

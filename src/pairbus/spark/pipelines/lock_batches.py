@@ -1,4 +1,4 @@
-"""One batch of locked messages as a DataFrame: the lock stream's reader under a job that ends.
+"""Reads one batch of locked messages as a DataFrame: the lock stream's reader in a job that ends.
 
 Not a format for everybody: each evaluation of such a DataFrame locks other messages. Whoever makes one writes it once,
 and settles what was written. `pairbus move` sends the rows on, `pairbus archive --remove` writes them to Parquet.
@@ -29,7 +29,7 @@ NAME: Final = "servicebus-locked"
 @dataclass(frozen=True)
 class LockBatch:
     """What to lock: of the chosen messages at most so many as `counts` says, task by task. `slim`: only what the
-    carrying sink needs, since a message's other columns cost more than carrying it."""
+    syphon's sink needs, since a message's other columns cost more than its transfer."""
 
     address: Address
     entity: str

@@ -1,10 +1,10 @@
-"""`pairbus move`: what one entity held when it began goes to another, in either namespace, dead letters included.
+"""Moves what one entity held when it began to another, in either namespace, dead letters included: `pairbus move`.
 
     choose by peek ──▶ rounds of one Spark job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
 
 The syphon's pipeline with a fixed destination and an end: at least once, nothing lost, a message leaves the source only
-after the destination confirmed it. `rounds` decides how it goes on. After each round whatever was locked and could not
-be moved is given back, so that a stop leaves nothing locked.
+after the destination confirmed it. `transfer_loop` decides how it goes on. After each round whatever was locked and
+could not be moved is given back, so that a stop leaves nothing locked.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class EntityAddress(NamedTuple):
     label: str
 
     def __repr__(self) -> str:
-        return f"<Place {self.entity} of {self.label}>"
+        return f"<EntityAddress {self.entity} of {self.label}>"
 
 
 class Mover(Transfer):
-    """`run` once; `stop` from any thread. `gone`: chosen messages that nobody moved here and that are no longer there:
-    taken by others, expired, or moved by a task that died before it could tell."""
+    """Runs one move: `run` once; `stop` from any thread. `gone`: chosen messages that nobody moved here and that are no
+    longer there: taken by others, expired, or moved by a task that died before it could tell."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Mover(Transfer):
         return f"<Mover {self._source!r} to {self._destination!r}>"
 
     def run(self) -> list[Unavailable]:
-        """What could not be moved, and why; nothing where it was stopped."""
+        """Move; return what could not be moved, and why, or nothing where it was stopped. Raises TransferFailed."""
         check_source(self._source.address, self._source.entity, self._source.label)
         check_destination(self._destination.address, self._destination.entity, self._destination.label)
         if self._where is not None:
@@ -133,9 +133,9 @@ class Mover(Transfer):
         rounds = TransferLoop(chosen.messages, self._rate, time.monotonic(), patience_s=self._patience_s)
 
         def take(count: int) -> None:
-            told = self._round(spark, mailbox, rounds, selection.without(self.refused), count)
-            if told is not None:
-                rounds.ended(told, time.monotonic())
+            result = self._round(spark, mailbox, rounds, selection.without(self.refused), count)
+            if result is not None:
+                rounds.ended(result, time.monotonic())
 
         def look() -> int:
             return len(still_there(address, entity, selection.without(self.refused), LOOK_MAX))
@@ -182,7 +182,7 @@ class Mover(Transfer):
             return (count,)
         return spread(count, self.report().remaining)
 
-    # -- what the round tells
+    # -- the result of a round
 
     def _hear(self, mailbox: ProcessMailbox) -> RoundResult:
         now, wall = time.monotonic(), time.time()
@@ -218,7 +218,7 @@ class Mover(Transfer):
         return RoundResult(moved, left, refused, trouble, is_busy)
 
     def _give_back(self, tokens: list[UUID]) -> None:
-        """At once: waiting for the lock to end would raise the delivery count just the same."""
+        """Give locks back at once: waiting for the lock to end would raise the delivery count just the same."""
         client = connections.client(self._source.address)
         for token in tokens:
             try:

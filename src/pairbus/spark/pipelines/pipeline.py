@@ -1,4 +1,4 @@
-"""For people who compose their own pipelines: locked messages as a stream, and a sink that settles after the confirm.
+"""Parts for pipelines of one's own: locked messages as a stream, and a sink that settles after the confirm.
 
     rows = locked(spark, NAMESPACE, "orders")                                  # DataFrame, one row a message
     with carry(rows, OTHER, "orders-eu", settle=NAMESPACE) as carrying: …      # carrying.query is Spark's
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def locked(spark: SparkSession, namespace: str | Address, entity: str, **options: Any) -> DataFrame:
-    """A stream of peek-locked messages of one entity or several (a list, globs). `options`: the connector's.
+    """Return a stream of peek-locked messages of one entity or several (a list, globs). `options`: the connector's.
 
     What a filter drops keeps its lock until that ends, and comes again: give every row to the sink, or use
     `pairbus.spark.pipelines.move`, which picks without that.
@@ -49,7 +49,7 @@ def carry(
     checkpoint: str | Path | None = None,
     **options: Any,
 ) -> Carrying:
-    """Starts a query that sends each row: to `destination`, or where its column `destination` says. After the confirm
+    """Start a query that sends each row: to `destination`, or where its column `destination` says. After the confirm
     it is completed at `settle`, the namespace that `locked` read from. Both namespaces: a connection string, a host
     name (then DefaultAzureCredential), or an Address, which takes a credential's name and a CA file too.
 

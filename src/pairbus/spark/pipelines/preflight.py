@@ -1,4 +1,4 @@
-"""Before messages are moved or archived: are both ends usable, and which messages are meant? By peek, without locks.
+"""Checks before a move or an archive that both ends are usable, and chooses messages, by peek, without locks.
 
 A shell round the wire client and, where a filter has to be judged, a Spark job on the connector's own columns. What
 comes into the entity later is not meant.
@@ -70,7 +70,7 @@ def choose(
     *,
     counted: bool = False,
 ) -> Chosen:
-    """The oldest `count` of the active messages that `where` is true for. `counted`: tell how many in any case."""
+    """Return the oldest `count` of the active messages that `where` is true for. `counted`: count them in any case."""
     if where is not None:
         return _by_filter(spark, address, entity, where, count)
     client = connections.client(address)
@@ -95,8 +95,8 @@ def _by_filter(spark: SparkSession, address: Address, entity: str, where: str, c
 
 
 def filtered(rows: DataFrame, where: str) -> DataFrame:
-    """What `where` is true for. What it can't be computed for, such as a cast of a body that is no number, is left out:
-    one odd message must not keep the others. Raises InvalidOption, which names the columns."""
+    """Return the rows that `where` is true for. What it can't be computed for, such as a cast of a body that is no
+    number, is left out: one odd message must not keep the others. Raises InvalidOption, which names the columns."""
     from pyspark.errors import PySparkException
 
     try:
@@ -110,7 +110,7 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
 
 
 def check_filter(where: str) -> None:
-    """Raises InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole."""
+    """Raise InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole."""
     bare = _QUOTED.sub("''", where)
     wrong = None
     if not where.strip():
@@ -129,7 +129,7 @@ def check_filter(where: str) -> None:
 
 
 def is_empty(address: Address, entity: str, *, is_active_only: bool) -> bool:
-    """`is_active_only`: messages that are deferred or scheduled don't count."""
+    """Return whether there is no message; with `is_active_only` deferred and scheduled ones don't count."""
     if is_active_only:
         return not still_there(address, entity, EVERYTHING, 1)
     return not connections.client(address).peek(entity, 1, 1)
@@ -170,7 +170,7 @@ def _quiet() -> Iterator[None]:
 
 
 def still_there(address: Address, entity: str, selection: Selection, count_max: int | None = None) -> list[int]:
-    """Which of the chosen are; the first `count_max` of them."""
+    """Return the sequence numbers of the chosen that are still there, the first `count_max` of them."""
     if not len(selection):
         return []
     found = (n for n in active_numbers(address, entity, selection.first, selection.last) if n in selection)
@@ -198,7 +198,7 @@ def active_numbers(address: Address, entity: str, first: int, last: int) -> Iter
 
 
 def check_source(address: Address, entity: str, label: str, *, locks: bool = True) -> None:
-    """That its messages can be locked one by one; without `locks`, that they can be peeked at."""
+    """Raise TransferFailed where its messages can't be locked one by one; without `locks`, can't be peeked at."""
     _check_single(entity)
     client = connections.client(address)
     try:
@@ -224,6 +224,7 @@ def check_source(address: Address, entity: str, label: str, *, locks: bool = Tru
 
 
 def check_destination(address: Address, entity: str, label: str) -> None:
+    """Raise TransferFailed where nothing can be sent to the entity."""
     _check_single(entity)
     head, is_dead = without_dead_letters(entity)
     topic, _, subscription = subscription_of(head)
@@ -261,7 +262,7 @@ def _annotations(payload: bytes) -> dict[Any, Any]:
 
 
 def first_line(error: object) -> str:
-    """What Spark says, or the line of a worker's traceback that says why."""
+    """Return the first line of what Spark says, or the line of a worker's traceback that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("pairbus.")]
     return ([*named[-1:], *lines, "no reason given"])[0].split(" SQLSTATE")[0].rstrip(".;")[:400]

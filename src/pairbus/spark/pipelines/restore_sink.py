@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.schema import Outgoing
-from pairbus.spark.connector.writer import NotSent, ServiceBusWriter
+from pairbus.spark.connector.writer import NotSent, ServiceBusWriter, WriterConfig
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 
 NAME: Final = "servicebus-restored"
@@ -57,8 +57,7 @@ class RestoreOptions:
 
 class RestoreWriter(ServiceBusWriter):
     def __init__(self, restoring: RestoreOptions) -> None:
-        super().__init__(restoring.address, restoring.entity)
-        self.rate_max = restoring.rate_max
+        super().__init__(WriterConfig(restoring.address, restoring.entity, rate_max=restoring.rate_max))
         self._driver_mailbox = None if restoring.mailbox is None else ProcessMailbox(restoring.mailbox)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

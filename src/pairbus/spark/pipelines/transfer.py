@@ -1,7 +1,7 @@
-"""What a move, an archive and a restore have in common: progress that others may read, and a stop from any thread.
+"""The base of a move, an archive and a restore: progress that others may read, and a stop from any thread.
 
-Owns the event, the lock and the clock, and goes from step to step as `rounds` decides. What a step does is theirs. Of
-a long job it says how many of its parts are done, as Spark counts them, wherever they run.
+Owns the event, the lock and the clock, and goes from step to step as `TransferLoop` decides. What a step does is
+theirs. Of a long job it says how many of its parts are done, as Spark counts them, wherever they run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Job(NamedTuple):
-    """What Spark has to do between two lines of ours, by the mark that it is known by."""
+    """The jobs of Spark's between two lines of ours, by their tag."""
 
     spark: SparkSession
     tag: str
 
     def parts(self) -> tuple[int, int]:
-        """Done, and all that are known yet."""
+        """Return how many parts are done, and how many are known yet."""
         context = self.spark.sparkContext
         tracker = context.statusTracker()
         done = count = 0
@@ -55,7 +55,7 @@ class Transfer:
         self.progress = Progress(time.monotonic())
 
     def stop(self) -> None:
-        """The round under way is finished first; it is bounded by a third of the source's lock."""
+        """Stop after the round in progress, which is bounded by a third of the source's lock."""
         self._stop.set()
 
     def report(self) -> Report:
@@ -65,7 +65,7 @@ class Transfer:
 
     @contextmanager
     def _known_as_job(self, spark: SparkSession) -> Iterator[None]:
-        """Round what may take long in one piece."""
+        """Tag the jobs of the block, so that the report can tell how far they are."""
         job = Job(spark, f"pairbus-{secrets.token_hex(4)}")
         # the context's tags: those of the session are known to the thread alone that set them
         spark.sparkContext.addJobTag(job.tag)
@@ -79,7 +79,7 @@ class Transfer:
             spark.sparkContext.removeJobTag(job.tag)
 
     def _look_at_job(self) -> None:
-        """Where nothing better is known of it: what was moved says more."""
+        """Report the parts of the job that are done, while nothing has been moved, which says more."""
         from py4j.protocol import Py4JError
 
         if self._job is None:
@@ -91,8 +91,8 @@ class Transfer:
                 self.progress.waiting_for = f"Spark, {done} of {count} parts done" if count else "Spark's plan"
 
     def _go_through(self, rounds: TransferLoop, take: Callable[[int], None], look: Callable[[], int]) -> Over | None:
-        """To the end, or None where it was stopped. `take` runs a round and tells `rounds` of it; `look` says how many
-        of the chosen are still there."""
+        """Go on to the end and return it, or None where it was stopped. `take` runs a round and reports it to `rounds`;
+        `look` returns how many of the chosen are still there."""
         while not self._stop.is_set():
             match rounds.next(time.monotonic()):
                 case Take(count):
@@ -109,6 +109,7 @@ class Transfer:
 
 
 def rate_of(max_rate: float | None) -> float | None:
+    """Return the rate. Raises InvalidOption where it is not above 0."""
     if max_rate is not None and not 0 < max_rate < math.inf:
         raise InvalidOption(f"max_rate is a number of messages a second above 0, not {max_rate!r}")
     return max_rate

@@ -1,4 +1,4 @@
-"""How a bounded run over an entity goes on: take some, look what is still there, wait, or end. Pure.
+"""Decides how a bounded run over an entity goes on: take some, look what is still there, wait, or end. Pure.
 
 A round is one Spark job: so many messages are locked, carried, and settled. Decided here: how many the next one takes,
 when to look by peek instead, how long to wait for messages that somebody else holds locked or for a destination that
@@ -33,7 +33,7 @@ class Take(NamedTuple):
 
 
 class Look(NamedTuple):
-    """By peek: what of the chosen is still there?"""
+    """Look by peek what of the chosen is still there."""
 
 
 class Wait(NamedTuple):
@@ -51,7 +51,7 @@ Step = Take | Look | Wait | Over
 
 
 def spread(count: int, left: int | None) -> tuple[int, ...]:
-    """A round's messages over tasks that receive at the same time. `left`: how many there are by all accounts; a task
+    """Return how many messages of a round each task receives. `left`: how many there are by all accounts; a task
     that finds none waits for them, so that there should be no more tasks than have something to do."""
     likely = min(count, left or 0)
     tasks = -(-likely // TASK_MAX)
@@ -62,7 +62,7 @@ def spread(count: int, left: int | None) -> tuple[int, ...]:
 
 
 class RoundResult(NamedTuple):
-    """What a round came to. `left` were locked and not moved; `refused` of them are refused for good."""
+    """The result of a round. `left` were locked and not moved; `refused` of them are refused for good."""
 
     moved: int
     left: int
@@ -93,7 +93,7 @@ class TransferLoop:
 
     def __repr__(self) -> str:
         of = "" if self._chosen is None else f" of {self._chosen}"
-        return f"<Rounds {self._moved}{of} moved, {self._refused} refused, {self._strikes} strikes>"
+        return f"<TransferLoop {self._moved}{of} moved, {self._refused} refused, {self._strikes} strikes>"
 
     def next(self, now: float) -> Step:
         if self._over is not None:
@@ -113,29 +113,29 @@ class TransferLoop:
         self._asked = count
         return Take(count)
 
-    def ended(self, told: RoundResult, now: float) -> None:
+    def ended(self, result: RoundResult, now: float) -> None:
         self._failures = 0
-        self._rate.received(told.moved + told.left, now)
-        if told.moved:
-            self._rate.moved(told.moved, now)
-        if told.is_busy:
+        self._rate.received(result.moved + result.left, now)
+        if result.moved:
+            self._rate.moved(result.moved, now)
+        if result.is_busy:
             self._rate.busy(now)
-        self._moved += told.moved
-        self._refused += told.refused
-        self._fruitful = bool(told.moved or told.refused)
+        self._moved += result.moved
+        self._refused += result.refused
+        self._fruitful = bool(result.moved or result.refused)
         if self._fruitful:
             self._progress_at = now
             self._strikes = self._idle = 0
-        if told.left > told.refused:
+        if result.left > result.refused:
             # a destination that is away; one that took the others of this round is given its time all the same
-            self._trouble = told.trouble
-            self._strikes += 0 if told.moved else 1
-            self._pause(now, self._strikes, f"the destination: {told.trouble or 'no answer in time'}")
-            if told.is_busy:
+            self._trouble = result.trouble
+            self._strikes += 0 if result.moved else 1
+            self._pause(now, self._strikes, f"the destination: {result.trouble or 'no answer in time'}")
+            if result.is_busy:
                 self._held_until = max(self._held_until, now + HALT_S)
             if self._strikes >= STRIKES:
-                self._over = Over(told.trouble or "the destination gave no answer in time")
-        elif told.moved + told.left < max(1, self._asked):
+                self._over = Over(result.trouble or "the destination gave no answer in time")
+        elif result.moved + result.left < max(1, self._asked):
             self._must_look = True
         if not self._moved and self._refused >= ROUND_FIRST:
             self._over = Over("the destination refuses them for good; the others were not tried")
@@ -154,7 +154,7 @@ class TransferLoop:
             self._pause(now, self._idle, f"{_some(remaining)} locked elsewhere")
 
     def failed(self, text: str, now: float) -> bool:
-        """The round ended with an error. Whether to go on."""
+        """Note that the round ended with an error; return whether to go on."""
         self._failures += 1
         self._pause(now, self._failures, text)
         return self._failures < FAILURES_MAX

@@ -1,1 +1,1 @@
-"""What the ledgers say: audit, availability, cost."""
+"""Holds what is computed from ledgers: audit, availability, cost, series. Imports `runtime` only."""

@@ -1,1 +1,1 @@
-"""What everything on Spark needs: a session, Java, files, connections, messages between processes."""
+"""Holds what all on Spark need: session, Java, files, connections, messages between processes; imports `connector`."""

@@ -1,1 +1,1 @@
-"""The syphon on Spark: one query that brings messages home from all backlog queues."""
+"""Holds the syphon on Spark, one query that brings messages home. Imports `connector`, `runtime`, `pairbus.syphon`."""

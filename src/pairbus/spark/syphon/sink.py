@@ -1,7 +1,7 @@
-"""The sink of the syphon: rows of a lock stream in, messages home, and a notice of what became of them.
+"""The sink of the syphon: takes rows of a lock stream, sends the messages home, and reports what became of them.
 
 `write` runs in Python workers wherever Spark puts them, `commit` in a process on the driver's machine. Everything that
-a task did is done and settled before Spark hears of it: nothing is left for the commit but to tell.
+a task did is done and settled before Spark hears of it: nothing is left for the commit but to report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EVENTS: Final = "events"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """As text through Spark's options, since that is all that reaches the workers."""
+    """What the sink's tasks are told, as text through Spark's options: nothing else reaches the workers."""
 
     primary: Address
     secondary: Address
@@ -62,8 +62,8 @@ class SinkOptions:
 _tasks_of_worker: dict[SinkOptions, tuple[int, LoopThread, TransferTask]] = {}
 
 
-def carrier(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
-    """This worker's own, kept for the micro-batches to come."""
+def task_of_worker(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
+    """Return this worker's own task and its loop, kept for the micro-batches to come."""
     kept = _tasks_of_worker.get(options)
     if kept is not None and kept[0] == os.getpid():
         return kept[1], kept[2]
@@ -86,9 +86,9 @@ def carrier(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """`retried`: how many attempts at this task have died before, with what they knew."""
+    """The counts of a task's batches. `retried`: how many attempts at it have died before, with what they knew."""
 
-    tallies: list[TaskCounts]
+    counts: list[TaskCounts]
     retried: int = 0
 
 
@@ -102,36 +102,37 @@ class _TransferWriter:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        thread, carrying = carrier(self._options)
-        tallies = [thread.run(carrying.carry(_rows(batch))) for batch in batches(iterator) if batch.num_rows]
-        return TaskResult(tallies, attempts_before())
+        thread, task = task_of_worker(self._options)
+        counts = [thread.run(task.transfer(_rows(batch))) for batch in batches(iterator) if batch.num_rows]
+        return TaskResult(counts, attempts_before())
 
-    def _tell(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+    def _report(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         mailbox = ProcessMailbox(self._options.mailbox)
-        tallies = [tally for each in messages if isinstance(each, TaskResult) for tally in each.tallies]
-        retried = sum(each.retried for each in messages if isinstance(each, TaskResult))
-        mailbox.append(MOVES, {**summed(batch_id, tallies), "retried": retried})
-        for tally in tallies:
-            if tally.events:
-                mailbox.append(EVENTS, {"events": tally.events})
+        results = [each for each in messages if isinstance(each, TaskResult)]
+        counts = [each for result in results for each in result.counts]
+        retried = sum(result.retried for result in results)
+        mailbox.append(MOVES, {**summed(batch_id, counts), "retried": retried})
+        for each in counts:
+            if each.events:
+                mailbox.append(EVENTS, {"events": each.events})
 
 
 class TransferStreamWriter(_TransferWriter, StreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._tell(messages, batchId)
+        self._report(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was carried is home, and settled or known by its lock's end; Spark runs the batch again."""
+        """Do nothing: what was sent is settled, or left to its lock's end; Spark runs the batch again."""
 
 
 class TransferBatchWriter(_TransferWriter, DataSourceArrowWriter):
-    """One batch, of a run that is a row of them (`rounds`)."""
+    """Writes one batch of a move, which is a series of them (`transfer_loop`)."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._tell(messages, 0)
+        self._report(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """As above; what tasks had carried before the job failed is not told, but done."""
+        """Do nothing; what tasks sent before the job failed is not reported, but done."""
 
 
 def _rows(batch: pa.RecordBatch) -> list[Locked]:
@@ -139,32 +140,32 @@ def _rows(batch: pa.RecordBatch) -> list[Locked]:
     return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
 
 
-def summed(batch_id: int, tallies: list[TaskCounts]) -> dict[str, Any]:
-    """A notice for the application and the source."""
+def summed(batch_id: int, counts: list[TaskCounts]) -> dict[str, Any]:
+    """Return the notice for the application and the source."""
     moved: dict[str, int] = {}
-    buried: dict[str, int] = {}
+    dead_lettered: dict[str, int] = {}
     troubles: dict[str, Any] = {}
     denied: dict[str, str] = {}
-    for tally in tallies:
-        for target, counts in ((moved, tally.moved), (buried, tally.dead_lettered)):
-            for path, count in counts.items():
+    for each in counts:
+        for target, by_path in ((moved, each.moved), (dead_lettered, each.dead_lettered)):
+            for path, count in by_path.items():
                 target[path] = target.get(path, 0) + count
-        for path, trouble in tally.troubles.items():
+        for path, trouble in each.troubles.items():
             if path not in troubles or trouble[3] > troubles[path][3]:
                 troubles[path] = list(trouble)
-        denied.update(tally.denied)
+        denied.update(each.denied)
     return {
         "batch": batch_id,
         "moved": moved,
-        "bytes": sum(tally.moved_bytes for tally in tallies),
-        "from": min((tally.moved_from for tally in tallies if tally.moved_from is not None), default=None),
-        "until": max((tally.moved_until for tally in tallies if tally.moved_until is not None), default=None),
-        "dead_lettered": buried,
-        "left": [entry for tally in tallies for entry in tally.left],
+        "bytes": sum(each.moved_bytes for each in counts),
+        "from": min((each.moved_from for each in counts if each.moved_from is not None), default=None),
+        "until": max((each.moved_until for each in counts if each.moved_until is not None), default=None),
+        "dead_lettered": dead_lettered,
+        "left": [entry for each in counts for entry in each.left],
         "troubles": troubles,
-        "refused": [entry for tally in tallies for entry in tally.refused],
+        "refused": [entry for each in counts for entry in each.refused],
         "denied": denied,
-        "busy": sorted({path for tally in tallies for path in tally.busy}),
+        "busy": sorted({path for each in counts for path in each.busy}),
     }
 
 

@@ -1,6 +1,6 @@
-"""What a Spark task does with the messages of a backlog: restore, send home, and only then settle, by lock token.
+"""Runs the part of a Spark task: restores the messages of a backlog, sends them home, and only then settles them.
 
-A shell like the in-process engine, on the same core: `syphon.underway` decides, `syphon.lanes` sends. It lives in a
+A shell like the in-process engine, on the same core: `TransferState` decides, `DestinationSender` sends. It lives in a
 Python worker for as long as that does, so that connections, and what is known of destinations, outlast a micro-batch.
 Locks are not renewed here; a message with too little time left on its lock is left to it.
 """
@@ -35,12 +35,12 @@ from pairbus.wire.errors import LockLost, Unauthorized, WireError
 
 TOKENS_AT_ONCE: Final = 200
 SETTLE_S: Final = 15.0
-#: A batch ends when everything has its answer; the lanes' own time-outs come first.
+#: A batch ends when everything has its answer; the senders' own time-outs come first.
 BATCH_S: Final = 55.0
 
 
 class Locked(NamedTuple):
-    """A row of the lock stream."""
+    """One row of the lock stream."""
 
     queue: str
     token: UUID
@@ -61,7 +61,7 @@ class Event(NamedTuple):
 
 @dataclass
 class TaskCounts:
-    """What became of one task's messages."""
+    """Counts what became of one task's messages."""
 
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
@@ -83,8 +83,11 @@ class TaskCounts:
 
 
 class TransferTask:
-    """`carry` on one loop, batch after batch. `destination`: where all of them go, as they are; without it each goes
-    home, to where its alias says (P27). Only what goes home is dead-lettered where it is refused for good."""
+    """Transfers batch after batch on one loop.
+
+    `destination`: where all messages go, as they are; without it each goes home, to where its alias says (P27). Only
+    what goes home is dead-lettered where it is refused for good.
+    """
 
     def __init__(
         self,
@@ -106,23 +109,23 @@ class TransferTask:
         self._count_backlog_time = count_backlog_time
         self._is_replay = is_replay
         self._wants_events = wants_events
-        self._lanes: dict[str, DestinationSender] = {}
+        self._senders: dict[str, DestinationSender] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
-        self._tally = TaskCounts()
+        self._counts = TaskCounts()
 
     def __repr__(self) -> str:
-        return f"<Carrier to {self._primary.label}: {self.transfer_state!r}>"
+        return f"<TransferTask to {self._primary.label}: {self.transfer_state!r}>"
 
-    async def carry(self, rows: Sequence[Locked]) -> TaskCounts:
-        """Returns when every message is settled or left; the tally is complete then."""
-        tally = self._tally = TaskCounts()
+    async def transfer(self, rows: Sequence[Locked]) -> TaskCounts:
+        """Transfer the rows; return the counts when every message is settled or left to its lock."""
+        counts = self._counts = TaskCounts()
         now, now_unix = self.loop.time(), time.time()
         self.transfer_state.tick(now)  # forgets what was left by earlier batches
         if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
-            tally.events += [
+            counts.events += [
                 Event(
                     "receive", now_unix, row.queue, message_id_of(row.payload), len(row.payload), "ok",
                     row.queue.removesuffix("/$DeadLetterQueue"),
@@ -133,7 +136,7 @@ class TransferTask:
         commands, wanted = self.transfer_state.received(arrivals, now)
         self.carry_out(commands)
         for path in wanted:
-            self._lane(path).wake()
+            self._sender(path).wake()
         deadline = now + BATCH_S
         while self._is_at_work() and self.loop.time() < deadline:
             self._changed.clear()
@@ -146,8 +149,8 @@ class TransferTask:
         if self._broken is not None:
             raise self._broken
         for path, trouble in self.transfer_state.destinations.troubled():
-            tally.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
-        return tally
+            counts.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
+        return counts
 
     def _arrival(self, row: Locked, now: float, now_unix: float) -> PendingTransfer | Rejection:
         token = row.token.bytes_le
@@ -177,60 +180,60 @@ class TransferTask:
         return bool(self.transfer_state.in_hand or self._tasks)
 
     def _give_up(self) -> None:
-        """What has no answer by now is left to its lock: it may have arrived, so it is not given back early."""
+        """Leave what has no answer by now to its lock: it may have arrived, so it is not given back early."""
         for command in (*self.transfer_state.stop(), *self.transfer_state.give_up()):
             if isinstance(command, Release):
                 self._note_left(command.transfers)
         self.transfer_state = TransferState(self.transfer_state.destinations, buries=self._buries)
 
-    # -- what a lane asks of its engine
+    # -- called by the senders
 
     def carry_out(self, commands: Iterable[Command]) -> None:
         self._changed.set()
         for command in commands:
             match command:
-                case Complete(queue, transfers):
-                    self.spawn(self._settle(queue, transfers, "completed", None, None))
-                case DeadLetter(queue, transfers, reason, description):
-                    self.spawn(self._settle(queue, transfers, "suspended", reason, description))
+                case Complete(_, transfers):
+                    self.spawn(self._settle(transfers, "completed"))
+                case DeadLetter(_, transfers, reason, description):
+                    self.spawn(self._settle(transfers, "suspended", reason, description))
                 case Leave(_, transfers, trouble):
                     is_refused = trouble.verdict is RefusalVerdict.REFUSED
                     self._note_left(transfers, is_refused)
                     if is_refused:
-                        self._tally.refused += [
+                        self._counts.refused += [
                             (*transfer.key, f"{trouble.condition}: {trouble.text}") for transfer in transfers
                         ]
-                case Release(queue, transfers):
-                    self.spawn(self._settle(queue, transfers, "abandoned", None, None))
+                case Release(_, transfers):
+                    self.spawn(self._settle(transfers, "abandoned"))
                 case Renew():
                     pass  # no renewal on Spark: batches are small enough
 
     def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
-        path, tally = transfers[0].path, self._tally
-        tally.moved[path] = tally.moved.get(path, 0) + len(transfers)
-        tally.moved_bytes += sum(transfer.size for transfer in transfers)
-        tally.moved_until = time.time()
-        if tally.moved_from is None:
-            tally.moved_from = tally.moved_until
+        path, counts = transfers[0].path, self._counts
+        counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
+        counts.moved_bytes += sum(transfer.size for transfer in transfers)
+        counts.moved_until = time.time()
+        if counts.moved_from is None:
+            counts.moved_from = counts.moved_until
         self._record("move", path, transfers, "ok")
         self.carry_out(self.transfer_state.confirmed(transfers))
 
     def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
-            self._tally.busy.add(transfers[0].path)
+            self._counts.busy.add(transfers[0].path)
         self._record("move", transfers[0].path, transfers, error.condition)
         self.carry_out(self.transfer_state.failed(transfers, error, self.loop.time()))
 
     def unsendable(self, path: str, error: WireError) -> None:
         if verdict_of(error) is RefusalVerdict.BUSY:
-            self._tally.busy.add(path)
+            self._counts.busy.add(path)
         self.carry_out(self.transfer_state.unsendable(path, error, self.loop.time()))
 
     def access_granted(self, which: Which) -> None:
         pass
 
     def access_refused(self, which: Which, error: WireError) -> None:
-        self._tally.denied[which] = str(error)
+        self._counts.denied[which] = str(error)
 
     def isolated_client(self) -> WireClient | None:
         return self._primary.client()
@@ -248,45 +251,29 @@ class TransferTask:
         task.add_done_callback(self._closing.discard)
 
     def forget_lane(self, lane: DestinationSender) -> None:
-        if self._lanes.get(lane.path) is lane:
-            del self._lanes[lane.path]
+        if self._senders.get(lane.path) is lane:
+            del self._senders[lane.path]
             self.spawn(lane.close())
 
     # -- the backlog
 
-    async def _settle(
-        self,
-        queue: str,
-        transfers: list[PendingTransfer],
-        disposition: str,
-        reason: str | None,
-        description: str | None,
-    ) -> None:
+    async def _settle(self, transfers: Sequence[PendingTransfer], disposition: str, *why: str) -> None:
+        """Settle the transfers of one queue by their tokens. `why`: reason and description of a dead letter."""
         for begin in range(0, len(transfers), TOKENS_AT_ONCE):
-            await self._settle_some(queue, transfers[begin : begin + TOKENS_AT_ONCE], disposition, reason, description)
+            await self._settle_some(transfers[begin : begin + TOKENS_AT_ONCE], disposition, *why)
 
-    async def _settle_some(
-        self,
-        queue: str,
-        transfers: list[PendingTransfer],
-        disposition: str,
-        reason: str | None,
-        description: str | None,
-    ) -> None:
+    async def _settle_some(self, transfers: Sequence[PendingTransfer], disposition: str, *why: str) -> None:
+        queue, tokens = transfers[0].handle.queue, [transfer.token for transfer in transfers]
+        reason, description = why or (None, None)
         try:
             await self._secondary_client.settle_by_token(
-                transfers[0].handle.queue,
-                [transfer.token for transfer in transfers],
-                disposition,
-                reason=reason,
-                description=description,
-                timeout=SETTLE_S,
+                queue, tokens, disposition, reason=reason, description=description, timeout=SETTLE_S
             )
         except WireError as error:
             if len(transfers) > 1 and isinstance(error, LockLost):
                 # One lost lock fails the request of all: one by one it shows which.
                 for transfer in transfers:
-                    await self._settle_some(queue, [transfer], disposition, reason, description)
+                    await self._settle_some([transfer], disposition, *why)
                 return
             if isinstance(error, Unauthorized):
                 self.access_refused("secondary", error)
@@ -297,7 +284,7 @@ class TransferTask:
         if disposition == "suspended":
             for transfer in transfers:
                 name = transfer.path
-                self._tally.dead_lettered[name] = self._tally.dead_lettered.get(name, 0) + 1
+                self._counts.dead_lettered[name] = self._counts.dead_lettered.get(name, 0) + 1
             self._record("dead-letter", None, transfers, "ok")
         self.transfer_state.settled(transfers)
 
@@ -305,14 +292,14 @@ class TransferTask:
         ends = time.time() - self.loop.time()
         for transfer in transfers:
             token = str(transfer.handle.token)
-            self._tally.left.append(
+            self._counts.left.append(
                 (transfer.handle.queue, token, transfer.path, transfer.locked_until + ends, is_refused)
             )
 
     def _record(self, kind: str, entity: str | None, transfers: Sequence[PendingTransfer], outcome: str) -> None:
         if self._wants_events:
             now = time.time()
-            self._tally.events += [
+            self._counts.events += [
                 Event(kind, now, entity or p.queue, message_id_of(p.handle.payload), p.size, outcome, p.queue)
                 for p in transfers
             ]
@@ -330,14 +317,14 @@ class TransferTask:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken = error
 
-    def _lane(self, path: str) -> DestinationSender:
-        lane = self._lanes.get(path)
-        if lane is None:
-            lane = self._lanes[path] = DestinationSender(self, path)
-        return lane
+    def _sender(self, path: str) -> DestinationSender:
+        found = self._senders.get(path)
+        if found is None:
+            found = self._senders[path] = DestinationSender(self, path)
+        return found
 
     async def close(self) -> None:
-        for lane in list(self._lanes.values()):
-            await lane.close()
+        for sender in list(self._senders.values()):
+            await sender.close()
         await self.primary_client.close()
         await self._secondary_client.close()
