@@ -35,7 +35,7 @@ def test_a_glob_is_listed_again_at_a_bounded_pace() -> None:
     now = 30.0
     assert discovery.names(fresh=False) == ["a", "b"]
     assert discovery.names() == ["a", "b", "c"] and found.asked == 2
-    assert repr(discovery) == "<Roster 3 entities>"
+    assert repr(discovery) == "<EntityDiscovery 3 entities>"
 
 
 def test_what_is_gone_stays_and_a_listing_that_fails_changes_nothing() -> None:

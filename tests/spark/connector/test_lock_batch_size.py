@@ -53,4 +53,4 @@ def test_a_pipeline_that_becomes_fast_again_gets_larger_batches() -> None:
     pace = LockBatchSize()
     run(pace, 1.0, 60.0, 5)
     assert run(pace, 0.0001, 60.0, 12)[-1][0] == ROWS_FIRST
-    assert repr(pace) == "<LockPace locks of 60 s, no bound>"
+    assert repr(pace) == "<LockBatchSize locks of 60 s, no bound>"

@@ -228,7 +228,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
         assert reading.latestOffset(start) == start
         found.names = ("a", "late")  # type: ignore[assignment]
         assert reading.latestOffset(start) == start
-        assert repr(reading._watcher) == "<Watcher 0 of 1 queues have messages>"
+        assert repr(reading._watcher) == "<LongPoll 0 of 1 queues have messages>"
         now = 31.0
         end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
         assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 1
@@ -247,11 +247,11 @@ def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_wat
     ProcessMailbox(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
     end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 2
-    assert repr(reading._watcher) == "<Watcher 1 of 3 queues have messages>"
+    assert repr(reading._watcher) == "<LongPoll 1 of 3 queues have messages>"
     reading.stop()
     again = stream()  # a query that is started again reads the board from its beginning
     again.latestOffset(start)
-    assert repr(again._watcher) == "<Watcher 0 of 3 queues have messages>"
+    assert repr(again._watcher) == "<LongPoll 0 of 3 queues have messages>"
 
 
 def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(

@@ -294,7 +294,7 @@ def test_an_entity_is_not_moved_to_itself(pair: Pair) -> None:
     with pytest.raises(TransferFailed, match="Orders is both ends of the move"):
         Mover(*places(pair, "Orders", "orders"))
     mover = Mover(*places(pair, "orders", "bills"))
-    assert repr(mover) == "<Mover <Place orders of contoso> to <Place bills of contoso>>"
+    assert repr(mover) == "<Mover <EntityAddress orders of contoso> to <EntityAddress bills of contoso>>"
 
 
 def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(

@@ -156,7 +156,7 @@ def test_rounds_that_fail_are_tried_again_a_few_times() -> None:
     assert run.next(FAILURES_MAX) == Wait(7.0, "boom")
     run.ended(RoundResult(1, 0, 0), 20)
     assert run.failed("boom", 21.0)
-    assert repr(run) == "<Rounds 1 moved, 0 refused, 0 strikes>"
+    assert repr(run) == "<TransferLoop 1 moved, 0 refused, 0 strikes>"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Did we lose anything? Every message's way through the ledgers of clients, syphons and brokers, on Spark.
+"""Audits whether anything was lost: follows every message through the ledgers of clients, syphons and brokers.
 
-Gathers, per message, what each ledger says; the definitions and the words are `audit_rules`, what can't be told is
-`coverage`, the table is `report_text`. Nothing but sums, bounded lists of ids and facts about files reaches the driver.
+Gathers on Spark, per message, what each ledger says; the definitions and the words are `audit_rules`, what can't be
+told is `coverage`, the table is `report_text`. Nothing but sums, bounded lists of ids and facts about files reaches the
+driver.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 LATE_S: Final = 60.0
 IDS: Final = 100
-#: What is told of a message; the rest need not be carried to the end.
-_TOLD: Final = (
+#: The columns of a message that the report needs.
+_REPORTED: Final = (
     "home", "place", "name", "id", "reason", "sent_at", "received_at", "copies", "wanted", "x_path", "x_dead", "x_left",
     *(name for name in rules.COUNTS if name != "no_id"),
 )  # fmt: skip
@@ -45,7 +46,8 @@ _COVERAGE: Final = (
 
 
 class Audit:
-    """`summary`: the counts. `messages`: a row for each finding of each message, `ok` where there is none."""
+    """The audit of some ledgers. `summary`: the counts. `messages`: a row for each finding of each message, `ok` where
+    there is none."""
 
     def __init__(self, summary: AuditSummary, messages: DataFrame, cached: DataFrame) -> None:
         self.summary = summary
@@ -58,7 +60,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Nothing is lost as far as anyone can tell; `summary["unknown"]` says how far that is not."""
+        """Whether nothing is lost as far as anyone can tell; `summary["unknown"]` says how far that is not."""
         return self.summary["lost"] == 0
 
     @property
@@ -72,7 +74,7 @@ class Audit:
         return audit_table(self.summary)
 
     def to_parquet(self, folder: str | Path) -> None:
-        """Two tables, `audit` (the counts, a row an entity) and `audit_messages`."""
+        """Write two tables, `audit` (the counts, a row an entity) and `audit_messages`."""
         spark = self.messages.sparkSession
         columns = ", ".join(f"{name} bigint" for name in rules.COUNTS)
         rows = [(entity, *counts_of(counts).values()) for entity, counts in self.summary["entities"].items()]
@@ -84,8 +86,8 @@ class Audit:
 
 
 def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
-    """What became of every message. `ids`: how many are named for each finding."""
-    messages = _judged(ledgers, late_s).select(*_TOLD).persist()
+    """Find what became of every message. `ids`: how many are named for each finding."""
+    messages = _judged(ledgers, late_s).select(*_REPORTED).persist()
     return Audit(_summary(ledgers, messages, late_s, ids), _by_finding(messages), messages)
 
 
@@ -143,7 +145,7 @@ def _count(condition: str) -> Column:
 
 
 def _of_copies(condition: str) -> Column:
-    """Lines without a sequence number tell of copies that others have numbered: never add the two."""
+    """Count copies. Lines without a sequence number tell of copies that others have numbered: never add the two."""
     from pyspark.sql import functions as F
 
     return F.expr(f"greatest(count_if(numbered and ({condition})), count_if(not numbered and ({condition})))")
@@ -175,7 +177,8 @@ _TIMES: Final = {
 
 
 def _gathered(normal: DataFrame, at_home: DataFrame) -> DataFrame:
-    """One row a message: what senders and syphons tried, what the primary answered, and the copies that were seen."""
+    """Return one row a message: what senders and syphons tried, what the primary answered, and the copies that were
+    seen."""
     from pyspark.sql import functions as F
 
     offers = (
@@ -289,7 +292,7 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
 
 
 def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
-    """What the secondary's broker confirmed, and what was seen there, by primary and id."""
+    """Return what the secondary's broker confirmed, and what was seen there, by primary and id."""
     from pyspark.sql import functions as F
 
     sends = normal.where(f"by_broker and in_backlog and kind = 'send' and {_TAKEN} and mid is not null").select(
@@ -313,7 +316,7 @@ def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
 
 
 def _with_order(messages: DataFrame) -> DataFrame:
-    """Adds `out_of_order`: another one of the same sender, begun after this was confirmed, has come before it (P55).
+    """Add `out_of_order`: another one of the same sender, begun after this was confirmed, has come before it (P55).
 
     Two sends that overlap have no order. The ends of all sends and their beginnings lie in one line of time, latest
     first, and each end asks for the lowest sequence number that began after it.
@@ -340,7 +343,7 @@ def _with_order(messages: DataFrame) -> DataFrame:
 
 
 def _snapshots(ledgers: Ledgers) -> list[tuple[str, float]]:
-    """For each namespace the time after which `left` lines are of the last snapshot."""
+    """Return for each namespace the time after which `left` lines are of the last snapshot."""
     completed: dict[str, list[float]] = {}
     closed: dict[str, list[float]] = {}
     for fact in ledgers.facts:
@@ -352,7 +355,7 @@ def _snapshots(ledgers: Ledgers) -> list[tuple[str, float]]:
 
 
 def _watched(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
-    """Adds for each of the three watchers (`p`, `r`, `s`) whether, since and until when, and the blind spells."""
+    """Add for each of the three watchers (`p`, `r`, `s`) whether, since and until when, and the blind spells."""
     from pyspark.sql import functions as F
 
     by_ns: dict[tuple[str, ...], set[str]] = {}
@@ -397,11 +400,11 @@ def _as_row(each: Coverage) -> tuple[Any, ...]:
     return True, each.since, each.until, list(each.blind)
 
 
-# -- what is told of it
+# -- the report
 
 
 def _by_finding(messages: DataFrame) -> DataFrame:
-    """A row for each finding of each message."""
+    """Return a row for each finding of each message."""
     from pyspark.sql import functions as F
 
     details = {
@@ -495,7 +498,8 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
 
 
 def _without_id(ledgers: Ledgers) -> dict[tuple[str, str], tuple[str, int, int, int]]:
-    """Confirmed messages without id, by place: the name, in clients' books, in brokers', with a sequence number."""
+    """Return confirmed messages without id, by place: the name, in clients' ledgers, in brokers', with a sequence
+    number."""
     found: dict[tuple[str, str], tuple[str, int, int, int]] = {}
     for fact in ledgers.facts:
         if fact.no_id and not fact.in_backlog:

@@ -1,4 +1,4 @@
-"""Could they send? Per entity: outages, sends that were refused to callers, the time to fail over and to return.
+"""Reports per entity the outages, the sends that failed for callers, and the times to fail over and to return.
 
 From the clients' ledgers: a broker can't tell who failed to reach it. Gathers on Spark; what an outage is, over several
 clients, is decided in `outages`, the table is `report_text`.
@@ -38,6 +38,8 @@ _ENTITY: Final = (
 
 
 class Availability:
+    """How far clients could send, by entity and in all."""
+
     def __init__(self, summary: AvailabilitySummary, ledgers: Ledgers) -> None:
         self.summary = summary
         self._spark = ledgers.spark
@@ -47,7 +49,7 @@ class Availability:
 
     @property
     def ok(self) -> bool:
-        """Nothing was refused to a caller."""
+        """Whether no send failed for its caller."""
         return self.summary["refused"] == 0
 
     @property
@@ -61,7 +63,7 @@ class Availability:
         return availability_table(self.summary)
 
     def to_parquet(self, folder: str | Path) -> None:
-        """Two tables, `availability` (a row an entity) and `availability_outages`."""
+        """Write two tables, `availability` (a row an entity) and `availability_outages`."""
         entities = [{"entity": name, **each} for name, each in self.summary["entities"].items()]
         write_rows(self._spark, _rows(entities, _ENTITY), _ENTITY, below(folder, "availability"))
         outages = _rows(self.summary["outages"], _OUTAGE)
@@ -74,6 +76,7 @@ def _rows(found: Iterable[Mapping[str, Any]], schema: str) -> list[tuple[Any, ..
 
 
 def availability(ledgers: Ledgers) -> Availability:
+    """Find how far the clients of these ledgers could send."""
     from pyspark.sql import functions as F
 
     start, end = ledgers.span
@@ -155,7 +158,8 @@ def _longest(times: Iterable[float | None]) -> float | None:
 
 
 def attempts(ledgers: Ledgers) -> DataFrame:
-    """Every attempt of a client to send, with `raised`: it failed, and no attempt of the same call came after it."""
+    """Return every attempt of a client to send, with `raised`: it failed, and no attempt of the same call came after
+    it."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -177,7 +181,7 @@ def attempts(ledgers: Ledgers) -> DataFrame:
 
 
 def _outages(ledgers: Ledgers) -> DataFrame:
-    """As each client saw them: from the first failure after health to health again."""
+    """Return the outages as each client saw them: from the first failure after health to health again."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

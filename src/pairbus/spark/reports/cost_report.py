@@ -1,9 +1,9 @@
-"""What it cost, after the fact (P51–P53): operations, units, bytes and money of the ledgers, and what the detour took.
+"""Reports what it cost, after the fact (P51–P53): operations, units, bytes, money, and what the detour took.
 
-Two books: what the brokers wrote, which is what is billed, and what the clients wrote (senders, receivers, syphons).
-Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation has a term
-of the calculator's (`pairbus.cost.estimate`), so that estimate and report can be laid side by side. The events stay in
-Spark; only sums come to the driver.
+In two parts (`book`): what the brokers wrote, which is billed, and what the clients wrote (senders, receivers,
+syphons). Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation
+has a term of the calculator's (`pairbus.cost.estimate`), so that estimate and report can be laid side by side. The
+events stay in Spark; only sums come to the driver.
 
 What a ledger can't tell is None, never 0: of a place (the primary's entities, the backlog) that no ledger speaks of,
 nothing is claimed.
@@ -147,7 +147,8 @@ SELECT broker_backlog, broker_primary, clients_backlog, clients_primary, count(*
 
 
 class CostReport:
-    """`summary` is the whole in figures, `lines` and `differences` are tables of Spark's."""
+    """The cost that ledgers show. `summary` is the whole in figures, `lines` and `differences` are tables of
+    Spark's."""
 
     def __init__(
         self, summary: CostSummary, lines: DataFrame, reconciliation: Reconciliation, shown: list[dict[str, Any]]
@@ -169,7 +170,7 @@ class CostReport:
         return json.dumps({**self.summary, "lines": self._shown}, ensure_ascii=False)
 
     def to_parquet(self, folder: Path | str) -> None:
-        """`lines`, `differences`, and the summary as `summary.json`."""
+        """Write the tables `lines` and `differences`, and the summary as `summary.json`."""
         self.lines.write.mode("overwrite").parquet(below(folder, "lines"))
         self.differences.write.mode("overwrite").parquet(below(folder, "differences"))
         text = json.dumps(self.summary, ensure_ascii=False) + "\n"
@@ -180,6 +181,7 @@ class CostReport:
 
 
 def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport:
+    """Add up what the ledgers' operations cost; without `prices` by the example prices."""
     book = prices or EXAMPLE
     events = ledgers.events
     spark = events.sparkSession
@@ -234,7 +236,7 @@ _FIGURES: Final = ("operations", "refused", "units", "bytes_in", "bytes_out", "m
 
 
 def _money(book: PriceBook, each: dict[str, float]) -> str:
-    """The SQL of `_money_of`."""
+    """Return the SQL of `_money_of`."""
     (home_in, home_out), (away_in, away_out) = book.per_byte(backlog=False), book.per_byte(backlog=True)
     return (
         f"units * CASE WHEN book = 'broker' THEN {each['broker']!r}D ELSE {each['clients']!r}D END"
@@ -249,13 +251,13 @@ def _money_of(row: dict[str, Any], book: PriceBook, each: dict[str, float], pref
 
 
 def _book_of(sums: list[dict[str, Any]], place: str) -> str | None:
-    """The broker's, where one of that place was kept; None: nobody tells."""
+    """Return the broker's book, where one of that place was kept, else the clients', or None."""
     there = {row["book"] for row in sums if row["place"] == place}
     return next((name for name in _BOOKS if name in there), None)
 
 
 def _counted(rows: Iterable[Any], books: dict[str, str | None]) -> dict[int, int]:
-    """How many messages took how many operations, by the book that counts for each place."""
+    """Return how many messages took how many operations, by the book that counts for each place."""
     counted: dict[int, int] = {}
     for row in rows:
         number = sum(row[f"{name}_{place}"] for place, name in books.items() if name is not None)
@@ -264,7 +266,7 @@ def _counted(rows: Iterable[Any], books: dict[str, str | None]) -> dict[int, int
 
 
 def _total(rows: list[dict[str, Any]], name: str) -> CostFigures | None:
-    """None: no such ledger."""
+    """Return the sum of a book, or None where there is no such ledger."""
     mine = [row for row in rows if row["book"] == name]
     return _summed(mine) if mine else None
 
@@ -285,7 +287,7 @@ def _by_cause(sums: list[dict[str, Any]]) -> list[CauseFigures]:
 
 
 def _terms(sums: list[dict[str, Any]]) -> dict[str, CostFigures]:
-    """By the calculator's names; of each place the broker's word counts, where there is one."""
+    """Return the figures by the calculator's names; of each place the broker's word counts, where there is one."""
     chosen = [row for row in sums if row["book"] == _book_of(sums, row["place"])]
     return {
         name: _summed([row for row in chosen if row["term"] == name]) for name in sorted({r["term"] for r in chosen})

@@ -1,7 +1,4 @@
-"""The cost report as text for people: both books, the detour, where they differ and why. Pure.
-
-Pure: takes what the report's JSON holds, and nothing of Spark.
-"""
+"""Shows the cost report as text for people: both books, the detour, where they differ and why. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _NAMES: Final = ("namespace", "entity", "cause", "operation", "term")
 
 
 def cost_lines(summary: CostSummary, shown: list[dict[str, Any]], lines_max: int) -> list[str]:
-    """`shown` are the lines of both books, `lines_max` of them at most."""
+    """Return the lines of the text. `shown` are the lines of both books, `lines_max` of them at most."""
     currency = summary["currency"]
     lines = [f"{_when(summary['period'])}; {summary['prices']}"]
     for name, total, heading in (

@@ -1,4 +1,4 @@
-"""What the ledgers can't tell: since when, until when and with which blind spells somebody watched a place.
+"""Decides what the ledgers can't tell: since when, until when and with which blind spells a place was watched.
 
 Pure. A file without its last line was cut by a kill, or is being written: what happened to a message that was sent
 before the cut may be in the lines that are missing. A broker that was asked what is left (`left`) has told all up to
@@ -46,7 +46,7 @@ class Coverage:
 
 
 def coverage(watches: Iterable[Watch]) -> Coverage:
-    """What several files of one place together can't tell."""
+    """Return what several files of one place together cover."""
     every = list(watches)
     spells: list[tuple[float, float]] = []
     until = -inf
@@ -65,7 +65,7 @@ def coverage(watches: Iterable[Watch]) -> Coverage:
 
 
 def merged(spells: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Overlapping and touching spells as one."""
+    """Return the spells with those that overlap or touch as one."""
     joined: list[tuple[float, float]] = []
     for after, until in sorted(spells):
         if until <= after:
@@ -78,7 +78,8 @@ def merged(spells: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def last_snapshot_since(completed: Sequence[float], closed: Sequence[float]) -> float:
-    """`left` lines after this time are of the last snapshot; those before are of earlier ones, and tell nothing more.
+    """Return the time after which `left` lines are of the last snapshot; those before are of earlier ones, and tell
+    nothing more.
 
     `completed`: the lines that end a snapshot; `closed`: where there are none, the clean ends of files.
     """

@@ -1,6 +1,6 @@
-"""How much Spark prepares before it answers: little for small ledgers, all it can for large ones. Pure.
+"""Decides how much Spark prepares before it answers: little for small ledgers, all it can for large ones. Pure.
 
-Pure: from the size of the ledgers to settings. Spark compiles a program for every question, and Java compiles that once
+Spark compiles a program for every question, and Java compiles that once
 more while it runs. For a million events both pay; for some ten thousand they take several times as long as the answer.
 """
 
@@ -24,10 +24,10 @@ JAVA: Final[Mapping[str, str]] = {"spark.driver.defaultJavaOptions": "-XX:Tiered
 
 
 def is_small(size: int | None) -> bool:
-    """`size`: bytes of all ledgers; None where that is not known."""
+    """Return whether ledgers of `size` bytes, None where that is not known, are small."""
     return size is not None and size <= SMALL_MAX
 
 
 def at_start(size: int | None) -> dict[str, str]:
-    """Settings of a session that is started for the reports alone."""
+    """Return the settings of a session that is started for the reports alone."""
     return {**JAVA, **SQL} if is_small(size) else {}

@@ -1,4 +1,4 @@
-"""Where an event of a ledger happened: at home or in the backlog, in which queue or subscription, seen by whom. Pure.
+"""Decides where an event of a ledger happened: at home or in the backlog, in which entity, seen by whom. Pure.
 
 Decides by names alone. A message's *home* is the primary namespace and the queue or topic that it was sent to. A
 backlog queue names its primary (P8); a client's `divert` line names the secondary, so that its home is what the other
@@ -103,7 +103,7 @@ class Fact:
 
 
 def facts(rows: Iterable[Mapping[str, Any]]) -> list[Fact]:
-    """From what Spark counted. The home of a file's diverted messages is known only when all files are."""
+    """Return the facts that Spark counted. The home of a file's diverted messages is known only when all files are."""
     made = []
     for row in rows:
         ns = None if row["ns"] is None else row["ns"].lower()
@@ -125,7 +125,7 @@ def _is_away(fact: Fact) -> bool:
 
 
 def homes(facts: Iterable[Fact]) -> dict[str, str]:
-    """For each client's file with diverted messages the primary that they belong to, where that can be told.
+    """Return for each client's file with diverted messages the primary that they belong to, where that can be told.
 
     A file that names none takes that of its process's other files, else the only one that there is at all.
     """
@@ -152,16 +152,17 @@ def homes(facts: Iterable[Fact]) -> dict[str, str]:
 
 
 def series(file: str) -> str:
-    """The files of one process, as `BY_FILE` has it."""
+    """Return the name that the files of one process share, as `BY_FILE` has it."""
     return _SERIES.sub("", file)
 
 
 def named(expressions: Mapping[str, str]) -> list[str]:
-    """For one SELECT, in which each may use those before it."""
+    """Return the expressions for one SELECT, in which each may use those before it."""
     return [f"{expression} as {name}" for name, expression in expressions.items()]
 
 
 def shown(names: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """What each (home, place) is called in a report: its name, and its namespace too where two have that name."""
+    """Return what each (home, place) is called in a report: its name, and its namespace too where two have that
+    name."""
     times = Counter(place for _, place in names)
     return {key: name if times[key[1]] == 1 else f"{key[0]}:{name}" for key, name in names.items()}

@@ -1,4 +1,4 @@
-"""Which ledger files are copies of others: told by who wrote them and when, whatever they are called.
+"""Decides which ledger files are copies of others: by who wrote them and when, whatever they are called.
 
 Pure. A copy may be compressed, renamed, or only the beginning of the other, since it was made while that grew. Of such
 files the longest counts.
@@ -33,7 +33,7 @@ class Contents(NamedTuple):
 
 
 def copies(files: Mapping[File, Contents]) -> dict[File, File]:
-    """Each copy, and the file that counts in its stead. Of equal ones the first counts."""
+    """Return each copy, and the file that counts in its stead. Of equal ones the first counts."""
     kept: dict[tuple[str, int | None, float | None], list[File]] = {}
     found: dict[File, File] = {}
     for file in sorted(files, key=lambda each: -files[each].events):

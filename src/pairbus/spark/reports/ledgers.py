@@ -1,9 +1,9 @@
-"""Ledgers as tables: the JSON lines of clients, syphons and brokers, or the Parquet made of them, read by Spark.
+"""Reads ledgers as tables, on Spark: the JSON lines of clients, syphons and brokers, or the Parquet made of them.
 
 Owns the reading and the cache; decides only what is no ledger. A file whose last line a kill cut short is read as far
 as it goes, and `files` says so; an empty one and a copy of another are left out, and `notes` says so; a file without
-its first line, or of another schema, is an error that names it. What the lines mean is decided in `places` (where),
-`coverage` (what they can't tell) and the reports.
+its first line, or of another schema, is an error that names it. What the lines mean is decided in `event_location`
+(where), `coverage` (what they can't tell) and the reports.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class FileFacts:
 
 
 class Ledgers:
-    """`events`: a row an event. `files`: a row a file. Both cached; `close` gives the memory back."""
+    """The tables of some ledgers. `events`: a row an event. `files`: a row a file. Both cached; `close` gives the
+    memory back."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Ledgers:
         self.close()
 
     def to_parquet(self, folder: str | Path) -> None:
-        """Two tables, `events` and `files`, for `read_ledgers(folder)`. Replaces those of an earlier run."""
+        """Write two tables, `events` and `files`, for `read_ledgers(folder)`. Replaces those of an earlier run."""
         for name, table in zip(TABLES, (self.events, self.files), strict=True):
             table.write.mode("overwrite").parquet(below(folder, name))
 
@@ -153,7 +154,7 @@ class Ledgers:
 
     @cached_property
     def normal(self) -> DataFrame:
-        """`events` with where they happened: see `places`."""
+        """`events` with where they happened: see `event_location`."""
         from pyspark.sql import functions as F
 
         homes = event_location.homes(self.facts)
@@ -175,7 +176,8 @@ class Ledgers:
 
 
 class Lines:
-    """What was read as JSON lines, by `uri`, the file as Spark calls it. `counted`: the rows of `places.facts`."""
+    """What was read as JSON lines, by `uri`, the file as Spark calls it. `counted`: the rows of
+    `event_location.facts`."""
 
     def __init__(
         self,
@@ -204,7 +206,8 @@ class Lines:
 
 
 def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str, str]] | None = None) -> DataFrame:
-    """`places.FACTS` by `keys` and place. `more`: further figures, as counted from lines and as summed up of that."""
+    """Return `event_location.FACTS` by `keys` and place. `more`: further figures, as counted from lines and as summed
+    up of that."""
     from pyspark.sql import functions as F
 
     further = more or {}
@@ -219,8 +222,8 @@ def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str
 
 
 def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
-    """Everything that was written there, each file once: folders are searched for *.jsonl and *.jsonl.gz, all the way
-    down."""
+    """Read everything that was written there, each file once: folders are searched for *.jsonl and *.jsonl.gz, all the
+    way down."""
     if not folders_or_files:
         raise BadLedger("name a ledger: a folder with *.jsonl files, such a file, or a folder of Parquet made of them")
     lines: list[str] = []
@@ -250,8 +253,8 @@ def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
 
 
 def check_ledgers(*folders_or_files: str | Path) -> list[str]:
-    """Raises for what is no ledger as far as this machine's files show it, before Spark takes its seconds to start.
-    Returns what is left out, and why."""
+    """Raise BadLedger for what is no ledger as far as this machine's files show it, before Spark takes its seconds to
+    start. Returns what is left out, and why."""
     found, empty = _given(folders_or_files)
     if not found:
         more = f" and {len(empty) - 1} more are empty" if len(empty) > 1 else " is empty"
@@ -260,7 +263,8 @@ def check_ledgers(*folders_or_files: str | Path) -> list[str]:
 
 
 def size_of(*folders_or_files: str | Path) -> int | None:
-    """Bytes of what `read_ledgers` would read, as JSON lines; None: somewhere else than on this machine."""
+    """Return the bytes of what `read_ledgers` would read, as JSON lines, or None: somewhere else than on this
+    machine."""
     size = 0
     for given in folders_or_files:
         path = local_path(given)
@@ -414,12 +418,12 @@ def _most(rows: Iterable[Mapping[str, Any]], name: str, choose: Callable[..., An
 
 
 def file_name(uri: str) -> str:
-    """A file as people know it: Spark gives a URI. A plus sign is none of its escapes."""
+    """Return a file's name as people know it: Spark gives a URI. A plus sign is none of its escapes."""
     return re.sub("^file:/+", "/", unquote(uri, errors="replace"))
 
 
 def check_first_line(file: str, schema: int | None, writer: str | None) -> None:
-    """Whether a file can be believed; the error names it and what to do."""
+    """Raise BadLedger for a file that is no ledger of this schema; the error says what to do."""
     if schema is None or writer is None:
         raise BadLedger(_no_first_line(file))
     if schema != SCHEMA:
@@ -489,6 +493,6 @@ def _escaped(path: Path) -> str:
 
 
 def write_rows(spark: SparkSession, rows: list[Any], schema: str, location: str) -> None:
-    """A small table of a report, as Parquet: one file, replacing that of an earlier run. `location`: as Spark is told
-    of it."""
+    """Write a small table of a report as Parquet: one file, replacing that of an earlier run. `location`: as Spark is
+    told of it."""
     spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(location)

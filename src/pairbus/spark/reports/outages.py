@@ -1,4 +1,4 @@
-"""What an outage of an entity is when several clients saw it, and what share of the time and the sends it took.
+"""Decides what an outage of an entity is when several clients saw it, and what share of time and sends it took.
 
 Pure. Clients notice at different times and return at different times: while one of them can't use the primary entity,
 it is out. What overlaps is one outage.
@@ -36,7 +36,7 @@ class Outage:
 
 
 def merged_outages(outages: Iterable[Outage], now: float) -> list[MergedOutage]:
-    """Those of all clients, what overlaps as one; one that is not over is taken to last until `now`."""
+    """Return the outages of all clients, what overlaps as one; one that is not over is taken to last until `now`."""
     merged: list[list[Outage]] = []
     until = 0.0
     for outage in sorted(outages, key=lambda each: each.start):
@@ -68,12 +68,12 @@ def _as_one(outages: Sequence[Outage], now: float) -> MergedOutage:
 
 
 def share(part: int, whole: int) -> float | None:
-    """In per cent; None: there is nothing to take a share of."""
+    """Return a share in per cent, or None where there is nothing to take a share of."""
     return None if whole == 0 else 100.0 * part / whole
 
 
 def primary_availability(outages: Sequence[MergedOutage], start: float | None, end: float | None) -> float | None:
-    """The share of the ledgers' time in which every client could use the primary entity."""
+    """Return the share of the ledgers' time in which every client could use the primary entity."""
     if start is None or end is None or end <= start:
         return None
     out = sum(each["seconds"] for each in outages)

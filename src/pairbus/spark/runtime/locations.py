@@ -1,4 +1,4 @@
-"""Paths and URLs of files: which of them are this machine's, and how Spark is told of them.
+"""Decides which paths and URLs of files are this machine's, and how they are named to Spark.
 
 Pure but for the last two functions, which ask Spark's JVM. Spark takes a path for one of its default file system, and a
 relative one from where its JVM began, so what is given as a path is handed over as a whole `file:` one.
@@ -24,7 +24,7 @@ class BadLocation(PairbusError):
 
 
 def local_path(given: str | Path) -> Path | None:
-    """The path on this machine; None for a URL of another file system."""
+    """Return the path on this machine, or None for a URL of another file system. Raises BadLocation."""
     text = str(given)
     found = None if isinstance(given, Path) else _URL.match(text)
     if found is None:
@@ -38,17 +38,18 @@ def local_path(given: str | Path) -> Path | None:
 
 
 def located(given: str | Path) -> str:
-    """As Spark is told of it."""
+    """Return the name by which Spark finds it."""
     path = local_path(given)
     return str(given).rstrip("/") if path is None else f"file:{path.absolute()}"
 
 
 def below(folder: str | Path, name: str) -> str:
+    """Return the name by which Spark finds a file in this folder."""
     return f"{located(folder)}/{name}"
 
 
 def check_writable(spark: SparkSession, given: str | Path) -> None:
-    """Raises where Spark has no file system for the URL, which it would say only after the work is done."""
+    """Raise BadLocation where Spark has no file system for the URL, which it would say only after the work is done."""
     from py4j.protocol import Py4JJavaError
 
     if local_path(given) is not None:
@@ -68,7 +69,7 @@ def check_writable(spark: SparkSession, given: str | Path) -> None:
 
 
 def write_text(spark: SparkSession, location: str, text: str) -> None:
-    """One file with this text, wherever Spark can write; replaces what is there."""
+    """Write a file with this text, wherever Spark can write; replaces what is there."""
     context = spark.sparkContext
     assert context._jvm is not None
     path = context._jvm.org.apache.hadoop.fs.Path(location)

@@ -1,4 +1,4 @@
-"""A Spark session with the house's defaults, one per process, for people who bring none of their own.
+"""Starts a Spark session with our defaults, one per process, for people who bring none of their own.
 
 Owns the process's environment for Spark: Java, the workers' Python, the folders. Local by default; any master will do.
 """
@@ -74,7 +74,7 @@ def session(
     conf: Mapping[str, Any] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> SparkSession:
-    """The process's session, started if there is none. `on_progress` hears the seconds gone by, once a second.
+    """Return the process's session, started if there is none. `on_progress` gets the seconds gone by, once a second.
 
     With a session at hand `master` and `conf` must be left out: Spark can't change them any more.
     """
@@ -123,8 +123,9 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
 
 
 def existing() -> SparkSession | None:
-    """The process's session, whoever made it; None where its JVM has died. Spark knows the active one by thread, and an
-    application's is seldom that of our threads: to ask Spark for a session there would rewrite its settings."""
+    """Return the process's session, whoever made it, or None where its JVM has died. Spark knows the active one by
+    thread, and an application's is seldom that of our threads: to ask Spark for a session there would rewrite its
+    settings."""
     from pyspark.sql import SparkSession
 
     if is_gone():  # to ask it would raise
@@ -137,13 +138,13 @@ def existing() -> SparkSession | None:
 
 
 def is_started_here(spark: SparkSession) -> bool:
-    """Whether `session` started it: otherwise it is the application's."""
+    """Return whether `session` started it: otherwise it is the application's."""
     return _started is not None and spark.sparkContext is _started.sparkContext
 
 
 def beside(spark: SparkSession) -> SparkSession:
-    """A session for our queries on the context of the application's, which is neither changed nor stopped (P44): with
-    its settings, but for those that our queries need."""
+    """Return a session for our queries on the context of the application's, which is neither changed nor stopped (P44):
+    with its settings, but for those that our queries need."""
     made = spark.newSession()
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
         if name.startswith("spark.sql.") and made.conf.isModifiable(name):
@@ -153,7 +154,7 @@ def beside(spark: SparkSession) -> SparkSession:
 
 
 def end() -> None:
-    """Ends the JVM that this process started, and all that it has started on this machine, at once; for a process that
+    """End the JVM that this process started, and all that it has started on this machine, at once; for a process that
     is about to end itself. Nothing of them prints afterwards."""
     if not _launched:
         return
@@ -187,12 +188,13 @@ def _is_alive(process: int) -> bool:
 
 
 def _stat(file: Path) -> list[str]:
-    """State, parent, group, session, as /proc has them after the name, which may hold anything."""
+    """Return state, parent, group and session, as /proc has them after the name, which may hold anything."""
     return file.read_text().rpartition(")")[2].split()[:4]
 
 
 def _processes(*, parent: int | None = None, leader: int | None = None) -> list[int]:
-    """Children of a process; those of the session that our `java` has begun. None where there is no /proc."""
+    """Return the children of a process, and those of the session that our `java` has begun. None where there is no
+    /proc."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
@@ -203,12 +205,13 @@ def _processes(*, parent: int | None = None, leader: int | None = None) -> list[
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and executors are all on this machine."""
+    """Return whether driver and executors are all on this machine."""
     return master.partition("[")[0] in ("local", "local-cluster")
 
 
 def settings_for(master: str, folder: Path, cores: int) -> dict[str, Any]:
-    """The defaults of a session on this master. What belongs to this machine alone is left to a cluster's own."""
+    """Return the defaults of a session on this master. What belongs to this machine alone is left to a cluster's
+    own."""
     if not is_local(master):
         return dict(DEFAULTS)
     return {
@@ -221,7 +224,7 @@ def settings_for(master: str, folder: Path, cores: int) -> dict[str, Any]:
 
 
 def is_gone() -> bool:
-    """Whether the JVM of this process's driver has died; what is left of it answers with errors only."""
+    """Return whether the JVM of this process's driver has died; what is left of it answers with errors only."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -229,7 +232,7 @@ def is_gone() -> bool:
 
 
 def _forget() -> None:
-    """What pyspark keeps of a dead JVM, so that it starts another one."""
+    """Drop what pyspark keeps of a dead JVM, so that it starts another one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

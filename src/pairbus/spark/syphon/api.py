@@ -1,4 +1,4 @@
-"""`pairbus.spark.syphon()`: the syphon in a notebook or a job of one's own, in one call."""
+"""Starts the syphon in a notebook or a job of one's own, in one call: `pairbus.spark.syphon()`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class RunningSyphon:
-    """`report()` at any time; `stop()` gives back what is locked; `wait()` for a drain."""
+    """A syphon that runs on a thread: `report()` at any time; `stop()` gives back what is locked; `wait()` for a
+    drain."""
 
     def __init__(self, inner: SparkSyphon, ledger: LedgerWriter | None) -> None:
         self._inner = inner
@@ -52,7 +53,10 @@ class RunningSyphon:
         return self._inner.report()
 
     def wait(self, timeout: float | None = None) -> list[Unavailable]:
-        """What a drain had to leave behind, by destination. Raises what ended it, or TimeoutError."""
+        """Wait for the end; return what a drain had to leave behind, by destination.
+
+        Raises what ended it, or TimeoutError.
+        """
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"the syphon is still at work after {timeout} s: {self.report().line()}")
@@ -85,7 +89,8 @@ def syphon(
     ledger: str | Path | None = None,
     **options: Any,
 ) -> RunningSyphon:
-    """Starts it and returns at once. The namespaces: connection strings, or host names (then DefaultAzureCredential).
+    """Start the syphon and return at once. The namespaces: connection strings, or host names (then
+    DefaultAzureCredential).
 
     `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right,
     and but for a drain those that are made while it runs.
@@ -115,7 +120,7 @@ def syphon(
 def _found(
     secondary: Address, name: str, label: str, *, is_drain: bool
 ) -> tuple[list[tuple[str, int | None]], Lister | None]:
-    """The queues that there are, and what finds those that are made later (P36)."""
+    """Return the queues that there are, and what finds those that are made later (P36)."""
     make_admin = partial(administration, secondary, **OPTIONS)
     try:
         known = list_now(make_admin, name)
@@ -136,7 +141,7 @@ def started(
     on_start: Callable[[float], None] | None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that knows our source, and is the active one of this thread: without that a writer does not find
+    """Return a session that knows our source, and is the active one of this thread: without that a writer does not find
     Python sinks (4.0 to 4.3)."""
     from pairbus.spark.connector.source import register
     from pairbus.spark.runtime.session import session
@@ -148,11 +153,13 @@ def started(
 
 
 def address_of_text(text: str, ca_file: str | Path | None = None) -> Address:
+    """Return the address of a connection string, or of a host name."""
     trusted = None if ca_file is None else str(ca_file)
     return Address(text, ca_file=trusted) if "=" in text else Address(host=text, ca_file=trusted)
 
 
 def host_of(text: str) -> str:
+    """Return the host that a connection string names, or the host name itself. Raises InvalidOption."""
     if "=" not in text:
         return text
     try:

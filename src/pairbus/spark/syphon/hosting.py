@@ -1,4 +1,4 @@
-"""The syphon inside an application, on Spark (P38): the same host, another engine.
+"""Hosts the syphon inside an application, on Spark (P38): the same host, another engine.
 
 Pairing is complete when its query runs, and fails where that can't be started (P3).
 """
@@ -16,21 +16,23 @@ from .engine import SparkEngine
 
 #: A driver's JVM takes seconds to start, and executors of a busy cluster may be long in coming.
 START_S: Final = 120.0
-#: How long a stop waits for the batch under way (P44); what it does not finish is left to its locks.
+#: How long a stop waits for the batch in progress (P44); what it does not finish is left to its locks.
 BATCH_S: Final = 3.0
 
 
 class HostedSyphon(hosting.HostedSyphon):
+    """Hosts a `SparkEngine`, and has started when its query runs."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._running: asyncio.Future[None] | None = None
-        self._tell, self._announce = self._announce, self._heard
+        self._pass_on, self._announce = self._announce, self._heard
 
     def make_engine(self, *arguments: Any, **options: Any) -> SparkEngine:
         return SparkEngine(*arguments, stop_s=BATCH_S, on_running=self._is_running, **options)
 
     async def start(self) -> None:
-        """Returns when the query runs. Raises PairingError where that fails."""
+        """Start, and return when the query runs. Raises PairingError where that fails."""
         self._running = asyncio.get_running_loop().create_future()
         await super().start()
         try:
@@ -51,4 +53,4 @@ class HostedSyphon(hosting.HostedSyphon):
         if isinstance(event, SyphonStopped) and self._running is not None and not self._running.done():
             why = (str(event.error).splitlines() or ["no reason given"])[0]
             self._running.set_exception(PairingError(f"the syphon's query on Spark can't be started: {why}"))
-        self._tell(event)
+        self._pass_on(event)

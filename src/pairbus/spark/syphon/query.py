@@ -74,7 +74,8 @@ _log = logging.getLogger("pairbus.syphon")
 
 
 class _Left(NamedTuple):
-    """For which destination, and the unix time of its lock's end. `is_refused`: for good, by a replay's destination."""
+    """A message left to its lock: its destination, and the unix time of the lock's end. `is_refused`: for good, in a
+    replay."""
 
     path: str
     end: float
@@ -174,7 +175,7 @@ class SparkSyphon:
         return f"<SparkSyphon {route}: {len(self._paths)} queues>"
 
     def stop(self) -> None:
-        """From any thread; `run` then ends when the batch under way has, and gives back what is locked."""
+        """Ask `run`, from any thread, to end with the batch in progress and to give back what is locked."""
         self._stop.set()
 
     def report(self) -> Report:
@@ -182,7 +183,7 @@ class SparkSyphon:
             return self.progress.report(time.monotonic(), self._troubles.items())
 
     def run(self) -> list[draining.Unavailable]:
-        """What a drain had to leave behind, by destination; nothing otherwise."""
+        """Run the query; return what a drain had to leave behind, by destination, and nothing otherwise."""
         looking = LoopThread()
         delay, broke_at = RESTART_S_FIRST, 0.0
         try:
@@ -216,8 +217,8 @@ class SparkSyphon:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def warm_up(self) -> None:
-        """One batch of the query, of what there is or of nothing, and its end: whatever is slow for the first time in a
-        session is so here, and not in the drain that follows. An object for itself, as for `run`."""
+        """Run one batch of the query and end it: whatever is slow for the first time in a session is so here, and not
+        in the drain that follows. Needs an object of its own, as `run` does."""
         looking = LoopThread()
         try:
             query = self._query(self._session())
@@ -231,8 +232,8 @@ class SparkSyphon:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _take_in(self, queues: Sequence[Listed]) -> None:
-        """On the lister's thread: the source is told, and goes on with these as well; a query that is started later
-        knows them by its options (P36)."""
+        """Add queues that were found (P36), on the lister's thread: the source reads these as well, and a query that is
+        started later knows them by its options."""
         paths = [self._config.read_path(each.path) for each in queues]
         self._mailbox.append(QUEUES, {"entities": paths})
         with self._lock:
@@ -260,7 +261,7 @@ class SparkSyphon:
         return self._spark
 
     def source_options(self) -> dict[str, str]:
-        """Of the lock stream."""
+        """Return the options of the lock stream."""
         options = {
             **as_options(self._secondary),
             "entity": ",".join(self._paths),
@@ -287,7 +288,7 @@ class SparkSyphon:
         rows = spark.readStream.format("servicebus").options(**self.source_options()).load()
         context = spark.sparkContext
         if (context.master or "").startswith("local["):
-            # A task for each core, not for each queue: to start one costs more than to carry a hundred messages. Where
+            # A task for each core, not for each queue: to start one costs more than to move a hundred messages. Where
             # executors come and go, their number is Spark's to know.
             rows = rows.coalesce(context.defaultParallelism)
         return (
@@ -343,7 +344,7 @@ class SparkSyphon:
             self._finish(query, looking)
 
     def _finish(self, query: StreamingQuery, looking: LoopThread) -> None:
-        """The batch under way ends by itself; then what was left to its lock goes back."""
+        """Wait for the batch in progress; then give back what was left to its lock."""
         if is_gone():
             self._hear()
             if self._stop.is_set():
@@ -358,7 +359,7 @@ class SparkSyphon:
         self._hear()
         self._give_back(looking, list(self._left))
 
-    # -- what the other processes tell
+    # -- messages of the other processes
 
     def _hear(self) -> None:
         with self._lock:
@@ -374,7 +375,7 @@ class SparkSyphon:
                 del self._left[token]
 
     def _tell_halts(self) -> None:
-        """The application's halts of the destinations, to the source, which keeps their messages from being sent."""
+        """Send the application's halts of destinations to the source, which keeps their messages from being sent."""
         if self._config.halted_until is None:
             return
         now, wall = time.monotonic(), time.time()
@@ -407,7 +408,8 @@ class SparkSyphon:
                 )
 
     def _heard_of_missing(self, path: str, *, was_there: bool) -> None:
-        """It is looked for again; the others flow meanwhile, and nothing is wrong with the secondary."""
+        """Note that a queue is missing: it is looked for again, the others flow meanwhile, and nothing is wrong with
+        the secondary."""
         self._missing.add(path)
         if was_there:
             _log.warning("%s does not exist any more; it is looked for again", path)
@@ -458,7 +460,7 @@ class SparkSyphon:
                 self._config.on_busy(path)
 
     def _heard_of_lost_tasks(self, count: int) -> None:
-        """What they had moved before they died is done, and nobody knows how much it is."""
+        """Note that tasks died: what they had moved is done, and nobody knows how much it is."""
         self.progress.lost_tasks += count
         _log.warning("%d tasks died before they could tell what they had moved; it is not in the count", count)
         if self._ledger is not None:
@@ -478,7 +480,8 @@ class SparkSyphon:
     # -- a drain
 
     def _is_at_work(self, query: StreamingQuery) -> bool:
-        """The source has begun a batch that Spark has not reported as done; the first begins with the query."""
+        """Return whether the source has begun a batch that Spark has not reported as done; the first begins with the
+        query."""
         done = query.lastProgress
         if done is None:
             return True
@@ -486,14 +489,15 @@ class SparkSyphon:
         return bool(self._begun > (json.loads(end) if end else {}).get("epoch", 0))
 
     def _is_settled(self, query: StreamingQuery) -> bool:
-        """Time for a glance: once after each movement, and only where every message that was taken has gone home. With
-        destinations in trouble it takes the whole look, and its pauses (P40)."""
+        """Return whether it is time for a glance: once after each movement, and only where every message that was taken
+        has gone home. With destinations in trouble it takes the whole look, and its pauses (P40)."""
         if self._has_glanced or self._troubles or self._left or self._refused:
             return False
         return time.monotonic() - self._moved_at > GLANCE_S and not self._is_at_work(query)
 
     def _is_empty(self, looking: LoopThread) -> bool:
-        """A peek at each queue finds nothing (P41). Where it fails, the looks that follow deal with that."""
+        """Return whether a peek at each queue finds nothing (P41). Where it fails, the looks that follow deal with
+        that."""
         self._has_glanced = True
         try:
             if looking.run(self._glance()):
@@ -522,7 +526,7 @@ class SparkSyphon:
             return draining.judge(seen, _Known(self._troubles), time.monotonic(), self._refused)
 
     def _revive(self, looking: LoopThread) -> None:
-        """Left messages wanted before their locks end, which is the back-off (P40) while a destination is away, and
+        """Give back messages before their locks end, which is the back-off (P40) while a destination is away, and
         not after: all those of one that is back, one of each that may be tried again."""
         now = time.monotonic()
         with self._lock:
@@ -559,7 +563,7 @@ class SparkSyphon:
         return seen
 
     async def _glance(self) -> bool:
-        """Whether there is any message, for whomever and whoever may hold it."""
+        """Return whether there is any message, for whomever and whoever may hold it."""
         async with asyncio.timeout(GLANCE_S_MAX), connections.endpoint(self._secondary).client() as client:
             for path in self._paths:
                 with contextlib.suppress(NotFound):
@@ -568,7 +572,7 @@ class SparkSyphon:
         return False
 
     async def _count(self) -> None:
-        """About how many are left, for whoever watches; where the caller has not said so, or a look found out."""
+        """Count about how many are left, for whoever watches; where the caller has not said so, or a look found out."""
         if self.report().remaining is not None:
             return
         count = 0
@@ -592,7 +596,7 @@ class SparkSyphon:
 
 
 class _Known:
-    """What `draining.judge` asks of destinations, from what workers said of them."""
+    """Answers what `draining.judge` asks of destinations, from what workers reported."""
 
     def __init__(self, troubles: dict[str, Trouble]) -> None:
         self._troubles = troubles
@@ -608,8 +612,8 @@ class _Known:
 
 
 async def _span(client: WireClient, path: str) -> int:
-    """From the first message to the last, by their sequence numbers: some dozens of peeks at one message, where a look
-    at all of them would take about as long as to carry them."""
+    """Return how many sequence numbers lie from the first message to the last: some dozens of peeks at one message,
+    where a look at all of them would take about as long as to move them."""
     first = await _number_from(client, path, 1)
     if first is None:
         return 0
