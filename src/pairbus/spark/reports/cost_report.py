@@ -20,8 +20,8 @@ from pairbus.billing import BILLED_OUTCOMES, CLIENT_OPERATIONS, OPERATIONS
 from pairbus.cost.prices import EXAMPLE, PriceBook
 from pairbus.spark.runtime.locations import below, write_text
 
-from .cost_text import cost_lines
 from .reconciliation import Reconciliation, reconcile
+from .report_text import cost_lines
 from .results import BothBooks, CauseFigures, CostFigures, CostSummary, Detour
 
 if TYPE_CHECKING:

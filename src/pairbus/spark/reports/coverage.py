@@ -36,14 +36,6 @@ class Coverage:
     until: float
     blind: tuple[tuple[float, float], ...]
 
-    def reason(self, t: float) -> str | None:
-        """Why nobody can tell; None: somebody watched. The same as the SQL of `audit_rules`."""
-        if t < self.since:
-            return "later"
-        if any(after < t <= until for after, until in self.blind):
-            return "cut"
-        return "ended" if t > self.until else None
-
 
 def coverage(watches: Iterable[Watch]) -> Coverage:
     """Return what several files of one place together cover."""
