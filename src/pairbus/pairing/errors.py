@@ -1,4 +1,4 @@
-"""What pairing raises to the application. Pure.
+"""The errors that pairing raises to the application. Pure.
 
     PairbusError
     └── PairingError
@@ -29,12 +29,12 @@ from pairbus.errors import PairbusError
 
 
 class SentSoFar(NamedTuple):
-    """What is known of the messages of a send that failed. Messages without an id are counted only."""
+    """What is known about the messages of a send that failed. Messages without an id are only counted."""
 
     total: int = 1
     confirmed: int = 0
     confirmed_ids: tuple[str, ...] = ()
-    #: How many may have arrived: sent, and nobody told what became of them.
+    #: How many may have arrived: they were sent, and no answer came.
     unknown: int = 0
     outcome_unknown_ids: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What is seen of a paired client from outside (P23): the log, the ledger, and whatever else wants to be told.
+"""Observers of a paired client (P23): the log, the ledger, and the base class for others.
 
 The client holds a tuple of observers. Each hears of every event; of sends only those with `wants_sends`, of receives
 only those with `wants_receives`, so that a client that nobody counts pays nothing for it while healthy (P14). Observers
@@ -47,8 +47,7 @@ class Observer:
         """An attempt ended. `outcome` is `ok` or `outcome_of(error)`; `queue` is the backlog queue's index."""
 
     def received(self, entity: str, messages: Sequence[Any], removed: bool) -> None:
-        """A receiver got these, pings too; none: a receive that ended with nothing. `removed`: the broker has forgotten
-        them."""
+        """A receiver got these messages, pings included, or none in time. `removed`: the broker has deleted them."""
 
     def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
         """A receiver completed, abandoned or deferred a message, or dead-lettered it, or failed to."""
@@ -64,7 +63,7 @@ class Observer:
 
 
 def outcome_of(error: BaseException | None) -> str:
-    """`ok`, the AMQP condition where the error has one (`com.microsoft:server-busy`), else the error's class."""
+    """Return `ok`, the AMQP condition of the error (`com.microsoft:server-busy`), or its class if it has none."""
     if error is None:
         return OK
     condition = getattr(error, "_condition", None) or getattr(error, "condition", None)
@@ -75,7 +74,7 @@ def outcome_of(error: BaseException | None) -> str:
 
 
 class LoggingObserver(Observer):
-    """The standard `logging`: one line per change of state, and per anything else that an operator should know."""
+    """Logs one line per change of state, and per anything else that an operator should know."""
 
     def __init__(self, namespace: str, logger: logging.Logger | None = None) -> None:
         self._namespace = namespace
@@ -141,7 +140,7 @@ _LINES: Final[dict[type[events.Event], Line]] = {
 
 
 def _brief(error: BaseException | None) -> str:
-    """The first line of an error: the SDK's go on for several."""
+    """Return the first line of an error: those of the SDK have several."""
     if error is None:
         return "no reason given"
     text = str(error).strip()
@@ -253,7 +252,7 @@ class LedgerObserver(Observer):
         ).start()
 
     def _forked(self) -> None:
-        """In the child the thread is gone; the next line starts another."""
+        """Note that the thread is gone in the child; the next line starts another."""
         self._stop = None
 
 
@@ -282,7 +281,7 @@ def _close(writer: LedgerWriter) -> None:
 
 
 def ledger_entity(entity: str, path: str) -> str:
-    """How a receiver's entity is called in the books: as the broker calls it, whatever case the SDK's own path has."""
+    """Return the name of a receiver's entity in the ledger: as the broker writes it, whatever the case of the path."""
     for suffix in ("/$Transfer/$DeadLetterQueue", "/$DeadLetterQueue"):
         if path.lower().endswith(suffix.lower()):
             return entity + suffix
@@ -290,7 +289,7 @@ def ledger_entity(entity: str, path: str) -> str:
 
 
 def message_id_of(message: Any) -> str | None:
-    """The id of a ServiceBusMessage, or of an AmqpAnnotatedMessage, as text."""
+    """Return the id of a ServiceBusMessage or an AmqpAnnotatedMessage as text."""
     try:
         mid = message.message_id
     except AttributeError:
@@ -302,7 +301,7 @@ def message_id_of(message: Any) -> str | None:
 
 
 def _size(message: Any) -> int | None:
-    """A bound, some 150 to 200 bytes above the encoded size: measuring would cost ten times what a line may."""
+    """Return an upper bound, 150 to 200 bytes above the encoded size: measuring would cost ten times as much."""
     try:
         return bound(message)
     except AttributeError:  # not a message of the SDK's: nothing is known

@@ -1,8 +1,8 @@
-"""The options of a pairing: their names, defaults and bounds, checked at once (P2), and `Settings`, what comes of them.
+"""The options of a pairing: their names, defaults and bounds (P2), and `Settings`, their checked values.
 
 `OPTIONS` is the one table: the constructor checks by it and docs/reference/options.md is printed from it. The sync and
-the async client take the same class. Decided here: what each option may hold, and that one options object serves one
-pairing (P6). Not decided here: what an option then does.
+the async client take the same class. This module decides what each option may hold, and that one options object serves
+one pairing (P6).
 
 Pure.
 """
@@ -28,7 +28,7 @@ PRIMARY_NAME_CHARS_MAX: Final = 230
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options as the decisions read them: checked, every time a float of seconds."""
+    """The checked values of the options, every time as a float of seconds."""
 
     backlog_queue_count: int = 10
     failover_interval: float = 60.0
@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`checked` turns a value into what `Settings` holds, or raises ValueError; `allowed` says what it takes."""
+    """An option. `checked` turns a value into what `Settings` holds, or raises ValueError for what is not `allowed`."""
 
     name: str
     allowed: str
@@ -127,7 +127,7 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASC
 
 
 def primary_label(value: Any) -> str:
-    """A `primary_name` (P8). Raises ValueError for what is none."""
+    """Return the value if it can be a `primary_name` (P8); raise ValueError if not."""
     if not isinstance(value, str) or len(value) > PRIMARY_NAME_CHARS_MAX or not _LABEL.fullmatch(value):
         raise ValueError
     return value
@@ -230,7 +230,7 @@ _BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
 def settings_from(values: Mapping[str, Any]) -> Settings:
-    """The options checked, one by one and against each other; those not named take their defaults."""
+    """Check the options, one by one and against each other; those not named take their defaults."""
     refuse_unknown(values)
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -249,7 +249,7 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
 
 
 def refuse_unknown(names: Collection[str], known: Collection[str] = ()) -> None:
-    """A TypeError for the first name that is no option (and none of `known`), with those that look like it."""
+    """Raise TypeError for the first name that is no option and none of `known`, with those that look like it."""
     all_known = [*_BY_NAME, *known]
     for name in names:
         if name not in all_known:
@@ -314,7 +314,7 @@ class PairingOptions(TypedDict, total=False):
 
 
 class PairedNamespaceOptions:
-    """What every kind of pairing needs: the secondary namespace, and how long the primary may fail (P2).
+    """Options of every kind of pairing: the secondary namespace, and how long the primary may fail (P2).
 
     Each option is an attribute too, which can be set until pairing begins.
     """

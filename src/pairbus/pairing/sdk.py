@@ -1,6 +1,6 @@
-"""What both APIs read of the official SDK's private parts, in one place.
+"""Reads the private parts of the official SDK that both APIs use, in one place.
 
-It decides nothing. `missing()` names the private parts that an installed SDK lacks, so that a new SDK version fails one
+`missing()` names the private parts that an installed SDK lacks, so that a new SDK version fails one
 test with a clear message rather than a send in production; it covers this module, `sync/watchdog.py`,
 `aio/guarded_sender.py` and the receivers, which say in their docstrings what each is used for. Here:
 
@@ -73,6 +73,7 @@ class EntityHalted(ServiceBusServerBusyError):
 
 
 def forked(entity: str) -> ForkedClientError:
+    """Return the error for using an async client in a forked child."""
     return ForkedClientError(
         f"The async client for {entity or 'this entity'} belongs to the process that made it, and to its event loop; "
         "this is a forked child of that process. Make the client in the child, after the fork."
@@ -80,7 +81,7 @@ def forked(entity: str) -> ForkedClientError:
 
 
 def is_native(sender: Any) -> bool:
-    """Whether the sender speaks through the SDK's own AMQP library, the only one whose sockets can be reached."""
+    """Return whether the sender uses the SDK's own AMQP library, the only one whose sockets can be reached."""
     return bool(sender._amqp_transport.KIND == PyamqpTransport.KIND)
 
 
@@ -89,12 +90,12 @@ def is_open(sender: Any) -> bool:
 
 
 def sizes(sender: Any) -> tuple[int, int]:
-    """The largest message and the largest batch that the link takes, in bytes; 0 while it was never open."""
+    """Return the largest message and batch that the link takes, in bytes; 0 if it was never open."""
     return sender._max_message_size_on_link, sender._max_batch_size_on_link
 
 
 def translated(sender: Any, exception: BaseException) -> ServiceBusError:
-    """The error that the SDK would raise for what its AMQP library raised."""
+    """Return the error that the SDK would raise for what its AMQP library raised."""
     error: ServiceBusError = sender._amqp_transport.create_servicebus_exception(
         _SDK_LOG, exception, custom_endpoint_address=sender._config.custom_endpoint_address
     )
@@ -106,7 +107,7 @@ REFUSALS: Final = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
 def judged(sender: Any, exception: BaseException) -> ServiceBusError:
-    """What the SDK's `_handle_exception` decides for an open link, without closing anything in the caller's time.
+    """Decide as the SDK's `_handle_exception` does for an open link, without closing anything in the caller's time.
 
     Returns the error if the SDK may try again on the same link; raises it if not, server busy included (P24); raises
     LinkLost where the SDK would open another link first.
@@ -120,7 +121,7 @@ def judged(sender: Any, exception: BaseException) -> ServiceBusError:
 
 
 def spoils(error: BaseException) -> bool:
-    """Whether a sender that raised this must not be used again."""
+    """Return whether a sender that raised this must not be used again."""
     if isinstance(error, NotTriedError):
         return False
     if isinstance(error, OperationTimeoutError) or not isinstance(error, Exception):
@@ -159,7 +160,7 @@ def not_open_yet(entity: str, waited_s: float) -> OperationTimeoutError:
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """A context as the SDK makes it, but once for each CA file: reading the usual bundle takes 20 ms and more."""
+    """Return a context as the SDK makes it, but once for each CA file, since reading one takes 20 ms and more."""
     name = ca_file or certifi.where()
     try:
         status = os.stat(name)
@@ -181,7 +182,7 @@ def retries(sender: Any) -> int:
 
 
 def back_off(sender: Any, error: ServiceBusError, deadline: float) -> Any:
-    """Waits as the SDK does before its first retry, or raises the error if that would be too late (monotonic)."""
+    """Wait as the SDK does before its first retry, or raise the error if that would be too late (monotonic)."""
     return sender._backoff(retried_times=1, last_exception=error, abs_timeout_time=deadline)
 
 
@@ -196,7 +197,7 @@ def one_retry_less(sender: Any) -> Iterator[None]:
 
 
 def endpoint_of(sdk_client: Any) -> dict[str, Any]:
-    """How an SDK client reaches its namespace, as the fields of `pairbus.syphon.endpoint.Endpoint`.
+    """Return how an SDK client reaches its namespace, as the fields of `pairbus.syphon.endpoint.Endpoint`.
 
     For clients of both APIs, the SDK's and ours. A named key or signature that is exchanged later (`update()`) is not
     followed: the fields hold what was valid when they were read.
@@ -239,7 +240,7 @@ def _credential(given: Any) -> Any:
 
 
 def missing() -> list[str]:
-    """The private parts of the SDK that we use and that the installed one does not have."""
+    """Return the names of the private parts that we use and that the installed SDK lacks."""
     lacking = []
     for owner, names in _METHODS:
         lacking += [f"{owner.__module__}.{owner.__qualname__}.{name}" for name in names if not hasattr(owner, name)]

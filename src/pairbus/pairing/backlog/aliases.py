@@ -1,10 +1,9 @@
-"""What a message carries in the backlog so that it can come home: names and types (P26), and the way back (P27, P28).
+"""Rewrites encoded messages for the backlog, where aliases keep what it must not act on (P26), and back (P27, P28).
 
-Both ways are here for encoded bytes: `send_away`, for messages that an application has encoded already, and
-`bring_home`. Bytes, since Python values would lose AMQP types on the way: what is not to be changed keeps its bytes.
-What the backlog's broker laid on top (its annotations, the lock token, the delivery count) stays behind. Decided here:
-what comes home, as what, and what can't (P40). Not decided here: how an SDK message is made ready for the backlog
-(diversion.py), and who carries it.
+`send_away` diverts messages that an application has encoded already, and `bring_home` restores them. Both work on
+bytes, since Python values would lose AMQP types: what is not to be changed keeps its bytes. What the backlog's broker
+added (its annotations, the lock token, the delivery count) is removed. This module decides what is restored, and what
+can't be (P40). `diversion.py` diverts messages of the SDK.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
 DIVERTED_AT: Final = "x-pairbus-diverted-at"
 
 SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-#: What a broker says of the messages that it holds: of the backlog's no word goes home.
+#: Added by a broker to the messages that it holds; removed when a message is restored.
 BROKER_ANNOTATIONS: Final = frozenset({
     "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number", "x-opt-locked-until",
     "x-opt-lock-token", "x-opt-message-state", "x-opt-partition-id", "x-opt-deadletter-source",
@@ -46,7 +45,7 @@ BROKER_ANNOTATIONS: Final = frozenset({
 #: Written by a broker when it dead-letters; a replay takes them off (P41).
 DEAD_LETTER_PROPERTIES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 
-#: header.ttl has 32 bits; a longer life is told by creation and expiry time.
+#: header.ttl has 32 bits; creation and expiry time give a longer time to live.
 TTL_MS_MAX: Final = 0xFFFFFFFF
 #: .NET's longest time span, which is how "for ever" is written.
 FOREVER_MS: Final = 922337203685477
@@ -57,7 +56,7 @@ _TICKS_PER_MS: Final = 10_000
 
 
 def send_away(payload: bytes, path: str, *, diverted_at: float | None = None) -> bytes:
-    """An encoded message as it goes to the backlog: what the backlog must not act on is put away in aliases (P26)."""
+    """Return an encoded message as it goes to the backlog, with what that must not act on in aliases (P26)."""
     s = split(payload)
     header, properties = read_header(payload, s), read_properties(payload, s)
     aliases: dict[str, Any] = {PATH: path}
@@ -94,10 +93,10 @@ def send_away(payload: bytes, path: str, *, diverted_at: float | None = None) ->
 
 
 def sent_anew(payload: bytes, *, is_dead_letter: bool = True) -> bytes:
-    """A delivery as a message to be sent on, anywhere: what its broker laid on top stays behind, and nothing else.
+    """Return a delivery as a message that can be sent on, without what its broker added.
 
-    `is_dead_letter`: False where it is known to come from no dead-letter queue, so that what looks like the marks of
-    dead-lettering is the application's own.
+    `is_dead_letter` is False where it is known to come from no dead-letter queue, so that properties which look like
+    those of dead-lettering are the application's own.
     """
     s = split(payload)
     marks = DEAD_LETTER_PROPERTIES if is_dead_letter else frozenset()
@@ -117,14 +116,14 @@ def sent_anew(payload: bytes, *, is_dead_letter: bool = True) -> bytes:
 
 
 def life_ms(ttl_ms: int | None, created_ms: int | None, expires_ms: int | None) -> int | None:
-    """How long a message is to live: header.ttl, or what creation and expiry time say of a life beyond its 32 bits."""
+    """Return the time to live: header.ttl or, beyond its 32 bits, the span from creation to expiry time."""
     if not ttl_ms and created_ms is not None and expires_ms is not None and expires_ms - created_ms > TTL_MS_MAX:
         return expires_ms - created_ms
     return ttl_ms
 
 
 class RestoredMessage(NamedTuple):
-    """`payload` is complete, ready to be sent to the entity at `path`; `scheduled` is in unix seconds."""
+    """A message without aliases, ready to be sent to the entity at `path`; `scheduled` is in unix seconds."""
 
     path: str
     payload: bytes
@@ -133,7 +132,7 @@ class RestoredMessage(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """It can't be brought home; the words with which to dead-letter it (P40)."""
+    """The words with which to dead-letter a message that can't be restored (P40)."""
 
     reason: str
     description: str
@@ -152,7 +151,7 @@ def bring_home(
     enqueued_time: float | None = None,
     is_replay: bool = False,
 ) -> RestoredMessage | Rejected:
-    """A delivery of a backlog queue as what was once sent to the primary; `now` and `enqueued_time` in unix seconds.
+    """Restore a delivery of a backlog queue to what was once sent to the primary. Times are in unix seconds.
 
     With `count_backlog_time` the time since `enqueued_time` (by default what the delivery says) is taken off the time
     to live (P28). A message that has used it all up is still delivered, with one millisecond left: so it expires at its
@@ -197,7 +196,7 @@ def _brought_home(
     hops = [raw for key, raw in _pairs(payload, s.delivery_annotations) if key not in BROKER_ANNOTATIONS]
 
     if ttl_ms is not None and count_backlog_time and enqueued_time is not None:
-        # What is scheduled begins to live at its time.
+        # The time to live of a scheduled message begins at its scheduled time.
         begin = enqueued_time if scheduled_ms is None else max(enqueued_time, scheduled_ms / 1000)
         ttl_ms = max(1, ttl_ms - max(0, int((now - begin) * 1000)))
 
@@ -232,7 +231,7 @@ def _pairs(payload: bytes, span: tuple[int, int] | None) -> list[tuple[Any, byte
 
 
 def _map(section: int, raw_pairs: list[bytes]) -> bytes:
-    """A section made of raw pairs; none where there are none: what held only aliases of ours was not there before."""
+    """Encode a section from raw pairs; nothing where there are none: it held only our aliases, or was not there."""
     if not raw_pairs:
         return b""
     return bytes((0x00, 0x53, section)) + encode_annotations(raw_pairs, len(raw_pairs))[3:]
@@ -247,7 +246,7 @@ def _no_sections() -> Sections:
 
 
 def _end_of_head(s: Sections) -> int:
-    """Where application properties end: what follows, body and footer, goes on as it is."""
+    """Return where the application properties end; body and footer follow, which stay as they are."""
     ends = [
         span[1]
         for span in (s.header, s.message_annotations, s.properties, s.application_properties)
@@ -259,14 +258,14 @@ def _end_of_head(s: Sections) -> int:
 
 
 def _header(payload: bytes, s: Sections, ttl_ms: int | None) -> bytes:
-    """The sender's fields as they came, the time to live restored; the delivery count is the backlog's own."""
+    """Return the sender's header with this time to live and without the backlog's delivery count."""
     ttl = None if ttl_ms is None or ttl_ms >= FOREVER_MS else min(ttl_ms, TTL_MS_MAX)
     return _rewritten_header(b"" if s.header is None else payload[s.header[0] : s.header[1]], ttl)
 
 
 @lru_cache(maxsize=1024)
 def _rewritten_header(section: bytes, ttl: int | None) -> bytes:
-    """Senders use few different headers."""
+    """Cached, since senders use few different headers."""
     mine = _no_sections()
     if section:
         mine.header = (0, len(section))
@@ -279,7 +278,7 @@ def _properties(payload: bytes, s: Sections, session_id: str | None, ttl_ms: int
     if session_id is not None:
         changes["group_id"] = session_id
     if ttl_ms and ttl_ms < FOREVER_MS:
-        # Anew, as the SDK writes them at a send; a life beyond 32 bits is told by nothing else.
+        # As the SDK writes them at a send; nothing else gives a time to live beyond 32 bits.
         created = int(now * 1000)
         changes["creation_time"] = created
         changes["absolute_expiry_time"] = min(EXPIRY_MS_MAX, created + ttl_ms)
@@ -354,7 +353,7 @@ _TYPES: Final = {
 
 
 def amqp_type(value: object) -> str:
-    """The AMQP type that a decoded value came as."""
+    """Return the name of the AMQP type that a value was decoded from."""
     if isinstance(value, Described):
         return f"{value.descriptor} ({amqp_type(value.value)})"
     return _TYPES.get(type(value), type(value).__name__)

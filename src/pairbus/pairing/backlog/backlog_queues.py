@@ -52,7 +52,7 @@ def index_of(name: str, primary_name: str) -> int | None:
 
 
 def primary_name(host: str, given: str | None = None) -> str:
-    """`{primary}` of P8: what the option says, else the first label of the primary's host.
+    """Return the name of the primary in queue names (P8): the option, else the first label of the primary's host.
 
     `host` may be an endpoint with scheme, port or path: `sb://contoso.servicebus.windows.net/`.
     """
@@ -91,7 +91,7 @@ class Plan:
 
 
 def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:
-    """`existing`: the names of all queues of the secondary, whoever they belong to."""
+    """Compare the wanted queues with `existing`, the names of all queues of the secondary."""
     there = {index for name in existing if (index := index_of(name, primary_name)) is not None}
     wanted = range(count)
     return Plan(
@@ -103,7 +103,7 @@ def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:
 
 
 def warning_about(name: str, max_delivery_count: int | None) -> str | None:
-    """Why a queue that exists may dead-letter good messages (P10); None: it won't."""
+    """Return why a queue that exists may dead-letter good messages (P10), or None."""
     if max_delivery_count is None or max_delivery_count >= DELIVERY_COUNT_LOW:
         return None
     return (
@@ -130,7 +130,7 @@ _RESOURCE: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def bicep(primary_name: str, count: int) -> str:
-    """The queues as a Bicep module; the namespace is a parameter of it."""
+    """Return the queues as a Bicep module with the namespace as its parameter."""
     properties = "\n".join(f"    {name}: {_bicep(QUEUE_PROPERTIES[key])}" for name, _, key in _RESOURCE)
     return f"""\
 // Backlog queues of {primary_name}, in the secondary namespace. The resource manager writes ~ for the / in a name.
@@ -151,7 +151,7 @@ resource backlog 'Microsoft.ServiceBus/namespaces/queues@2021-11-01' = [for i in
 
 
 def terraform(primary_name: str, count: int) -> str:
-    """The queues as Terraform for the provider azurerm; the namespace's id is a variable."""
+    """Return the queues as Terraform for the provider azurerm, with the namespace's id as a variable."""
     width = max(len(name) for _, name, _ in _RESOURCE)
     properties = "\n".join(f"  {name:<{width}} = {_terraform(QUEUE_PROPERTIES[key])}" for _, name, key in _RESOURCE)
     return f"""\

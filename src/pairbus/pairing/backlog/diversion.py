@@ -1,11 +1,11 @@
-"""An SDK message on its way to the backlog: a copy, with what the backlog must not act on put away in aliases (P26).
+"""Copies messages of the SDK for the backlog, with what the backlog must not act on in aliases (P26).
 
-Also what has to be done to messages before they are first sent anywhere: ids (P20), and the refusal of those that carry
-an alias already (P29). The SDK encodes the copy as it would have encoded the message, so every body and every AMQP type
+It also does what must precede the first send anywhere: assigns ids (P20), and refuses messages that carry an alias
+already (P29). The SDK encodes the copy as it would have encoded the message, so every body and every AMQP type
 that it can send arrives as it would have arrived. A ServiceBusMessageBatch holds its messages encoded; those are
 rewritten as bytes (aliases.py).
 
-What is read of the SDK's private parts, and why there is no public way:
+Private parts of the SDK that it reads, since there is no public way:
 
     ServiceBusMessageBatch._message[5]      the encoded messages; the objects may have been changed since
     ServiceBusMessageBatch._messages        the objects, each with ._message, what it was when it was last encoded
@@ -39,7 +39,7 @@ _SCHEDULED_KEYS: Final = (aliases.SCHEDULED_ANNOTATION.encode(), aliases.SCHEDUL
 
 
 def messages_of(argument: Any) -> list[Any]:
-    """The messages in what `send_messages` takes: a message, a mapping, any iterable of those, or a batch.
+    """Return the messages in what `send_messages` takes: a message, a mapping, an iterable of those, or a batch.
 
     Mappings become messages here, once, and a generator is read here, once: so ids stay with them, and a second try
     sends the same.
@@ -66,7 +66,7 @@ def _message(each: Any) -> Any:
 
 
 def argument_of(argument: Any, messages: list[Any]) -> Any:
-    """What to hand to the SDK in place of `argument`, now that its messages have been taken out of it."""
+    """Return what to give to the SDK in place of `argument`, whose messages have been read."""
     if isinstance(argument, ServiceBusMessageBatch):
         return argument
     if isinstance(argument, Iterable) and not isinstance(argument, Mapping):
@@ -75,7 +75,7 @@ def argument_of(argument: Any, messages: list[Any]) -> Any:
 
 
 def check_aliases(messages: Iterable[Any]) -> None:
-    """P29; called for every message of every healthy send, so it looks at nothing else."""
+    """Raise AliasConflictError for a message that carries an alias (P29); on the path of every healthy send."""
     for message in messages:
         properties = message.application_properties
         if properties and not _ALIAS_KEYS.isdisjoint(properties):
@@ -87,7 +87,7 @@ def check_aliases(messages: Iterable[Any]) -> None:
 
 
 def assign_ids(messages: Iterable[Any], new_id: Callable[[], str]) -> None:
-    """Gives each message without an id one, in place, so that the caller's next try keeps it (P20).
+    """Give each message without an id one, in place, so that the caller's next try keeps it (P20).
 
     The SDK's own constructor already does so for a ServiceBusMessage; an AmqpAnnotatedMessage has none.
     """
@@ -101,7 +101,7 @@ def assign_ids(messages: Iterable[Any], new_id: Callable[[], str]) -> None:
 
 
 def assign_ids_in_batch(batch: ServiceBusMessageBatch, new_id: Callable[[], str]) -> None:
-    """The same for messages that are already encoded, as far as the batch has room for ids."""
+    """Do the same for messages that are encoded already, as far as the batch has room for ids."""
     encoded: list[Any] = batch._message[5]
     for index, message in enumerate(batch._messages):
         properties = message._message.properties
@@ -116,13 +116,13 @@ def assign_ids_in_batch(batch: ServiceBusMessageBatch, new_id: Callable[[], str]
 
 
 def message_ids(messages: Iterable[Any]) -> tuple[str, ...]:
-    """For those who look on; a message without an id is left out."""
+    """Return the ids of the messages, for events and errors; a message without an id is left out."""
     found = (properties.message_id for message in messages if (properties := _raw(message).properties) is not None)
     return tuple(_text(each) for each in found if each is not None)
 
 
 def divert(message: Any, path: str, *, now_unix: float, mark: bool = False) -> AmqpAnnotatedMessage:
-    """The message as it goes to the backlog. The caller's own is not touched: it may yet go to the primary."""
+    """Return a copy of the message for the backlog; the caller's own may still go to the primary."""
     raw = _raw(message)
     if isinstance(raw._data_body, Iterator) or isinstance(raw._sequence_body, Iterator):
         raise BodyNotCopyableError(
@@ -183,12 +183,14 @@ def _divert_schedule(raw: AmqpAnnotatedMessage, diverted: AmqpAnnotatedMessage, 
 
 
 def _milliseconds(at: Any) -> int | None:
-    """A scheduled time as applications give it: a datetime, the SDK's typed value, or the milliseconds that are in a
-    message which was received."""
+    """Return a scheduled time in milliseconds.
+
+    Applications give a datetime, the SDK's typed value, or the milliseconds of a message that was received.
+    """
     if isinstance(at, Mapping):
         at = at.get("VALUE")
     if isinstance(at, datetime):
-        # as the SDK's encoder reckons: without a zone it is UTC, and less than a millisecond is cut off
+        # as the SDK's encoder does: without a zone it is UTC, and less than a millisecond is cut off
         at = int(timegm(at.utctimetuple()) * 1000 + at.microsecond / 1000)
     if at is None:
         return None
@@ -198,19 +200,19 @@ def _milliseconds(at: Any) -> int | None:
 
 
 def _refused(text: str, condition: str) -> ServiceBusError:
-    """As the primary's broker answers to such a message (P14)."""
+    """Return the error with which the primary's broker refuses such a message (P14)."""
     return ServiceBusError(text, condition=condition)
 
 
 def encoded(message: Any) -> bytes:
-    """The bytes that the SDK would send."""
+    """Return the bytes that the SDK would send."""
     outgoing: Any = PyamqpTransport.to_outgoing_amqp_message(_raw(message))
     transport: Any = PyamqpTransport
     return bytes(encode_payload(bytearray(), trace_message(outgoing, transport)))
 
 
 def check_as_sent(argument: Any, max_batch_size: int) -> None:
-    """Raises what the SDK would raise if this were sent to the primary: a diverted send gives the same answer (P14).
+    """Raise what the SDK would raise if this were sent to the primary: a diverted send has the same result (P14).
 
     The backlog would take some of it: a time to live beyond 32 bits becomes an alias, and a list that is too large for
     one batch could be split. `max_batch_size` is the primary's. A batch was checked when it was filled.
@@ -231,15 +233,17 @@ def check_as_sent(argument: Any, max_batch_size: int) -> None:
 
 
 def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, mark: bool = False) -> list[bytes]:
-    """The messages of a batch, encoded as they go to the backlog."""
+    """Return the messages of a batch, encoded for the backlog."""
     diverted_at = now_unix if mark else None
     return [aliases.send_away(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
 
 
 class _EncodedOnly:
-    """Stands for a message of which only the bytes are there. A sender of the SDK takes a batch of another transport
-    apart and builds it anew from its message objects: with this one it fails (a TypeError), and with none it would have
-    sent an empty batch and had it confirmed (P22)."""
+    """Stands for a message of which there are only the bytes.
+
+    A sender of the SDK rebuilds a batch of another transport from its message objects. With this one it raises
+    TypeError; with none it would send an empty batch and have it confirmed (P22).
+    """
 
     __slots__ = ()
     _message = Message()
@@ -249,7 +253,7 @@ _ENCODED_ONLY: Any = _EncodedOnly()
 
 
 def batch_of(payloads: Sequence[bytes], first: Any, max_size: int, transport: Any) -> ServiceBusMessageBatch:
-    """A batch made of encoded messages; `first` is the first of them: the envelope repeats its id and partition key.
+    """Make a batch of encoded messages; the envelope repeats the id and partition key of `first`, the first of them.
 
     `transport` must be that of the SDK sender that is to send it: sync and async senders have different ones.
     """
@@ -268,13 +272,13 @@ def batch_of(payloads: Sequence[bytes], first: Any, max_size: int, transport: An
 
 
 def rest_of_batch(batch: ServiceBusMessageBatch, begin: int, transport: Any) -> ServiceBusMessageBatch:
-    """The messages of a batch from `begin` on, as they were added, in a batch of their own."""
+    """Make a batch of the messages of a batch from index `begin` on, as they were added."""
     payloads = [bytes(each) for each in batch._message[5][begin:]]
     return batch_of(payloads, batch._messages[begin], batch.max_size_in_bytes, transport)
 
 
 def _section_size(size: int) -> int:
-    """Of a message inside a batch: a data section round it."""
+    """Return the size of a message inside a batch, with the data section round it."""
     return size + (5 if size < 256 else 8)
 
 

@@ -1,7 +1,7 @@
-"""What came of looking for the backlog queues: which are there, which were left out, and whether it is enough (P5).
+"""Decides whether enough backlog queues could be found or created (P5).
 
-Both shells fill a `Provision` while they talk to the secondary. Decided here: what is worth another try, what a failure
-is called, and which failures "degrade" may live with (P3). Not decided here: names and properties (backlog.py).
+Both shells fill a `Provision` while they talk to the secondary. This module decides what is worth another try, how a
+failure is reported, and which failures "degrade" accepts (P3). `backlog_queues.py` decides names and properties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _NO_ACCESS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, S
 
 
 class Provision:
-    """`give_up_after_s` bounds the time that tries which fail may take together; those that succeed take theirs."""
+    """Which backlog queues exist, and which were left out.
+
+    `give_up_after_s` bounds the time that failing tries may take together; those that succeed do not count.
+    """
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""What fits into the backlog (P30): a message grows by its aliases on the way there, and one that is close to a link's
-limit may no longer fit.
+"""Decides what fits into the backlog (P30), since a message grows by its aliases and may then exceed a link's limit.
 
-At a healthy send only a bound is reckoned, cheaply and never too low; what may be too large is then measured exactly,
-and warned of. On the way to the backlog sizes are exact: too large a message is an error that names both sizes, and
-lists and batches are cut into parts that fit, in order. Not decided here: what a link's limits are.
+At a healthy send it computes only an upper bound, cheaply; what may be too large is then measured exactly, and warned
+of. On the way to the backlog sizes are exact: too large a message is an error that names both sizes, and lists and
+batches are cut into batches that fit, in order.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _IN_BATCH_BYTES: Final = 8
 
 
 class DivertedBatch(NamedTuple):
-    """What to send in one go, and the caller's messages that are in it."""
+    """What to send to a backlog queue in one call, and the caller's messages that are in it."""
 
     argument: Any
     messages: list[Any]
 
 
 def warning(entity: str, argument: Any, messages: Iterable[Any], limit: int) -> SizeWarning | None:
-    """Of the first message that the entity takes and the backlog would not: its diverted size is past `limit`.
+    """Return a warning about the first message that the entity takes and whose diverted size is past `limit`.
 
     `limit` is the largest message that the link takes. Lists and batches are split on the way, so each message counts
     for itself. Nothing is encoded unless a message comes close.
@@ -57,7 +56,7 @@ def warning(entity: str, argument: Any, messages: Iterable[Any], limit: int) -> 
 
 
 def _exact(message: Any, path: str) -> tuple[int, int]:
-    """The size of a message, and its size when diverted; what can't be encoded is the SDK's to say, in its words."""
+    """Return the size of a message, and its size when diverted; zeros if it can't be encoded, which the SDK reports."""
     try:
         return (
             len(diversion.encoded(message)),
@@ -68,9 +67,9 @@ def _exact(message: Any, path: str) -> tuple[int, int]:
 
 
 def bound(message: Any) -> int:
-    """No less than the encoded size of a message, with its session id counted twice (once for the alias).
+    """Return an upper bound of the encoded size, with the session id counted twice (once for the alias).
 
-    Of every healthy send, so the usual types are looked at here and the others in `_bound_of`.
+    On the path of every healthy send, so the usual types are handled here and the others in `_bound_of`.
     """
     raw: AmqpAnnotatedMessage = message if isinstance(message, AmqpAnnotatedMessage) else message._raw_amqp_message
     total = _FRAME_BYTES
@@ -104,7 +103,7 @@ def bound(message: Any) -> int:
 
 
 def _bound_of(value: Any) -> int:
-    """Of any value that the SDK can encode: text at four bytes a character unless ASCII, numbers at their widest."""
+    """Return an upper bound for any value: text at four bytes a character unless ASCII, numbers at their widest."""
     if isinstance(value, str):
         return (len(value) if value.isascii() else 4 * len(value)) + 5
     if isinstance(value, bytes | bytearray | memoryview):
@@ -127,7 +126,7 @@ def parts(
     mark: bool = False,
     transport: Any = PyamqpTransport,
 ) -> list[DivertedBatch]:
-    """What goes to a backlog queue in place of `argument` (as `diversion.argument_of` gives it).
+    """Return what goes to a backlog queue in place of `argument` (as `diversion.argument_of` returns it).
 
     A message stays a message; a list or a batch becomes as few batches as will do, in order; a message in it that no
     batch takes goes by itself. Raises MessageSizeExceededError, and then for the whole, before anything is sent.
@@ -143,7 +142,7 @@ def parts(
 
 
 class _Diversion(NamedTuple):
-    """Where messages are to go, and what fits there."""
+    """Diverts messages to one entity's backlog, within the limits of the link."""
 
     path: str
     max_message_size: int
@@ -166,7 +165,7 @@ class _Diversion(NamedTuple):
     def packed(
         self, messages: list[Any], payloads: list[bytes], batch: ServiceBusMessageBatch | None
     ) -> Iterator[DivertedBatch]:
-        """`payloads` are the messages as they go to the backlog; `batch` is where the application had them, if so."""
+        """Yield batches that fit. `payloads` are the diverted messages, `batch` is the application's batch, if any."""
         begin = size = 0
         for index, payload in enumerate(payloads):
             cost = len(payload) + _IN_BATCH_BYTES
@@ -188,7 +187,7 @@ class _Diversion(NamedTuple):
         return DivertedBatch(made, messages[begin:end])
 
     def _alone(self, message: Any, payload: bytes, in_batch: bytes | None) -> DivertedBatch:
-        """One that no batch takes, by itself: single messages may be larger on some tiers."""
+        """Divert a message by itself that no batch takes: single messages may be larger on some tiers."""
         sent = diversion.encoded(message)
         if len(payload) > self.max_message_size:
             raise self._too_large(len(sent if in_batch is None else in_batch), len(payload), self.max_message_size)

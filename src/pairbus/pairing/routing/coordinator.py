@@ -1,11 +1,11 @@
-"""All entities of one paired client: their failovers, halts and timers, and the rotation that they share.
+"""Coordinates all entities of one paired client: their failovers, busy pauses and timers, and the shared rotation.
 
 An entity is known by its path regardless of letter case, as the service knows it (P15), and is shown as it was first
 named.
 
-It joins the parts and decides little itself: which entity a fact belongs to, when the next tick is due, when busy has
-lasted too long (P24), what is forgotten. Called under the shell's lock, it never calls back: what is to be done lies in
-`commands`, which the shell drains after every call.
+It decides which entity a fact belongs to, when the next tick is due, when an entity has been busy for too long (P24),
+and what is forgotten. It is called under the shell's lock and never calls back: it leaves what is to be done in
+`commands`, which the shell takes out after every call.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
+    """The state of every entity of a paired client; `choose` picks one of the usable backlog queues."""
+
     __slots__ = ("_entities", "_errors", "_timers", "commands", "deadline", "halts", "refusals", "rotation", "settings")
 
     def __init__(
@@ -55,23 +57,25 @@ class Coordinator:
     # Entities
 
     def begin(self, entity: str, sender: Hashable, now: float, timeout: float | None) -> Dispatch:
+        """Begin a send; `timeout` None means the option `send_timeout`."""
         failover = self._entities.get(entity.lower()) or self._met(entity)
         return Dispatch(self, failover, sender, now, self.settings.send_timeout if timeout is None else timeout)
 
     def know(self, entity: str) -> str:
-        """Returns the name under which the entity is shown: the first that was used for it."""
+        """Return the name under which the entity is shown: the first that was used for it."""
         return (self._entities.get(entity.lower()) or self._met(entity)).entity
 
     def state(self, entity: str) -> EntityState:
+        """Return the state of the entity; one that was never used is healthy."""
         failover = self._entities.get(entity.lower())
         return EntityState.HEALTHY if failover is None else failover.state
 
     def states(self) -> dict[str, EntityState]:
-        """Of every entity met, in that order."""
+        """Return the state of every entity that was used, in the order of first use."""
         return {failover.entity: failover.state for failover in self._entities.values()}
 
     def route(self, entity: str) -> Route:
-        """Where a new message would go."""
+        """Return where a new message would go."""
         state = self.state(entity)
         if state is EntityState.HEALTHY or state is EntityState.SUSPECT:
             return Route.PRIMARY
@@ -80,13 +84,14 @@ class Coordinator:
         return Route.BACKLOG
 
     def set_queues(self, queues: Sequence[int]) -> None:
+        """Replace the backlog queues, by index."""
         self.rotation.replace(queues)
 
     def forget_sender(self, sender: Hashable) -> None:
         self.rotation.forget(sender)
 
     def forked(self) -> None:
-        """In a child process: attempts under way are the parent's, and nobody here will ever answer them."""
+        """Abandon the attempts of the parent process in a forked child, where no answer to them will come."""
         for failover in self._entities.values():
             failover.trial_abandoned()
             self._note(failover, [])
@@ -106,6 +111,7 @@ class Coordinator:
     # Time, pings, the operator
 
     def tick(self, now: float) -> None:
+        """Do what is due by now: end intervals, ask for pings."""
         self._forget_halts(now)
         if self.deadline is None or now < self.deadline:
             return
@@ -117,7 +123,7 @@ class Coordinator:
             self._note(failover, failover.ping_succeeded(now))
 
     def ping_failed(self, entity: str, now: float, error: BaseException, reachable: bool) -> None:
-        """`reachable`: the primary answered, and refused (P34). Busy is no refusal; the next ping keeps the halt."""
+        """Note a failed ping. `reachable` says that the primary answered and refused (P34), which busy does not."""
         failover = self._entities.get(entity.lower())
         if failover is None:
             return
@@ -143,13 +149,14 @@ class Coordinator:
         failover = self._entities.get(entity.lower()) or self._met(entity)
         self._note(failover, failover.marked_healthy(now))
 
-    # Halts (P24)
+    # Busy pauses (P24)
 
     def busy(self, entity: str, now: float) -> None:
-        """A receiver or a management call was told that the server is busy. Sends halt too; no failover comes of it."""
+        """Pause the entity after a receive or a management call met a busy server; this leads to no failover."""
         self._halt(entity, now, sending=False)
 
     def halted_until(self, entity: str) -> float:
+        """Return when the busy pause of the entity ends; 0.0 if there is none."""
         halt = self.halts.get(entity.lower()) if self.halts else None
         return 0.0 if halt is None else halt.until
 
@@ -180,7 +187,7 @@ class Coordinator:
         return verdict
 
     def refresh(self, failover: Failover, now: float) -> None:
-        """Nobody acts on a state that the clock has overtaken."""
+        """Bring the state up to date before it is acted on."""
         self._forget_halts(now)
         self._note(failover, failover.expire(now))
 
@@ -202,7 +209,7 @@ class Coordinator:
             self._note(failover, failover.primary_failed(now, epoch))
 
     def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> bool:
-        """True if the entity has been busy for too long: then this is a failure like another."""
+        """Pause the entity; return whether it has been busy for too long, which counts as a failure."""
         halt = self._halt(failover.entity, now, sending=True)
         if trial:
             self._note(failover, failover.trial_failed(now, False))
@@ -223,7 +230,7 @@ class Coordinator:
         failover.trial_abandoned()
 
     def _explained(self, command: Command) -> Command:
-        """With the error that stands behind a change for the worse."""
+        """Add the error that caused a change for the worse to its event."""
         match command:
             case Announce(StateChanged(entity=entity, state=state) as change) if state is not EntityState.HEALTHY:
                 return Announce(replace(change, error=self._errors.get(entity)))

@@ -1,9 +1,9 @@
-"""One `send_messages` call: what to do next with the message, until a broker has confirmed it or an error is due.
+"""Decides what one `send_messages` call does next, until a broker has confirmed the message or an error is due.
 
 The shell asks `step` and does what it says: try the primary, try a backlog queue, wait, return, raise. Every attempt is
-answered once, by `…_sent`, `…_failed` or, when nobody will know, `abandon`. Decided here: how verdicts, routes, halts,
-the rotation and the caller's time make one path (P13, P16, P17, P19, P22, P24, P31, P34). Never is a message reported
-as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
+answered once, by `…_sent`, `…_failed` or, when no answer will come, `abandon`. This module joins verdicts, routes, busy
+pauses, the rotation and the caller's time to one path (P13, P16, P17, P19, P22, P24, P31, P34). It never reports a
+message as sent that no broker confirmed: `Sent` follows `primary_sent` and `backlog_sent`, and nothing else.
 
 A message that no backlog queue takes is sent to the primary once more, whatever the state of the entity (P13), and then
 to the queues that others found failing and that it was not at itself: so no send fails while either namespace takes
@@ -39,31 +39,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TryPrimary:
-    """One bounded attempt at the primary entity, the SDK's retries inside."""
+    """Make one attempt at the primary entity, the SDK's retries included, within `timeout_s`."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TryBacklog:
+    """Make one attempt at this backlog queue within `timeout_s`."""
+
     queue: int
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before `until`; step again then. Sooner does no harm."""
+    """Do nothing before `until`, then step again; an earlier step does no harm."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    pass
+    """A broker has confirmed the message: return to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """Raise this error to the caller."""
+
     error: BaseException
 
 
@@ -74,6 +78,8 @@ _LEAST_S: Final = budget.LEAST_S
 
 
 class Dispatch:
+    """One call on its way: `step` says what to do, the answers say what came of it."""
+
     __slots__ = (
         "_at", "_backlog_error", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_kept_s",
         "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_so_far", "_timeout_s", "_trial",
@@ -127,6 +133,7 @@ class Dispatch:
     # What next?
 
     def step(self, now: float) -> Step:
+        """Return what to do next; raise RuntimeError while an attempt is unanswered."""
         if self._outcome is not None:
             return self._outcome
         if self._at:
@@ -181,7 +188,7 @@ class Dispatch:
         return TryBacklog(pick.queue, timeout_s)
 
     def _to_primary_once_more(self, now: float, remaining: float) -> Step:
-        """The primary, whatever its state, after the last backlog queue (P13). A halt holds for this attempt too."""
+        """Try the primary after the last backlog queue, whatever its state (P13), but not during a busy pause."""
         failover = self._failover
         until = self._coordinator.halted_until(failover.entity)
         if until > now:
@@ -194,7 +201,7 @@ class Dispatch:
         return TryPrimary(budget.share(remaining, self._coordinator.rotation.untried(self._tried) > 0))
 
     def _to_last_queue(self, now: float, remaining: float) -> Step:
-        """A queue that this message was not at: it may be out by what another message met, and be well again."""
+        """Try a queue that this message has not tried; another message may have ejected it, and it may work again."""
         rotation = self._coordinator.rotation
         pick = rotation.last_pick(self._tried, self)
         if pick is None:
@@ -206,7 +213,7 @@ class Dispatch:
         return TryBacklog(pick.queue, timeout_s)
 
     def _wait(self, now: float, until: float) -> Wait | Failed:
-        """A throttle halt (P24): for the message's own refusal, or for that of anyone else at this entity."""
+        """Wait for the end of the busy pause of this entity, whoever caused it (P24)."""
         if not budget.halt_fits(until, self.ends):
             return self._fail(self._busy_error or self._throttled(now, until))
         due = self._failover.deadline  # of a suspect entity: then the message has somewhere to go (P17)
@@ -215,6 +222,7 @@ class Dispatch:
     # Answers
 
     def primary_sent(self, now: float) -> None:
+        """Note that the primary confirmed the message."""
         self._arrived("primary")
         self._outcome = SENT
         failover = self._failover
@@ -225,7 +233,8 @@ class Dispatch:
             self._trial = False
 
     def primary_failed(self, now: float, error: BaseException, so_far: SentSoFar = NOTHING_SENT) -> None:
-        # First of all: a classifier is the user's, and may raise. The attempt is then still to be abandoned.
+        """Note that the attempt at the primary failed. Raises what the user's classifier raises."""
+        # First of all: if the classifier raises, the attempt is still to be abandoned.
         verdict = None if isinstance(error, NotTriedError) else self._coordinator.verdict(error)
         self._arrived("primary")
         self._last_error = error
@@ -241,28 +250,27 @@ class Dispatch:
         coordinator.refresh(failover, now)
         if self._once_more:
             self._failed_once_more(now, error, verdict)
-        elif verdict is None:  # it waited behind others and did not begin: it says nothing, and may go where they go
+        elif (
+            verdict is None
+        ):  # it waited behind others and did not even begin: it says nothing, and may go where they go
             if trial:
                 coordinator.trial_abandoned(failover)
             if not failover.is_diverting:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
-            self._primary_was_busy(now, error)
+            self._primary_busy(now, error)
         elif verdict is Verdict.QUALIFIES:
-            if trial and not is_reach(error):  # as for a ping, whatever the table says of messages (P34)
-                coordinator.trial_refused(failover, now, error)
+            if trial:
+                self._trial_failed(now, error)
             else:
-                coordinator.primary_failed(failover, now, self._epoch, trial, error)
+                coordinator.primary_failed(failover, now, self._epoch, False, error)
             if failover.is_diverting:
                 return
             # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile.
             self._leave_or_fail(stale or self._is_spared_failures(), error)
         elif trial and not is_of_message(error):
             # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not (P34).
-            if is_reach(error):
-                coordinator.primary_failed(failover, now, self._epoch, trial, error)
-            else:
-                coordinator.trial_refused(failover, now, error)
+            self._trial_failed(now, error)
             if not failover.is_diverting:
                 self._fail(error)
         else:
@@ -270,8 +278,8 @@ class Dispatch:
                 coordinator.trial_abandoned(failover)
             self._fail(error)
 
-    def _primary_was_busy(self, now: float, error: BaseException) -> None:
-        """Wait for the end of the entity's pause if the caller has time for it (P24); otherwise divert or fail."""
+    def _primary_busy(self, now: float, error: BaseException) -> None:
+        """Pause this entity; leave for the backlog after too long, or fail if the pause does not fit (P24)."""
         coordinator, failover = self._coordinator, self._failover
         too_long = coordinator.send_busy(failover, now, self._epoch, self._trial, error)
         self._busy_error = error
@@ -282,8 +290,15 @@ class Dispatch:
         elif not budget.halt_fits(coordinator.halted_until(failover.entity), self.ends):
             self._fail(error)
 
+    def _trial_failed(self, now: float, error: BaseException) -> None:
+        """Judge a trial like a ping, whatever the table says of messages (P34)."""
+        if is_reach(error):
+            self._coordinator.primary_failed(self._failover, now, self._epoch, True, error)
+        else:
+            self._coordinator.trial_refused(self._failover, now, error)
+
     def _failed_once_more(self, now: float, error: BaseException, verdict: Verdict | None) -> None:
-        """Nothing is left to try, unless the primary was busy and the caller has time for its halt (P24)."""
+        """End the call, unless the primary was busy and the caller has time for its pause (P24)."""
         coordinator, failover = self._coordinator, self._failover
         if verdict is Verdict.BUSY:
             coordinator.send_busy(failover, now, self._epoch, False, error)
@@ -299,12 +314,14 @@ class Dispatch:
             self._fail(self._backlog_unavailable(now))
 
     def backlog_sent(self, now: float) -> None:
+        """Note that the backlog queue confirmed the message."""
         self._arrived("backlog")
         self._outcome = SENT
         assert self._pick is not None
         self._coordinator.commands.extend(self._coordinator.rotation.sent(self._pick))
 
     def backlog_failed(self, now: float, error: BaseException, so_far: SentSoFar = NOTHING_SENT) -> None:
+        """Note that the attempt at the backlog queue failed."""
         self._arrived("backlog")
         pick = self._pick
         assert pick is not None
@@ -324,8 +341,7 @@ class Dispatch:
             self._coordinator.commands.extend(rotation.failed(pick, now, error))
 
     def abandon(self, now: float) -> None:
-        """Nobody will answer for the attempt under way: cancelled, or interrupted in the midst of a step or an answer.
-        Does nothing when there is none."""
+        """Give up the attempt under way, if there is one: no answer will come after a cancellation."""
         self._at = "gone"
         if self._trial:
             self._coordinator.trial_abandoned(self._failover)

@@ -1,13 +1,13 @@
-"""The failover of one entity: when the primary is left, when it is looked for, when it is taken again (P15–P17, P21,
-P31, P33–P35).
+"""Decides the failover of one entity: when to leave the primary, when to probe it, when to return (P15–P17, P21, P31,
+P33–P35).
 
 A pure machine: callers report facts with the time at which they learned them, and get commands back; `deadline` says
 when `tick` is due. The state moves only by `TABLE`, in `_move`. What a failure means (`verdicts`), what a message does
-next (`dispatch`) and who is halted (`halt`) is not decided here.
+next (`dispatch`) and which entity pauses (`busy_pause`) is decided elsewhere.
 
 Late answers. An attempt at the primary carries the `epoch` of when it began, and the epoch grows whenever the primary
 is taken again: a failure of an attempt from before says nothing of now and starts nothing. The answer to a probe that
-left before the present stay in failover began is stale in the same way. The late success of an attempt from before the
+left before the present failover began is stale in the same way. The late success of an attempt from before the
 failover changes nothing: a probe, the operator, or a message that the primary took once more brings the entity back
 (P21).
 
@@ -134,7 +134,7 @@ class Failover:
 
     @property
     def is_probing(self) -> bool:
-        """A ping or a trial of this stay in failover is under way."""
+        """Whether a ping or a trial of this failover is under way."""
         return self._probing and not self._stale and not self._held and self.is_diverting
 
     @property
@@ -147,7 +147,7 @@ class Failover:
         return self._next
 
     def expire(self, now: float) -> list[Command]:
-        """The interval's end, if it has come. It counts from then, however late this is asked."""
+        """End the failover interval if it is over. The failover counts from that time, however late this is called."""
         if self.state is S and now >= self.since + self.failover_interval:
             return self._move(Input.INTERVAL_OVER, self.since + self.failover_interval)
         return []
@@ -161,11 +161,11 @@ class Failover:
         return commands
 
     def primary_sent(self, now: float, epoch: int) -> list[Command]:
-        """The primary confirmed a message: of whatever epoch, since the confirmation is of now."""
+        """Note that the primary confirmed a message; of whatever epoch, since the confirmation is recent."""
         return self.expire(now) + self._move(Input.SEND_SUCCEEDED, now)
 
     def primary_failed(self, now: float, epoch: int, *, busy: bool = False) -> list[Command]:
-        """A failure that qualifies (P18), or, `busy`, a refusal by an entity that has been busy for too long (P24)."""
+        """Note a failure that qualifies (P18) or, with `busy`, a refusal after being busy for too long (P24)."""
         commands = self.expire(now)
         if epoch != self.epoch:
             return commands
@@ -183,7 +183,7 @@ class Failover:
         return commands + self._move(Input.PING_SUCCEEDED if enough else Input.PING_COUNTED, now)
 
     def ping_failed(self, now: float, reachable: bool, *, not_before: float = 0.0) -> list[Command]:
-        """`not_before`: a throttle halt that the next ping keeps too."""
+        """Note a failed ping; the next one waits at least until `not_before`, the end of a busy pause."""
         commands = self.expire(now)
         if not self._answered():
             return commands
@@ -192,7 +192,7 @@ class Failover:
         return commands + self._move(Input.PING_REFUSED if reachable else Input.PING_UNANSWERED, now)
 
     def trial_due(self, now: float) -> bool:
-        """The next message may try the primary, alone, with the backlog behind it (P31)."""
+        """Return whether the next message may try the primary, with the backlog to fall back on (P31)."""
         return (
             self.probe == "trial" and self.is_diverting and not self._held and not self._probing and now >= self._next
         )
@@ -227,11 +227,11 @@ class Failover:
         return commands + self._move(Input.SENT_ONCE_MORE if enough else Input.SENT_ONCE_MORE_COUNTED, now)
 
     def trial_abandoned(self) -> None:
-        """Nobody will answer for it. The next comes at its time: callers who give up early must not all be trials."""
+        """Note that no answer will come. The next trial comes at its time, since callers may all give up early."""
         self._answered()
 
     def forced(self, now: float, hold: bool) -> list[Command]:
-        """The operator leaves the primary. Probes bring the entity back, unless it is held until `marked_healthy`."""
+        """Fail over for the operator. Probes bring the entity back, unless `hold` keeps it until `marked_healthy`."""
         commands = self.expire(now)
         if self.state is F and self._held and not hold:  # the pings begin anew
             self._next = now + self.ping_interval
@@ -245,7 +245,7 @@ class Failover:
         return self.expire(now) + self._move(Input.MARKED_HEALTHY, now)
 
     def _answered(self) -> bool:
-        """Takes note that no probe is under way any more; True if its answer is about the present stay."""
+        """Note that no probe is under way any more; return whether its answer is about the present failover."""
         counts = self.is_probing
         self._probing = self._stale = False
         return counts

@@ -1,4 +1,4 @@
-"""The backlog queues of one paired client: which one a sender uses, which are out, and how they come back (P12, P13).
+"""Decides which backlog queue a sender uses, which queues are ejected, and how they return (P12, P13).
 
 A sender picks at random at failover and keeps its queue. A queue that failed is out for everyone, until the retry
 interval is over; then the next message that anyone sends, and no other, tries it first. Decides nothing about time
@@ -14,8 +14,10 @@ from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueRe
 
 
 class Pick(NamedTuple):
+    """A backlog queue for one attempt."""
+
     queue: int
-    #: This message is the one that brings an ejected queue back, or does not.
+    #: This attempt decides whether an ejected queue returns.
     trial: bool
     #: How often the queue had come back: a failure from before its last return is stale.
     term: int
@@ -31,6 +33,8 @@ class _Out:
 
 
 class Rotation:
+    """The backlog queues of one paired client, by index: those in use, and those ejected for a while."""
+
     __slots__ = ("_choose", "_in", "_kept", "_out", "_retry_interval", "_terms", "count")
 
     def __init__(self, queues: Sequence[int], *, retry_interval: float, choose: Callable[[Sequence[int]], int]) -> None:
@@ -52,16 +56,16 @@ class Rotation:
 
     @property
     def queues(self) -> tuple[int, ...]:
-        """Those in the rotation."""
+        """The queues in use."""
         return tuple(self._in)
 
     @property
     def ejected(self) -> dict[int, float]:
-        """Those out of it, each with the time from which a message may try it."""
+        """The ejected queues, each with the time from which a message may try it."""
         return {queue: out.due for queue, out in self._out.items()}
 
     def replace(self, queues: Sequence[int]) -> None:
-        """What pairing found or made, later (P3, P5). What is out stays out."""
+        """Replace the queues by what pairing found or created later (P3, P5). Ejected queues stay ejected."""
         wanted = dict.fromkeys(queues)
         self.count = len(wanted)
         self._out = {queue: out for queue, out in self._out.items() if queue in wanted}
@@ -78,10 +82,10 @@ class Rotation:
         may_try: bool = True,
         by: object = True,
     ) -> Pick | None:
-        """The next queue for a message of this sender that was at `tried` already; None: there is none left.
+        """Return the next queue for a message of this sender that has tried `tried`; None if none is left.
 
-        `may_try`: an ejected queue whose time has come goes first. One for each message, unless nothing else is left.
-        `by`: whoever answers for the trial, or has it `abandoned`.
+        With `may_try` an ejected queue whose time has come goes first: one for each message, unless nothing else is
+        left. `by` is whoever answers for the trial, or has it `abandoned`.
         """
         usable = [queue for queue in self._in if queue not in tried] if tried else self._in
         if self._out and (may_try or not usable):
@@ -100,8 +104,10 @@ class Rotation:
         return Pick(queue, False, self._terms.get(queue, 0))
 
     def last_pick(self, tried: Collection[int], by: object) -> Pick | None:
-        """For a message that has nowhere else to go: any queue that it was not at, out of the rotation or not. Of an
-        ejected one it is the trial, unless another message is."""
+        """Return any queue that the message has not tried, ejected or not; None if there is none.
+
+        For an ejected queue the message is the trial, unless another message is.
+        """
         for queue in (*self._in, *self._out):
             if queue not in tried:
                 out = self._out.get(queue)
@@ -112,11 +118,11 @@ class Rotation:
         return None
 
     def untried(self, tried: Collection[int]) -> int:
-        """How many queues are left for a message that was at `tried`, in the rotation or out of it."""
+        """Return how many queues, ejected ones included, the message has not tried."""
         return sum(queue not in tried for queue in (*self._in, *self._out))
 
     def has_another(self, pick: Pick, now: float, tried: Collection[int]) -> bool:
-        """Whether the message could go on to another queue if this pick fails."""
+        """Return whether the message could go on to another queue if this pick fails."""
         if any(queue != pick.queue and queue not in tried for queue in self._in):
             return True
         return any(
@@ -125,7 +131,7 @@ class Rotation:
         )
 
     def sent(self, pick: Pick) -> list[Command]:
-        """The queue took the message. A late success of an attempt from before its ejection does not bring it back."""
+        """Note a success. A late one, of an attempt from before the ejection, does not bring the queue back."""
         if not pick.trial or not self._end_trial(pick):
             return []
         del self._out[pick.queue]
@@ -134,6 +140,7 @@ class Rotation:
         return [Announce(BacklogQueueReturned(pick.queue))]
 
     def failed(self, pick: Pick, now: float, error: BaseException) -> list[Command]:
+        """Note a failure: eject the queue, or put off its next trial."""
         if pick.trial:
             if self._end_trial(pick):
                 self._out[pick.queue].due = now + self._retry_interval
@@ -145,13 +152,15 @@ class Rotation:
         return [Announce(BacklogQueueEjected(pick.queue, error))]
 
     def spared(self, pick: Pick, now: float) -> None:
-        """The attempt says nothing of the queue: cancelled, not begun, the message's own fault. A trial is put off, so
-        that callers who give up early do not all have to be trials."""
+        """Note an attempt that says nothing about the queue: cancelled, not begun, or the message's own fault.
+
+        A trial is put off, so that callers who give up early do not all have to be trials.
+        """
         if pick.trial and self._end_trial(pick):
             self._out[pick.queue].due = now + self._retry_interval
 
     def abandoned(self, by: object, now: float) -> None:
-        """Nobody will answer for the trial that is under way by this one, if there is one."""
+        """End the trial of this caller, if there is one: no answer will come."""
         for out in self._out.values():
             if out.trying is by:
                 out.trying = None
@@ -161,7 +170,7 @@ class Rotation:
         self._kept.pop(sender, None)
 
     def forked(self) -> None:
-        """In a child process: the trials under way are the parent's."""
+        """Forget the trials of the parent process in a forked child."""
         for out in self._out.values():
             out.trying = None
 

@@ -1,4 +1,4 @@
-"""What a failed send says of its entity: it counts towards a failover, the entity is busy, or it is the caller's (P18).
+"""Judges a failed send: it counts towards a failover, the entity is busy, or it is the caller's mistake (P18).
 
 Two tables, row by row, first match wins. `DEFAULT` asks: does this failure say that the entity can't take messages now?
 `AS_DESCRIBED` follows the public description's letter: a time-out, or a messaging error that is not transient, except
@@ -7,7 +7,7 @@ authentication, authorization and busy. docs/reference/verdicts.md is printed fr
 The SDK's own `_retryable` is no guide (it is true of a wrong key), and its classes alone are none either: a wrong key
 behind a custom endpoint comes as a connection error, a garbled answer as a bare ServiceBusError round a ValueError.
 So the rows look at the class, at the AMQP condition, and at what is wrapped.
-Not decided here: what a verdict then does (dispatch.py, failover.py).
+`dispatch.py` and `failover.py` decide what follows from a verdict.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ from pairbus.pairing.errors import NotTriedError, PairingError
 
 
 class Verdict(enum.Enum):
+    """What a failed send says about its entity."""
+
     QUALIFIES = "qualifies"  # counts towards a failover (P16)
-    BUSY = "busy"  # the entity halts, no failover (P24)
+    BUSY = "busy"  # the entity pauses, no failover (P24)
     REFUSED = "refused"  # the caller's own: raised, and nothing else happens
 
     def __repr__(self) -> str:
@@ -79,7 +81,7 @@ _TIMEOUT: Final = frozenset({"com.microsoft:timeout", "com.microsoft:message-wai
 
 
 def _condition(error: BaseException) -> str | None:
-    """The AMQP condition: of an SDK error, or of what pyamqp raised. None: it has none."""
+    """Return the AMQP condition of an SDK error or of what pyamqp raised, or None."""
     condition = getattr(error, "_condition", None) or getattr(error, "condition", None)
     if isinstance(condition, bytes):  # pyamqp's ErrorCondition is bytes as well as an enum
         return condition.decode("ascii", "replace")
@@ -87,7 +89,7 @@ def _condition(error: BaseException) -> str | None:
 
 
 def said(error: BaseException) -> BaseException:
-    """The error that says something: the SDK wraps what it didn't expect into a bare ServiceBusError."""
+    """Return the error to judge: the SDK wraps what it didn't expect into a bare ServiceBusError."""
     for _ in range(8):
         inner = getattr(error, "inner_exception", None)
         if type(error) is not ServiceBusError or _condition(error) is not None or not isinstance(inner, BaseException):
@@ -97,7 +99,7 @@ def said(error: BaseException) -> BaseException:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what led to it, as far as it was kept."""
+    """Yield the error and its causes, as far as they were kept."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
