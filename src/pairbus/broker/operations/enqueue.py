@@ -68,7 +68,9 @@ class EnqueueOperations(PublishOperations):
         kind = records.ENQUEUE
         if isinstance(entity, Topic):
             kind = records.PUBLISH
-            kept = [payload for payload, outcome in zip(payloads, outcomes, strict=True) if not outcome]
+            kept = payloads
+            if len(contents) < len(payloads):
+                kept = [payload for payload, outcome in zip(payloads, outcomes, strict=True) if not outcome]
             laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
             publications, parts, numbers, done = laid_out
         else:

@@ -181,21 +181,25 @@ class _PublishRecord:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self.publications: list[StoredPublication] = []
-        self._parts: list[bytes] = []
+        self._parts = [b""]  # the head, once the count is known
         self.length = records.BATCH_HEAD_BYTES
 
     def all_parts(self) -> list[bytes]:
         """Return the parts of the record, its head first; none if nothing was added."""
-        count = len(self.publications)
-        return [records.pack_batch_head(self._topic.id, count), *self._parts] if count else []
+        if not self.publications:
+            return []
+        self._parts[0] = records.pack_batch_head(self._topic.id, len(self.publications))
+        return self._parts
 
     def add_sent(self, content: Content, payload: bytes, now: float, numbered: bool) -> tuple[int, bool]:
         """Add a message that was just sent. Return the topic's number for it, 0 if it needs none, and whether it is
         stored: it is not when no subscription takes it."""
         topic = self._topic
         header, pairs_count, pairs_bytes, body, traits = content
+        sent_header = header
         header, lifetime = limit_lifetime(header, traits, topic.description.default_ttl)
-        content = (header, pairs_count, pairs_bytes, body, traits)
+        if header is not sent_header:
+            content = (header, pairs_count, pairs_bytes, body, traits)
         at = (
             None if traits is None or traits.scheduled_at is None or traits.scheduled_at <= now else traits.scheduled_at
         )
