@@ -32,13 +32,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from azure.servicebus.management import ServiceBusAdministrationClient
-
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
 from pairbus.pairing.backlog.aliases import send_away
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient
+
+from .conftest import admin_of, wire
 
 MOMENTS: Final = ("after receive", "before send", "after send", "before settle")
 QUEUES: Final = 3
@@ -92,14 +92,14 @@ class Scene:
         self.sent: Counter[tuple[str, str]] = Counter()
         self.poison: set[str] = set()
         self._ids = itertools.count(1)
-        with admin(primary) as there:
+        with admin_of(primary) as there:
             there.create_queue(
                 self.orders, requires_duplicate_detection=True, duplicate_detection_history_time_window=WINDOW
             )
             there.create_queue(self.bills)
             there.create_topic(self.news)
             there.create_subscription(self.news, "all")
-        with admin(secondary) as there:
+        with admin_of(secondary) as there:
             for each in self.backlog:
                 there.create_queue(each, **(QUEUE_PROPERTIES | {"lock_duration": lock_duration}))
 
@@ -199,7 +199,7 @@ class Scene:
 
     def _fresh(self) -> str:
         name = f"fresh{next(_numbers)}"
-        with admin(self.primary) as there:
+        with admin_of(self.primary) as there:
             there.create_queue(name)
         self.homes.append(name)
         return name
@@ -253,16 +253,6 @@ class Scene:
 
     def assert_nothing_locked(self) -> None:
         assert self.locked() == 0, self
-
-
-def admin(namespace: Any) -> ServiceBusAdministrationClient:
-    return ServiceBusAdministrationClient.from_connection_string(
-        namespace.connection_string, connection_verify=namespace.ca_file
-    )
-
-
-def wire(namespace: Any) -> WireClient:
-    return WireClient.from_connection_string(namespace.connection_string)
 
 
 def message_id(payload: bytes) -> str:

@@ -21,7 +21,7 @@ from pairbus.spark.reports.ledgers import BadLedger, Ledgers, read_ledgers
 from pairbus.spark.reports.outage_series import series
 
 from . import real_outage
-from .book import Book
+from .ledger_file import LedgerFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,26 +35,26 @@ class Stage:
         self.entity = f"{name}-orders"
         self.backlog = f"{name}/x-servicebus-transfer/0"
 
-    def client(self, pid: int = 10, **more: Any) -> Book:
-        return Book(self.folder, "client", self.name, pid=pid, **more)
+    def client(self, pid: int = 10, **more: Any) -> LedgerFile:
+        return LedgerFile(self.folder, "client", self.name, pid=pid, **more)
 
-    def broker(self, **more: Any) -> Book:
-        return Book(self.folder / "primary", "broker", self.name, pid=20, **more)
+    def broker(self, **more: Any) -> LedgerFile:
+        return LedgerFile(self.folder / "primary", "broker", self.name, pid=20, **more)
 
-    def secondary(self, **more: Any) -> Book:
-        return Book(self.folder / "secondary", "broker", f"{self.name}-2", pid=30, **more)
+    def secondary(self, **more: Any) -> LedgerFile:
+        return LedgerFile(self.folder / "secondary", "broker", f"{self.name}-2", pid=30, **more)
 
-    def syphon(self) -> Book:
-        return Book(self.folder, "syphon", self.name, pid=40)
+    def syphon(self) -> LedgerFile:
+        return LedgerFile(self.folder, "syphon", self.name, pid=40)
 
-    def away(self, book: Book, t: float, mid: str, **more: Any) -> None:
+    def away(self, book: LedgerFile, t: float, mid: str, **more: Any) -> None:
         """A line of a client that diverts."""
         book("divert", t, self.entity, mid, ns=f"{self.name}-2", queue=0, ms=5.0, **more)
 
-    def arrive(self, book: Book, t: float, mid: str, seq: int, **more: Any) -> None:
+    def arrive(self, book: LedgerFile, t: float, mid: str, seq: int, **more: Any) -> None:
         book("send", t, self.entity, mid, seq=seq, **{"cause": "app", **more})
 
-    def fetch(self, book: Book, t: float, mid: str, seq: int, entity: str | None = None) -> None:
+    def fetch(self, book: LedgerFile, t: float, mid: str, seq: int, entity: str | None = None) -> None:
         book("receive", t, entity or self.entity, mid, seq=seq, cause="app")
         book("settle", t + 0.1, entity or self.entity, seq=seq, cause="app")
 
@@ -432,7 +432,7 @@ def test_parquet_says_the_same_as_the_lines(spark: Any, ledgers: Ledgers, audite
 
 
 def test_a_half_last_line_is_left_out_and_said(spark: Any, tmp_path: Path) -> None:
-    with Book(tmp_path, "client", "contoso") as book:
+    with LedgerFile(tmp_path, "client", "contoso") as book:
         book("send", 10, "orders", "a").cut()
     with book.path.open("a") as file:
         file.write('{"t":11.0,"kind":"send","ns":"cont')
@@ -521,7 +521,7 @@ def test_what_is_no_ledger_is_named(spark: Any, tmp_path: Path, first: str, said
 def outage(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledgers:
     """Two clients see one outage of `orders`; a send is refused before the first fails over."""
     folder = tmp_path_factory.mktemp("outage")
-    with Book(folder, "client", "contoso", pid=1) as one, Book(folder, "client", "contoso", pid=2) as two:
+    with LedgerFile(folder, "client", "contoso", pid=1) as one, LedgerFile(folder, "client", "contoso", pid=2) as two:
         for n in range(10):
             one("send", 100.0 + n, "orders", f"a{n}", ms=3.0)
         one("send", 112, "orders", "b0", ms=2000.0, outcome="OperationTimeoutError")

@@ -10,11 +10,11 @@ import pytest
 from pairbus.errors import PairbusError
 from pairbus.spark.reports.ledgers import BadLedger, check_first_line, check_ledgers, file_name, size_of
 
-from ..book import Book
+from ..ledger_file import LedgerFile
 
 
 def test_a_folder_a_file_and_a_remote_one_pass(tmp_path: Path) -> None:
-    with Book(tmp_path / "deep" / "er", "client") as book:
+    with LedgerFile(tmp_path / "deep" / "er", "client") as book:
         pass
     check_ledgers(tmp_path, book.path, "s3a://bucket/ledger")
     (tmp_path / "events").mkdir()
@@ -42,7 +42,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes, said: str)
 
 @pytest.mark.parametrize("content", [b"", b'{"schema": 1, "wri', b"\n"])
 def test_an_empty_file_beside_a_ledger_is_passed_over_and_told(tmp_path: Path, content: bytes) -> None:
-    with Book(tmp_path, "client") as book:
+    with LedgerFile(tmp_path, "client") as book:
         pass
     (tmp_path / "client-7-000001.jsonl").write_bytes(content)
     assert check_ledgers(tmp_path) == [
@@ -59,7 +59,7 @@ def test_nothing_but_empty_files_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_compressed_ledger_is_one(tmp_path: Path) -> None:
-    with Book(tmp_path / "plain", "client") as book:
+    with LedgerFile(tmp_path / "plain", "client") as book:
         pass
     packed = tmp_path / "packed" / "client-1-000001.jsonl.gz"
     packed.parent.mkdir()
@@ -71,7 +71,7 @@ def test_a_compressed_ledger_is_one(tmp_path: Path) -> None:
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
-    with Book(tmp_path / "with space", "client") as book:
+    with LedgerFile(tmp_path / "with space", "client") as book:
         pass
     check_ledgers((tmp_path / "with space").as_uri())
     assert size_of(book.path.as_uri()) == book.path.stat().st_size
@@ -104,7 +104,7 @@ def test_a_file_is_called_as_people_do(uri: str, file: str) -> None:
 
 def test_how_much_there_is_to_read(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
-    with Book(lines / "deep", "client") as book:
+    with LedgerFile(lines / "deep", "client") as book:
         pass
     size = book.path.stat().st_size
     assert size_of(lines) == size_of(book.path) == size and size_of(lines, book.path) == 2 * size

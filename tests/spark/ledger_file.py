@@ -1,4 +1,4 @@
-"""Ledgers written by hand: a `Book` is one file of one writer."""
+"""Ledgers written by hand: a `LedgerFile` is one file of one writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pairbus.ledger import SCHEMA
 END = 1000.0
 
 
-class Book:
+class LedgerFile:
     """Lines at times of our choosing. As a block it ends as a clean close does; `cut` leaves the end away."""
 
     def __init__(
@@ -25,7 +25,9 @@ class Book:
             {"schema": SCHEMA, "writer": writer, "pid": pid, "t": t, "pairbus": "0.1.0"}
         ]
 
-    def __call__(self, kind: str, t: float, entity: str | None = None, mid: str | None = None, **more: Any) -> Book:
+    def __call__(
+        self, kind: str, t: float, entity: str | None = None, mid: str | None = None, **more: Any
+    ) -> LedgerFile:
         line = {"t": t, "kind": kind, "ns": self.ns, "entity": entity, "mid": mid}
         if kind not in ("state", "gap"):
             line["outcome"] = "ok"
@@ -33,11 +35,11 @@ class Book:
         self.lines.append({name: value for name, value in line.items() if value is not None})
         return self
 
-    def cut(self) -> Book:
+    def cut(self) -> LedgerFile:
         self.end = None
         return self
 
-    def __enter__(self) -> Book:
+    def __enter__(self) -> LedgerFile:
         return self
 
     def __exit__(self, *exc: object) -> None:
