@@ -1,4 +1,4 @@
-"""The command line: what is typed becomes a call, what comes back becomes lines and an exit code.
+"""The command line: registers the commands, runs one, and turns its errors into one line and an exit code.
 
 Results go to stdout, everything else to stderr. An error is one line that says what to do; `--debug` shows the
 traceback instead. Exit codes: 0 success, 1 it failed, 2 it was called wrongly, 130 interrupted, 141 nobody reads the
@@ -104,7 +104,7 @@ for command in (
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The console script: runs a command and turns whatever it raises into a line and an exit code."""
+    """Run a command and turn whatever it raises into a line and an exit code; the console script."""
     state: dict[str, Any] = {}
     before = _end_on_sigterm()
     try:
@@ -141,14 +141,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _end_on_sigterm() -> Any:
-    """A command that does not attend to it ends as with Ctrl-C. Returns what was there before, if anything changed."""
+    """End a command on SIGTERM as on Ctrl-C, unless it handles the signal; return the handler that was replaced."""
     if threading.current_thread() is not threading.main_thread():
         return None
     return signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _end_spark() -> None:
-    """Its processes outlive the command for a moment otherwise, and print after the prompt is back."""
+    """End the processes of Spark, which would otherwise print after the prompt is back."""
     started = sys.modules.get("pairbus.spark.runtime.session")
     if started is not None:
         started.end()

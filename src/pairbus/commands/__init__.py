@@ -1,1 +1,5 @@
-"""The commands of `pairbus`, a module each; `cli.py` is their door."""
+"""The commands of `pairbus`, one module for each group; `cli.py` registers them and prints their errors.
+
+A command reads its options, calls the library and prints the result; it decides nothing else. It may import everything,
+but what one command needs is imported when it runs, so that `--help` stays fast.
+"""

@@ -1,6 +1,6 @@
-"""The commands `cost estimate` and `cost report`: what is typed becomes a call, what comes back becomes lines.
+"""The commands `cost estimate` and `cost report`: compute what pairing will cost, and sum up what was billed.
 
-Results go to stdout, progress to stderr. `cli.py` is the door and turns what is raised into one line.
+Results go to stdout, progress to stderr. `cli.py` turns what is raised into one line.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def estimate(
       pairbus cost estimate --outage 0 --rate 0 --days 1        (what an idle syphon costs)
       pairbus cost estimate --prices my-prices.toml --json
     """
-    from pairbus.cost.estimate import estimate as reckon
+    from pairbus.cost.estimate import estimate as estimate_cost
     from pairbus.cost.price_file import read_prices
 
     if not ping_interval:
@@ -120,7 +120,7 @@ def estimate(
         raise click.UsageError(
             f"--outage {outage:g} s does not fit into --days {days:g}; make the outage shorter or the period longer"
         )
-    made = reckon(
+    made = estimate_cost(
         prices=read_prices(prices),
         queues=queues,
         syphons=syphons,

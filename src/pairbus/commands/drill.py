@@ -1,7 +1,7 @@
-"""The command `drill`: the rehearsal's timeline on stderr, its verdict on stdout, its report in a folder.
+"""The command `drill`: prints the timeline of a rehearsed outage on stderr and its verdict on stdout, writes a report.
 
 Exit code 1 when a message was lost, when the ledgers can't tell of one, or when a send raised to its caller; the ids
-are named. `cli.py` is the door and turns what is raised into one line.
+are named. `cli.py` turns what is raised into one line.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def drill(
 
 
 def _make_room(out: Path) -> None:
-    """Removes what an earlier drill left; anything else is somebody's."""
+    """Remove what an earlier drill left; raise if the folder holds anything else."""
     if out.is_dir() and any(out.iterdir()):
         strangers = sorted(each.name for each in out.iterdir() if each.name not in LEAVES)
         if strangers:
@@ -118,7 +118,7 @@ def _make_room(out: Path) -> None:
 
 
 def run(plan: DrillPlan, out: Path, *, as_json: bool, in_outage: Any = None) -> int:
-    """`in_outage`: for tests, what else happens at the end of the outage."""
+    """Run the drill and return the exit code. Tests pass `in_outage`, which is called at the end of the outage."""
     from pairbus.drill.timeline import introduction
 
     if not as_json:
@@ -181,7 +181,7 @@ def _show(findings: Findings, out: Path, as_json: bool) -> None:
 
 
 def _lines(findings: Findings) -> list[str]:
-    """The audit, and estimate and report side by side."""
+    """Return the lines of the audit, and of estimate and report side by side."""
     audit = [
         f"{figure.label:>14}  {'unknown' if figure.value is None else format(figure.value, ',')}"
         for figure in findings.audit

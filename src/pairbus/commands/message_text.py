@@ -44,7 +44,7 @@ _KEY: Final = re.compile(r"[^=:]+")
 
 
 def shown(payload: bytes) -> dict[str, Any]:
-    """What a JSON line holds of a peeked message; the SDK's names. What a message has not, is not there."""
+    """Return a peeked message for JSON, by the names of the SDK; fields that it does not have are left out."""
     found: dict[str, Any] = {}
     try:
         sections = split(payload)
@@ -130,7 +130,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's types for AMQP's."""
+    """Return a value of AMQP as one that JSON can hold."""
     if isinstance(value, Timestamp):
         return _time(value) or int(value)
     if value is None or isinstance(value, bool | float | int):
@@ -149,7 +149,7 @@ def _time(value: Any) -> str | None:
 
 
 def iso(now: float) -> str:
-    """Unix seconds as ISO 8601, UTC, to the millisecond."""
+    """Return unix seconds as ISO 8601, UTC, to the millisecond."""
     time = _EPOCH + dt.timedelta(milliseconds=round(now * 1000))
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -164,7 +164,7 @@ _ID_CHARS_MIN: Final = 8
 
 
 def table(rows: Sequence[tuple[str, ...]], room: int | None) -> list[str]:
-    """A line for the headings and one for each row, in a terminal `room` columns wide (None: as wide as it gets).
+    """Return a line for the headings and one for each row, at most `room` columns wide (None: unlimited).
 
     Where they don't fit, columns that tell nothing go first, then ids are cut, and the body last.
     """
@@ -192,16 +192,17 @@ def _width(column: list[str]) -> int:
 
 
 def _missing(columns: list[list[str]], room: int) -> int:
-    """How many columns of the terminal are too few for the table with some of each body."""
+    """Return how many columns the terminal lacks for the table with some of each body."""
     *others, body = columns
     return sum(_width(column) + 2 for column in others) + min(_width(body), _BODY_CHARS) - room
 
 
 def row(payload: bytes) -> tuple[str, ...]:
-    """The cells under HEADINGS; nothing in them can move a terminal's cursor."""
+    """Return the cells under HEADINGS, without control characters."""
     found = shown(payload)
     body = found.get("body", "")
-    told = f"(no text: {found.get('body_encoding')}) {body}" if found.get("body_encoding") == "base64" else body
+    if found.get("body_encoding") == "base64":
+        body = f"(no text: base64) {body}"
     number = found.get("sequence_number")
     return (
         "-" if number is None else str(number),
@@ -210,36 +211,36 @@ def row(payload: bytes) -> tuple[str, ...]:
         one_line(str(found.get("message_id", "-"))),
         one_line(str(found.get("session_id", "-"))),
         f"{len(payload):,}",
-        one_line(told if isinstance(told, str) else json.dumps(told)),
+        one_line(body if isinstance(body, str) else json.dumps(body)),
     )
 
 
 def one_line(text: str) -> str:
-    """Printable, and on one line."""
+    """Return the text on one line, with control characters replaced."""
     return "".join(each if each.isprintable() else " " for each in " ".join(text.split()))
 
 
 def notes(payload: bytes) -> list[str]:
-    """What a row has no room for: properties, subject, why it was dead-lettered."""
+    """Return what a row has no room for: properties, subject, why it was dead-lettered."""
     found = shown(payload)
-    told = []
+    lines = []
     if reason := found.get("dead_letter_reason"):
         description = found.get("dead_letter_error_description")
-        told.append(f"dead-lettered: {one_line(reason)}" + (f": {one_line(description)}" if description else ""))
+        lines.append(f"dead-lettered: {one_line(reason)}" + (f": {one_line(description)}" if description else ""))
     for name in ("subject", "content_type", "correlation_id", "scheduled_enqueue_time_utc"):
         if name in found:
-            told.append(f"{name}: {one_line(found[name])}")
+            lines.append(f"{name}: {one_line(found[name])}")
     if properties := found.get("application_properties"):
         pairs = [f"{one_line(name)}={one_line(str(value))}" for name, value in properties.items()]
-        told.append("properties: " + ", ".join(pairs))
-    return told
+        lines.append("properties: " + ", ".join(pairs))
+    return lines
 
 
 # -- typed
 
 
 def parse_property(text: str) -> tuple[str, Any]:
-    """`name=text`, or `name:=JSON` for a number, true or false. Raises ValueError with what would be right."""
+    """Read `name=text`, or `name:=JSON` for a number, true or false; raise ValueError with what would be right."""
     key = _KEY.match(text)
     rest = text[key.end() :] if key else ""
     if key is None or not rest.startswith(("=", ":=")):
@@ -256,7 +257,7 @@ def parse_property(text: str) -> tuple[str, Any]:
 
 
 def parse_time(text: str, now: float) -> float:
-    """Unix seconds. ISO 8601 with its zone, or `+90s`, `+5m`, `+2h`, `+1d` from now. Raises ValueError."""
+    """Return a time in unix seconds from ISO 8601 with a zone, or `+90s`, `+5m`, `+2h`, `+1d`; raise ValueError."""
     wanted = "2026-12-31T08:00:00Z (with its zone), or +90s, +5m, +2h, +1d from now, is wanted"
     if span := _SPAN.fullmatch(text):
         return _within(now + float(span[1]) * _SECONDS[span[2]], text)
@@ -287,7 +288,7 @@ def encode(
     ttl_s: float | None = None,
     scheduled_at: float | None = None,
 ) -> bytes:
-    """As the official SDK encodes the like: data, the time to live in the header and as an absolute time."""
+    """Encode a message as the official SDK does: data, the time to live in the header and as an absolute time."""
     ttl_ms = None if ttl_s is None else max(1, round(ttl_s * 1000))
     created = None if ttl_ms is None else round((scheduled_at or now) * 1000)
     expires = None if ttl_ms is None or created is None else min(created + ttl_ms, _MS_MAX)

@@ -1,8 +1,7 @@
-"""How the command line names a namespace: a connection string, `@file`, `-` for stdin, or a host name.
+"""Reads a namespace from the command line: a connection string, `@file`, `-` for stdin, or a host name.
 
 A host name is reached with `DefaultAzureCredential`. PAIRBUS_PRIMARY and PAIRBUS_SECONDARY stand in for the options. A
-literal secret on the command line works, and a line warns of it. A shell: it reads files, stdin and the environment;
-nothing here ever shows a secret.
+literal secret on the command line works, and a line warns of it. No message of this module shows a secret.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za
 
 
 class NamespaceArgument(NamedTuple):
-    """Either `connection_string` or, with a credential found at run time, `host` alone."""
+    """A namespace: its connection string, or its host alone, with a credential found at run time."""
 
     host: str
     connection_string: str | None = None
@@ -35,7 +34,7 @@ class NamespaceArgument(NamedTuple):
         return f"<NamespaceArgument {self.host}{', with a key' if self.connection_string else ''}>"
 
     def endpoint(self, name: str, ca_file: Path | None = None) -> Any:
-        """A `pairbus.syphon.endpoint.Endpoint`."""
+        """Return a `pairbus.syphon.endpoint.Endpoint`."""
         from pairbus.syphon.endpoint import Endpoint
 
         if self.connection_string is not None:
@@ -44,7 +43,7 @@ class NamespaceArgument(NamedTuple):
         return Endpoint(self.host, credential=_default_credential(), ca_file=trusted, name=name)
 
     def admin(self, ca_file: Path | None = None, **options: Any) -> Any:
-        """The SDK's ServiceBusAdministrationClient, sync."""
+        """Return the sync ServiceBusAdministrationClient of the SDK."""
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         if ca_file is not None:
@@ -69,7 +68,7 @@ def _default_credential() -> Any:
 
 
 def parse(text: str, option: str, *, from_command_line: bool = True) -> NamespaceArgument:
-    """Raises click.UsageError, which shows nothing of what may be a secret."""
+    """Return the namespace; raise click.UsageError, which shows nothing of what may be a secret."""
     from pairbus.connection_string import ConnectionString, ConnectionStringError
 
     text = text.strip()
@@ -138,7 +137,7 @@ def _callback(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 def namespace_option(which: str, help_text: str, *, required: bool = True, name: str | None = None) -> Callable[[F], F]:
-    """`--primary` or `--secondary`."""
+    """Return the option `--primary`, `--secondary` or another that names a namespace."""
     return click.option(
         f"--{which}",
         name or which,
@@ -156,7 +155,7 @@ def _argument_callback(_context: click.Context, _parameter: click.Parameter, val
 
 
 def namespace_argument() -> Callable[[F], F]:
-    """The argument NS of the commands that work on one entity."""
+    """Return the argument NS of the commands that work on one entity."""
     return click.argument("namespace", metavar="NS", callback=_argument_callback)
 
 

@@ -1,4 +1,4 @@
-"""A bar for a terminal's line: how much of a known whole is done. Decides its look, not when it is drawn. Pure."""
+"""Draws a progress bar for a line on a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WIDTH: Final = 20
 
 
 def bar(done: int, total: int | None) -> str:
-    """`[########            ]  40% `, with a blank after it; nothing where the whole is unknown or nothing."""
+    """Return `[########            ]  40% `, with a blank after it; an empty text if the total is unknown or 0."""
     if not total or total < 0:
         return ""
     share = min(max(done / total, 0.0), 1.0)

@@ -1,8 +1,8 @@
-"""The commands `audit` and `availability`: what is typed becomes a call, what comes back becomes lines and a code.
+"""The commands `audit` and `availability`: report from ledgers what became of messages, and when entities worked.
 
 Results go to stdout, progress to stderr. Exit codes beside the usual ones: `audit` ends with 1 where something is lost,
-and with 3 where nothing is known to be lost but the ledgers can't tell of all. `cli.py` is the door and turns what is
-raised into one line.
+and with 3 where nothing is known to be lost but the ledgers are incomplete. `cli.py` turns what is raised into one
+line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _of_ledgers(command: F) -> F:
-    """What both take."""
+    """Add the arguments and options that both commands take."""
     for add in (
         spark_options,
         click.option(

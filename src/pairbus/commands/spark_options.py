@@ -1,4 +1,4 @@
-"""What every command that runs on Spark takes: which cluster, and what its session is started with."""
+"""The options of every command that runs on Spark: the cluster, and the settings of the session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _check_conf(_context: click.Context, _parameter: click.Parameter, values: tu
 
 
 def _listed(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    """Given several times, or with commas between them as spark-submit takes them."""
+    """Split values that are given several times, or with commas between them as spark-submit takes them."""
     return [each for value in values for each in value.split(",") if each]
 
 
@@ -38,7 +38,7 @@ def _check_files(context: click.Context, parameter: click.Parameter, values: tup
 
 
 def spark_options(command: F) -> F:
-    """Adds --master, --conf, --py-files and --packages; the command takes `master` and `conf`, which holds the rest."""
+    """Add --master, --conf, --py-files and --packages; the command takes `master` and `conf`, which holds the rest."""
 
     @wraps(command)
     def call(*given: Any, conf: list[tuple[str, str]], py_files: list[str], packages: list[str], **more: Any) -> Any:
@@ -59,7 +59,7 @@ def spark_options(command: F) -> F:
 
 
 def gathered(conf: Sequence[tuple[str, str]], py_files: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
-    """As settings of a session: what a setting of --conf names already is added to."""
+    """Return the settings of a session; files and packages are added to those that --conf names."""
     found = dict(conf)
     for name, more in ((PY_FILES, py_files), (PACKAGES, packages)):
         if more:

@@ -1,6 +1,6 @@
-"""The one line on stderr that tells how work goes on: written over on a terminal, a line each elsewhere.
+"""Shows the progress of a command in one line on stderr: overwritten on a terminal, a new line each time elsewhere.
 
-A shell of a few lines, shared by the commands: a process has one stderr, and so one such line.
+The commands share it, since a process has one stderr, and so one such line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _next_start_line = 0.0  # of Spark's start, in seconds after it began
 
 
 def say(text: str) -> None:
-    """Writes over what `say` wrote last, where that is possible."""
+    """Print the text over what `say` printed last, on a terminal; as a line of its own elsewhere."""
     global _shown
     if sys.stderr.isatty():
         click.echo("\r" + text.ljust(_shown), nl=False, err=True)
@@ -27,7 +27,7 @@ def say(text: str) -> None:
 
 
 def end() -> None:
-    """What stands there stays, and whatever comes next begins on a line of its own."""
+    """Keep what is shown, and begin a new line."""
     global _shown
     if _shown:
         _shown = 0
@@ -35,7 +35,7 @@ def end() -> None:
 
 
 def clear() -> None:
-    """What stands there goes: it was of interest only while it lasted."""
+    """Remove what is shown."""
     global _shown
     if _shown:
         click.echo("\r" + " " * _shown + "\r", nl=False, err=True)
@@ -43,7 +43,7 @@ def clear() -> None:
 
 
 def starting(seconds: float) -> None:
-    """Spark's start is long enough to be told: each second on a terminal, now and then elsewhere."""
+    """Show that Spark is starting: each second on a terminal, every ten seconds elsewhere."""
     global _next_start_line
     if not sys.stderr.isatty():
         # a later start, of another session, begins at nothing again

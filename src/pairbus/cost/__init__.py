@@ -1,4 +1,4 @@
-"""What pairing costs, before the fact (P53). Pure; the report after the fact is `pairbus.spark.reports.cost_report`.
+"""Estimates what pairing will cost (P53). Pure; `pairbus.spark.reports.cost_report` reports what it did cost.
 
 from pairbus.cost import EXAMPLE, PriceBook, Scenario, estimate
 """

@@ -1,10 +1,10 @@
-"""What pairing will cost, before the fact (P53): a scenario and a price book give terms, each explained in a sentence.
+"""Estimates what pairing will cost (P53): a scenario and a price book give terms, each explained in a sentence.
 
 Decides how many operations, units and bytes each cause brings (P37, P52, P31, P33), and how many backlog queues an
 outage fills. A term carries the same name as in the report after the fact (`spark/reports/cost_report.py`), so that
 the two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
 
-The outage, as it is reckoned: the first failure comes at its beginning; after the failover interval the entities fail
+The estimate assumes that the first failure comes when the outage begins; after the failover interval the entities fail
 over, and each paired client pings each of its entities once an interval from then on (P31, P33). The ping that finds
 the primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
 callers before the failover (P17) they send again, so it is counted as diverted too.
@@ -45,12 +45,12 @@ OUTAGE_TERMS: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-
 
 
 class InvalidScenario(PairbusError, ValueError):
-    """A scenario that can't be reckoned."""
+    """A scenario for which there is no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`rate` is that of all entities together, in messages a second; `size` the encoded size of a message, in bytes."""
+    """What to estimate: `rate` is messages a second to all entities together, `size` the encoded bytes of a message."""
 
     queues: int = 10
     syphons: int = 1

@@ -1,1 +1,5 @@
-"""A rehearsal of the outage that pairing is for: two namespaces, traffic, a fault, the way back, the reckoning."""
+"""The drill: rehearses an outage with two brokers, traffic, a fault and the return, and reports what became of it.
+
+`plan`, `traffic`, `timeline`, `verdict`, `chart` and `page` are pure; `rehearsal`, `processes`, `worker`, `syphon` and
+`run` own processes and Spark. The command `pairbus drill` is its only user; it may import everything else.
+"""

@@ -1,4 +1,4 @@
-"""The stage: the brokers' configurations for a plan, as the text of their files. Pure."""
+"""Writes the configuration files of the brokers for a plan. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BACKLOG: Final = {
 
 
 def primary_config(plan: DrillPlan) -> str:
-    """Duplicate detection, since only it removes the second copy of a message whose fate was unknown (P20)."""
+    """Return the primary's: with duplicate detection, which removes second copies after an unknown outcome (P20)."""
     lines = [f"[namespaces.{PRIMARY}]"]
     for each in plan.entities:
         kind = "topics" if each.is_topic else "queues"
@@ -34,7 +34,7 @@ def primary_config(plan: DrillPlan) -> str:
 
 
 def secondary_config(plan: DrillPlan) -> str:
-    """The backlog queues ready-made (P9), so that the clients need no right to manage (P4)."""
+    """Return the secondary's: with the backlog queues (P9), so that the clients need no right to manage (P4)."""
     lines = [f"[namespaces.{SECONDARY}]"]
     for path in backlog_queues.paths(PRIMARY, plan.backlog_queues):
         lines += [f"[[namespaces.{SECONDARY}.queues]]", f"name = {json.dumps(path)}"]

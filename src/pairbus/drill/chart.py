@@ -1,4 +1,4 @@
-"""The report's charts: data in, SVG text out. Pure.
+"""Draws the charts of the report as SVG text. Pure.
 
 Every chart over time has the same width, margins and time axis, so that they stand under each other and a moment is on
 one vertical line; in every one of them the outage is shaded. Colours come from the page's style sheet by class, so that
@@ -22,7 +22,7 @@ LETTER: Final = 6.6
 
 
 class TimeMark(NamedTuple):
-    """A vertical line with a word: something happened then."""
+    """A vertical line with a label at a time when something happened."""
 
     t: float
     text: str
@@ -141,7 +141,7 @@ def _value_axis(marks: Sequence[tuple[float, str]], unit: str) -> list[str]:
 
 
 class StateSpan(NamedTuple):
-    """An entity was in a state from `start` to `end`."""
+    """A state of an entity from `start` to `end`."""
 
     state: str
     start: float
@@ -149,7 +149,7 @@ class StateSpan(NamedTuple):
 
 
 def state_spans(changes: Sequence[tuple[float, str]], end_s: float, first: str = "healthy") -> list[StateSpan]:
-    """`changes`: at that time it became that. Before the first change it was `first`."""
+    """Return the spans between changes, each a time and the new state; before the first the state was `first`."""
     found, since, state = [], 0.0, first
     for t, new in sorted(changes):
         if new != state:

@@ -1,6 +1,6 @@
-"""What a drill found, as values: the one thing that the page, the terminal and `--json` are printed from. Pure.
+"""The result of a drill as values, from which the page, the terminal and `--json` are printed. Pure.
 
-Holds no logic but its own shape; `verdict.py` makes it.
+`verdict.py` makes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .chart import Bar, Delay, Frame, TimeMark
 
 
 class Figure(NamedTuple):
-    """`key` is its name in the JSON; None as a value is unknown, which is not 0."""
+    """A figure of the audit; `key` is its name in the JSON, and the value None means unknown, not 0."""
 
     key: str
     label: str
@@ -22,7 +22,7 @@ class Figure(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One of the few figures on top."""
+    """One of the few figures at the top of the page."""
 
     key: str
     value: str

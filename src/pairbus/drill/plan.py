@@ -1,7 +1,7 @@
-"""What a drill will do, before it begins: who is there, what is sent where and how fast, what fails, and for how long.
+"""Plans a drill: its entities, the traffic, the fault, and how long each phase lasts.
 
-Decides all of that from the few options that a person gives. Imports little, since the command's help is made from it.
-Starts nothing (`processes.py`), waits for nothing (`rehearsal.py`), and judges nothing (`verdict.py`).
+Decides all of that from the few options of the command. Imports little, since the command's help is made from it.
+`rehearsal.py` carries the plan out, `processes.py` starts the processes, and `verdict.py` judges the result.
 
 Pure.
 """
@@ -39,7 +39,7 @@ class InvalidDrill(PairbusError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DrillFault:
-    """A fault as the drill brings it about: `settings` go to the broker's control socket, `pairing` to the clients."""
+    """A fault that a drill can cause: `settings` go to the broker's control socket, `pairing` to the clients."""
 
     begins: str
     settings: dict[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     "black-hole": DrillFault("takes connections and says nothing"),
     "no-send": DrillFault("refuses every send with an internal error"),
     "hang": DrillFault("takes messages, and neither stores nor answers them"),
-    # Busy is no failure, unless it lasts; and it halts pings, too, for ten seconds (P24).
+    # Busy is no failure, unless it lasts; and it pauses pings, too, for ten seconds (P24).
     "throttle": DrillFault("refuses everything as server busy", {"rate": 0.0}, {"busy_failover_after": 0.0}, 12.0),
     "latency": DrillFault(
         f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
@@ -69,7 +69,7 @@ NOT_SENDS: Final = ("no-receive", "no-manage")
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """`source` is where its messages are received from."""
+    """A queue or topic; `source` is where its messages are received from."""
 
     name: str
     is_topic: bool = False
@@ -119,7 +119,7 @@ class DrillPlan:
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        """A topic among them, where there is more than one."""
+        """The queues and, if there is more than one entity, a topic."""
         queues = [Entity(name) for name in QUEUES[: max(1, self.entity_count - 1)]]
         return (*queues, Entity(TOPIC, is_topic=True)) if self.entity_count > 1 else tuple(queues)
 
@@ -132,7 +132,7 @@ class DrillPlan:
         return self.messages / self.traffic_s
 
     def share(self, index: int) -> int:
-        """How many of the messages go to the entity with this index; the first ones get what is left over."""
+        """Return how many messages go to the entity with this index; the first ones get the remainder."""
         each, over = divmod(self.messages, self.entity_count)
         return each + (1 if index < over else 0)
 
@@ -143,7 +143,7 @@ class DrillPlan:
 
     @property
     def pairing(self) -> dict[str, Any]:
-        """The clients' options: short intervals, or nobody could wait for the end."""
+        """The clients' options, with short intervals so that a drill takes minutes."""
         return {
             "primary_name": PRIMARY,
             "backlog_queue_count": self.backlog_queues,
@@ -176,5 +176,5 @@ def _kinds() -> str:
 
 
 def listed(names: list[str]) -> str:
-    """`a, b and c`."""
+    """Return the names as `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,7 +1,7 @@
-"""The drill's processes: two brokers, and the applications. Started, listened to, ended, however the drill ends.
+"""Starts, reads and ends the processes of a drill: two brokers, a sender and a receiver.
 
-Each has a session of its own, so that a Ctrl-C at the terminal reaches the drill alone and it ends them in order. What
-they write to stderr goes to a file. Decides nothing.
+Each has a session of its own, so that Ctrl-C at the terminal reaches the drill alone, which ends them in order. What
+they write to stderr goes to a file.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class DrillFailed(PairbusError):
-    """A part of the drill's own could not do its work; says nothing of the messages."""
+    """A part of the drill failed; this says nothing about the messages."""
 
 
 class Ready(NamedTuple):
-    """What a broker says of itself when it is ready."""
+    """What a broker prints when it is ready."""
 
     port: int
     connection_string: str
 
 
 class Child:
-    """A process, its stdout read line by line."""
+    """A process whose stdout is read line by line."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class Child:
             )  # fmt: skip
 
     async def line(self) -> dict[str, Any] | None:
-        """The next line; None at the end."""
+        """Return the next line, or None at the end."""
         assert self._process is not None and self._process.stdout is not None
         text = await self._process.stdout.readline()
         return json.loads(text) if text.endswith(b"\n") else None
@@ -104,7 +104,7 @@ class Child:
 
 
 class BrokerProcess(Child):
-    """`pairbus broker` with one namespace; killed and started anew it keeps its port and its data."""
+    """Runs `pairbus broker` with one namespace; killed and started again it keeps its port and its data."""
 
     def __init__(self, namespace: str, folder: Path, config: str, log: Path) -> None:
         super().__init__(f"broker of {namespace}", log)
@@ -134,7 +134,7 @@ class BrokerProcess(Child):
 
 
 class Application(Child):
-    """A sender or a receiver: `hear` gets each fact that it tells."""
+    """Runs a sender or a receiver; `hear` gets each fact that it prints."""
 
     def __init__(self, role: str, log: Path, hear: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(role, log)
@@ -154,17 +154,17 @@ class Application(Child):
             raise self.failure("did not begin")
 
     async def enough(self) -> None:
-        """A sender goes on until it hears this."""
+        """Ask a sender to end its traffic."""
         await self.write("enough")
 
     async def finished(self) -> None:
-        """Until it has done its work. It stays, with its client open, until it is told to stop."""
+        """Wait until it has done its work; it keeps its client open until `stop`."""
         await self._heard_of(self._has_finished, None)
         if not self._has_finished.is_set():
             raise self.failure(f"ended with exit code {await self.ended()}")
 
     async def stop(self) -> None:
-        """Until it has closed its ledger."""
+        """Stop it, and wait until it has closed its ledger."""
         assert self._listening is not None
         await self.write("stop")
         await self._listening
@@ -173,7 +173,7 @@ class Application(Child):
             raise self.failure(f"ended with exit code {code}")
 
     async def _heard_of(self, event: asyncio.Event, timeout: float | None) -> None:
-        """Or until it says nothing more, or the time is over."""
+        """Wait for the event, for the end of its output, or until the time is over."""
         assert self._listening is not None
         heard = asyncio.create_task(event.wait())
         await asyncio.wait({heard, self._listening}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -192,5 +192,5 @@ class Application(Child):
 
 
 async def end_all(children: list[Child]) -> None:
-    """For the way out, whatever happened: what does not end in time is killed."""
+    """End all processes, whatever happened; kill those that do not end in time."""
     await asyncio.gather(*(child.terminate() for child in children))

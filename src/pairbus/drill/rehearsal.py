@@ -1,9 +1,9 @@
-"""The drill itself, from the first process to the last: what `plan.py` says, at the times that it says.
+"""Carries out a drill, from the first process to the last, as `plan.py` says.
 
     brokers ▶ receivers, senders (healthy traffic) ▶ fault ▶ failover, backlog ▶ fault ends ▶ return ▶ syphon drains
     ▶ everything received ▶ what is left is counted ▶ ledgers in one folder
 
-Owns processes, timers and folders, and hands over every fact to `timeline.py`. What the ledgers say is read elsewhere.
+Owns processes, timers and folders, and hands every fact to `timeline.py`. `verdict.py` judges what the ledgers say.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Hook = Callable[["Rehearsal"], Any]
 
 
 class Rehearsal:
-    """`run` it once. `tell` hears each line of the timeline as it happens."""
+    """One drill: call `run` once. `tell` gets each line of the timeline as it happens."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Rehearsal:
         return self.folder / "ledger"
 
     async def run(self) -> None:
-        """Afterwards every ledger is in `ledgers`, closed, and no process is left, whatever happened."""
+        """Run the drill. Afterwards every ledger is closed and in `ledgers`, and no process is left."""
         with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as data:
             try:
                 await self._rehearse(Path(data))
@@ -115,7 +115,7 @@ class Rehearsal:
         self._say("syphon", f"{self.timeline.tally.moved:,} messages carried home in {self.drain_s:.1f} s")
         await self._all_received()
         await receiver.stop()
-        await self._close_the_books(data)
+        await self._collect_ledgers()
 
     async def _warm_up(self, syphoning: DrillSyphon) -> None:
         self._say("syphon", "Spark starts, while traffic runs")
@@ -123,7 +123,7 @@ class Rehearsal:
         await syphoning.warm_up()
         self._say("syphon", "Spark is warm")
 
-    # -- the cast
+    # -- brokers and applications
 
     async def _start_brokers(self, data: Path) -> None:
         for path in (self.ledgers, self.folder / "log"):
@@ -170,15 +170,14 @@ class Rehearsal:
             "seed": self.plan.seed,
             "after_s": self.plan.after_s,
             "pairing": self.plan.pairing,
-            # The SDK's own retries would only delay the news: pairing is there for the sender, and the drill's
-            # receiver makes its receivers anew.
+            # The SDK's own retries would only delay the failover, and the drill's receiver makes its receivers anew.
             "client_options": {"retry_total": 0},
         }
 
-    # -- the plot
+    # -- the phases
 
     async def _outage(self, sending: asyncio.Future[None]) -> None:
-        async with self._trouble():
+        async with self._fault():
             self._tell_all(self.timeline.outage_began(time.time()))
             quiet = self._begin(self._quiet())
             await self._pause(self.plan.outage_s, sending)
@@ -194,7 +193,7 @@ class Rehearsal:
             await self._spark.spare(lambda session: work(session, self.ledgers))
 
     @asynccontextmanager
-    async def _trouble(self) -> AsyncIterator[None]:
+    async def _fault(self) -> AsyncIterator[None]:
         if self.plan.fault == "kill":
             self.primary.kill()
             await self.primary.ended()
@@ -207,7 +206,7 @@ class Rehearsal:
         await self._ask(self.primary, {"command": "clear", "namespace": PRIMARY, "kind": self.plan.fault})
 
     async def _healthy_again(self) -> None:
-        """Pings find the primary, entity by entity (P21, P31)."""
+        """Wait until pings have brought every entity back (P21, P31)."""
         deadline = time.monotonic() + RETURN_S
         while not self.timeline.is_healthy:
             if time.monotonic() > deadline:
@@ -216,7 +215,7 @@ class Rehearsal:
             await asyncio.sleep(LOOK_S)
 
     async def _all_received(self) -> None:
-        """As many as were confirmed, and settled; fewer when no more come."""
+        """Wait until all confirmed messages are received and settled, or no more come."""
         tally = self.timeline.tally
         deadline = time.monotonic() + SETTLED_S
         last, since = (0, 0), time.monotonic()
@@ -229,22 +228,22 @@ class Rehearsal:
                 break
         self._say("receive", f"{tally.received:,} received of {tally.confirmed:,} that were confirmed to their senders")
 
-    async def _close_the_books(self, data: Path) -> None:
-        """Each broker writes down what it still holds, and ends; its ledger joins the others."""
+    async def _collect_ledgers(self) -> None:
+        """End the brokers, which write what they still hold to their ledgers, and copy those to the others."""
         for broker in (self.primary, self.secondary):
             await broker.terminate()
             shutil.copytree(broker.ledger, self.ledgers / f"broker-{broker.namespace}")
 
-    # -- on the way
+    # -- tasks and lines
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """What runs beside the story; it ends with it at the latest."""
+        """Start a task that ends with the drill at the latest."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task
 
     async def _pause(self, seconds: float, sending: asyncio.Future[None]) -> None:
-        """A sender that fails ends the drill at once."""
+        """Wait; a sender that fails ends the drill at once."""
         began = time.monotonic()
         await asyncio.wait({sending}, timeout=seconds)
         if sending.done():

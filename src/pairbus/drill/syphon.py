@@ -32,7 +32,7 @@ DRAIN_S: Final = 120.0
 
 
 def check_spark() -> Callable[..., SparkSession]:
-    """What starts a session. Raises DrillFailed where Spark is not installed."""
+    """Return the function that starts a session; raise DrillFailed where Spark is not installed."""
     try:
         from pairbus.spark.runtime.session import session
     except ModuleNotFoundError:
@@ -43,7 +43,7 @@ def check_spark() -> Callable[..., SparkSession]:
 
 
 class Spark:
-    """The session, once it stands."""
+    """Starts a Spark session in the background; `ready` waits for it."""
 
     def __init__(self) -> None:
         self._starting: asyncio.Future[SparkSession] | None = None
@@ -63,7 +63,7 @@ class Spark:
         return await asyncio.shield(self._starting)
 
     async def spare(self, work: Callable[[SparkSession], object]) -> None:
-        """Work that may be dropped: cancelled, its jobs are, and what it raises is nobody's concern."""
+        """Run optional work on the session: its jobs are cancelled with it, and its errors are ignored."""
         session = await self.ready()
         try:
             with suppress(Exception):
@@ -73,7 +73,7 @@ class Spark:
             raise
 
     async def stop(self) -> None:
-        """Only what has started: one that is starting ends with the process."""
+        """Stop the session if it has started; one that is starting ends with the process."""
         starting = self._starting
         if starting is None:
             return
@@ -82,7 +82,7 @@ class Spark:
 
 
 class DrillSyphon:
-    """`drain` as often as needed; `moved` counts over all of them."""
+    """Drains the backlog on the engine of the plan, as often as needed."""
 
     def __init__(self, plan: DrillPlan, spark: Spark, primary: str, secondary: str, ledger: Path) -> None:
         self._plan = plan
@@ -96,7 +96,7 @@ class DrillSyphon:
         return f"<DrillSyphon {self._plan.engine}: {self._before} moved>"
 
     async def drain(self, tell: Callable[[int], None]) -> None:
-        """Until the backlog is empty. `tell` hears how many messages were moved, all drains together."""
+        """Run until the backlog is empty; `tell` gets how many messages all drains have moved so far."""
         run = self._on_spark if self._plan.engine == "spark" else self._in_process
         try:
             async with asyncio.timeout(DRAIN_S):
@@ -107,7 +107,7 @@ class DrillSyphon:
         tell(self._before)
 
     async def warm_up(self) -> None:
-        """The first query of a session takes seconds that later ones don't."""
+        """Run an empty query, since the first one of a session takes seconds that later ones don't."""
         if self._plan.engine != "spark":
             return
         made = self._spark_syphon(await self._spark.ready())

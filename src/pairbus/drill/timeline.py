@@ -1,7 +1,7 @@
-"""What happened so far, told as a timeline: facts of the processes in, lines out. Pure.
+"""Turns the facts that the processes of a drill print into the lines of a timeline. Pure.
 
 Decides what is worth a line, what it says, and what the counts are (the depth of the backlog is what was diverted less
-what was carried home: looking would cost operations). Reads no clock: every fact brings its time, unix seconds.
+what was moved home, since looking would cost operations). Every fact brings its time, in unix seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEALTHY: Final = EntityState.HEALTHY.value
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """`t` in seconds since the drill began."""
+    """A line of the timeline; `t` is in seconds since the drill began."""
 
     t: float
     kind: Kind
@@ -40,7 +40,7 @@ class TimelineEntry:
 
 @dataclass(slots=True)
 class TrafficCounts:
-    """What the senders, the receivers and the syphon have counted so far."""
+    """The counts of the senders, the receivers and the syphon so far."""
 
     confirmed: int = 0
     diverted: int = 0
@@ -56,6 +56,8 @@ class TrafficCounts:
 
 
 class Timeline:
+    """Collects facts; the methods return the lines that they add."""
+
     def __init__(self, plan: DrillPlan, began: float) -> None:
         self.plan = plan
         self.began = began
@@ -100,7 +102,7 @@ class Timeline:
         return self.say(now, "RETURN", f"{PRIMARY} {how}, after {now - began:.1f} s")
 
     def moved(self, now: float, count: int) -> list[TimelineEntry]:
-        """By the syphon, so far."""
+        """Note how many messages the syphon has moved so far."""
         self.tally.moved = count
         return self.tick(now)
 
@@ -140,7 +142,7 @@ class Timeline:
         return self.say(now, "state", f"{entity}: {fact['from']} → {fact['to']} ({fact['cause']})")
 
     def _raised(self, now: float, fact: dict[str, Any]) -> list[TimelineEntry]:
-        """The first of each entity has a line; all are counted."""
+        """Count failed sends; only the first of each entity has a line."""
         entity, ids = fact["entity"], fact["ids"]
         is_first = entity not in self.raised
         self.raised.setdefault(entity, []).extend(ids)
@@ -166,7 +168,7 @@ class Timeline:
         return []
 
     def tick(self, now: float) -> list[TimelineEntry]:
-        """The pings since the last time, and where things stand."""
+        """Return a line with the pings since the last time and one with the counts, if they are due."""
         if now - self._told_at < STATUS_S:
             return []
         self._told_at = now
@@ -188,7 +190,7 @@ class Timeline:
 
 
 def introduction(plan: DrillPlan) -> list[str]:
-    """What a reader must know to judge the rest: above all that the intervals are not those of production."""
+    """Return lines that describe the drill, above all that its intervals are not those of production."""
     usual = Settings()
     short = [
         f"{name} {plan.pairing[name]:g} s ({getattr(usual, name):g})"

@@ -1,4 +1,4 @@
-"""What a sender of the drill's sends, and when: a list of parcels that a seed decides. Pure.
+"""Generates the traffic of a drill: which messages a sender sends, and when, decided by a seed.
 
 Pure: the same seed gives the same messages at the same times. Ids say where a message belongs and which it is, so that
 one that is missing can be named.
@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from .plan import BODY_BYTES
 
-#: Of the time between two parcels.
+#: Of the time between two sends.
 JITTER: Final = 0.5
 
 
 class PlannedSend(NamedTuple):
-    """Sent in one call, `at_s` seconds after the traffic began."""
+    """Messages to send in one call, `at_s` seconds after the traffic began."""
 
     at_s: float
     ids: list[str]
@@ -27,7 +27,7 @@ class PlannedSend(NamedTuple):
 
 
 def planned_sends(entity: str, messages: int, seconds: float, list_size: int, seed: int) -> Iterator[PlannedSend]:
-    """So many messages in so many seconds, and then more at the same pace, without end."""
+    """Yield `messages` in `seconds`, and then more at the same pace, without end."""
     count = -(-messages // list_size)
     width = len(str(messages))
     for index in itertools.count():
@@ -40,15 +40,17 @@ def planned_sends(entity: str, messages: int, seconds: float, list_size: int, se
 
 
 def traffic_ends(seconds: float, after_s: float, told_at: float | None) -> float:
-    """When a sender stops that was told so at that time, in seconds after the traffic began. It sends all that is
-    planned; where the outage took longer than that, it goes on for a while, so that the return is seen."""
+    """Return when a sender that was asked to stop at `told_at` stops, in seconds after the traffic began.
+
+    It sends all that is planned; where the outage took longer, it goes on for a while, so that the return is seen.
+    """
     if told_at is None:
         return math.inf
     return seconds if told_at < seconds else told_at + after_s
 
 
 def _body(seed: int, message_id: str) -> bytes:
-    """Bytes that can't come back right by accident."""
+    """Return a body that depends on the id, so that mixed-up bodies are noticed."""
     low, high = BODY_BYTES
     size = low + int((high - low) * _dice(seed, message_id, "size"))
     block = hashlib.sha512(f"{seed} {message_id}".encode()).hexdigest().encode()
@@ -56,6 +58,6 @@ def _body(seed: int, message_id: str) -> bytes:
 
 
 def _dice(seed: int, *what: str) -> float:
-    """0 ≤ x < 1, the same for the same words: hash rather than random, so that no order of calls matters."""
+    """Return 0 ≤ x < 1, the same for the same words: a hash, so that the order of calls does not matter."""
     digest = hashlib.blake2b(" ".join([str(seed), *what]).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") / 2**32

@@ -1,9 +1,9 @@
-"""A process of the drill's: `python -m pairbus.drill.worker sender|receiver`, an application on the paired client.
+"""Runs an application on the paired client as a process: `python -m pairbus.drill.worker sender|receiver`.
 
-Reads its settings as one JSON line from stdin, tells facts as JSON lines on stdout, and ends when stdin says `stop` or
-ends: so nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`, however long
-Spark's start or the outage take; then it says that it has finished, and stays with its client open until `stop`.
-Decides nothing: what is sent when is reckoned in `traffic.py`, what the facts mean in `timeline.py`.
+It reads its settings as one JSON line from stdin, prints facts as JSON lines on stdout, and ends when stdin says `stop`
+or ends, so that nothing is left running when the drill itself is killed. A sender sends until stdin says `enough`,
+however long Spark's start or the outage take; then it prints that it has finished, and keeps its client open until
+`stop`. `traffic.py` decides what is sent when, `timeline.py` what the facts mean.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def say(fact: dict[str, Any]) -> None:
 
 
 class Counts(Observer):
-    """What became of the messages, attempt by attempt; and for each entity how long its first diverted one took."""
+    """Counts attempts by route, and prints a fact when the route of an entity changes."""
 
     wants_sends = True
 
@@ -55,7 +55,7 @@ class Counts(Observer):
         self.primary = self.diverted = self.raised = self.confirmed = 0
         #: The longest that a caller waited.
         self.waited_s = 0.0
-        #: Entities whose next confirmed message is news: the first to the backlog, the first to the primary again.
+        #: Entity → the route of its last confirmed message.
         self._last_route: dict[str, RouteWord] = {}
 
     def sent(self, entity: str, route: RouteWord, queue: int | None, messages: Any, outcome: str, ms: float) -> None:
@@ -155,7 +155,7 @@ def _messages(planned: PlannedSend) -> ServiceBusMessage | list[ServiceBusMessag
 
 
 class Received:
-    """By id: what a fault caught between receive and complete comes again."""
+    """Counts messages by id, since what a fault caught between receive and complete comes again."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -179,7 +179,7 @@ async def receive(settings: dict[str, Any], client: ServiceBusClient, enough: En
 
 
 async def _receive_from(client: ServiceBusClient, entity: dict[str, Any], received: Received) -> None:
-    """For ever: during an outage a receive behaves as with the bare SDK (P54), so it is made anew until one works."""
+    """Receive for ever; during an outage receivers fail as with the bare SDK (P54), so they are made anew."""
     name = entity["name"]
     while True:
         try:
@@ -225,7 +225,7 @@ async def _keep_telling(tell: Callable[[], None]) -> None:
 
 
 class EnoughSignal:
-    """What stdin has said so far; `said_at` by the loop's clock."""
+    """Whether and when stdin said `enough`, by the loop's clock."""
 
     def __init__(self) -> None:
         self.said_at: float | None = None
@@ -236,7 +236,7 @@ class EnoughSignal:
         self._enough.set()
 
     async def wait_until(self, due: float) -> None:
-        """Wait until then, or until it is enough."""
+        """Wait until `due`, or until stdin says `enough`."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await self._enough.wait()

@@ -190,7 +190,7 @@ class Destinations:
             if record.trouble is not None and not record.trying and record.trouble.until <= now
         ]
 
-    # -- told
+    # -- outcomes of sends
 
     def succeeded(self, path: str, epoch: int) -> bool:
         """Note a confirmed send; return whether it ended a trouble of the destination."""

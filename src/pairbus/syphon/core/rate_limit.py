@@ -81,7 +81,7 @@ class RateLimit:
         """Return the rate of the last seconds in messages a second."""
         return self._moved.per_s(now)
 
-    # -- told
+    # -- reports
 
     def received(self, count: int, now: float) -> None:
         if math.isfinite(self._limit):

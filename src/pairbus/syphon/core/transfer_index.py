@@ -69,7 +69,7 @@ class TransferIndex:
         waiting = self._waiting.get(path)
         return waiting is not None and now - waiting[0].since > SLOW_S
 
-    # -- the books
+    # -- the index
 
     def _move(self, transfer: PendingTransfer, what: Input) -> bool:
         before = transfer.state
