@@ -121,9 +121,13 @@ def typed(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = Fals
     monkeypatch.setattr("sys.stdin", stdin)
 
 
+@pytest.fixture
+def queue(bus: Bus) -> str:
+    return bus.queue()
+
+
 class TestSend:
-    def test_what_is_sent_is_what_the_sdk_receives(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_what_is_sent_is_what_the_sdk_receives(self, bus: Bus, run: Run, queue: str) -> None:
         result = run(
             "send", queue, "one book", "--id", "m1", "--subject", "books", "--content-type", "text/plain",
             "--property", "shelf=a=b", "--property", "copies:=3", "--property", "new:=true", "--ttl", "3600",
@@ -137,8 +141,7 @@ class TestSend:
         assert message.time_to_live.total_seconds() == 3600
         assert message.expires_at_utc is not None
 
-    def test_files_go_byte_for_byte(self, bus: Bus, run: Run, tmp_path: Path) -> None:
-        queue = bus.queue()
+    def test_files_go_byte_for_byte(self, bus: Bus, run: Run, tmp_path: Path, queue: str) -> None:
         (tmp_path / "body").write_bytes(b"\xff\x00one\r\ntwo\n")
         assert run("send", queue, f"@{tmp_path / 'body'}").code == 0
         (message,) = bus.received(queue)
@@ -165,8 +168,7 @@ class TestSend:
         assert result.code == 1
         assert "requires sessions" in result.err and result.err.endswith("; give --session\n")
 
-    def test_scheduled(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_scheduled(self, bus: Bus, run: Run, queue: str) -> None:
         before = time.time()
         assert run("send", queue, "later", "--schedule", "+2h", "--ttl", "60").code == 0
         (shown,) = run("peek", queue, "--json").lines
@@ -174,8 +176,7 @@ class TestSend:
         due = time.mktime(time.strptime(shown["scheduled_enqueue_time_utc"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
         assert before + 7199 <= due <= time.time() + 7201
 
-    def test_as_json(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_as_json(self, bus: Bus, run: Run, queue: str) -> None:
         sent, result = run("send", queue, "one", "--id", "m1", "--json").lines
         assert sent["bytes"] > 3
         assert (sent["kind"], sent["message_id"]) == ("sent", "m1")
@@ -186,16 +187,14 @@ class TestSend:
         (shown,) = run("peek", "news/Subscriptions/all", "--json").lines
         assert (shown["message_id"], shown["body"]) == ("n1", "extra")
 
-    def test_what_was_not_confirmed_is_no_success(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_what_was_not_confirmed_is_no_success(self, bus: Bus, run: Run, queue: str) -> None:
         with fault(bus.broker, "throttle", namespace="contoso", entity=queue, rate=0):
             result = run("send", queue, "one", "--json")
         assert result.code == 1
         assert result.lines == [{"kind": "result", "entity": queue, "sent": 0}]
         assert "is busy" in result.err and "try again in ten seconds" in result.err
 
-    def test_some_are_refused(self, bus: Bus, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        queue = bus.queue()
+    def test_some_are_refused(self, bus: Bus, run: Run, monkeypatch: pytest.MonkeyPatch, queue: str) -> None:
         typed(monkeypatch, b"one\n" + b"x" * 300_000 + b"\nthree\n")
         result = run("send", queue, "-", "--lines")
         assert result.code == 1
@@ -205,8 +204,7 @@ class TestSend:
 
 
 class TestPeek:
-    def test_a_table(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_a_table(self, bus: Bus, run: Run, queue: str) -> None:
         bus.send(
             queue,
             ServiceBusMessage("one \x1b[2J\nbook", message_id="m1", application_properties={"shelf": 7}, subject="s"),
@@ -233,8 +231,7 @@ class TestPeek:
         result = run("peek", queue, "--from-sequence", "9")
         assert (result.code, result.out) == (0, f"{queue}: no messages from sequence number 9 on\n")
 
-    def test_json_has_what_the_message_has(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_json_has_what_the_message_has(self, bus: Bus, run: Run, queue: str) -> None:
         bus.send(queue, ServiceBusMessage(b"\xff", message_id="m1", correlation_id="c", reply_to="r", to="t"))
         (shown,) = run("peek", queue, "--json").lines
         enqueued = shown.pop("enqueued_time")
@@ -244,8 +241,7 @@ class TestPeek:
             "reply_to": "r", "to": "t", "application_properties": {}, "body": "/w==", "body_encoding": "base64",
         }  # fmt: skip
 
-    def test_dead_letters(self, bus: Bus, run: Run) -> None:
-        queue = bus.queue()
+    def test_dead_letters(self, bus: Bus, run: Run, queue: str) -> None:
         bus.send(queue, ServiceBusMessage("bad", message_id="m1"))
         bus.bury(queue, reason="poison", error_description="no such book")
         for path, *options in (
@@ -267,8 +263,7 @@ class TestPeek:
         assert result.code == 1
         assert result.err.endswith("ask one of its subscriptions: news/Subscriptions/NAME\n")
 
-    def test_a_terminal_s_width_is_kept(self, bus: Bus, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        queue = bus.queue()
+    def test_a_terminal_s_width_is_kept(self, bus: Bus, run: Run, monkeypatch: pytest.MonkeyPatch, queue: str) -> None:
         bus.send(queue, ServiceBusMessage("x" * 500))
         monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
         monkeypatch.setenv("COLUMNS", "100")
@@ -419,8 +414,7 @@ class TestWhatGoesWrong:
         )
 
 
-def test_a_peek_that_nobody_reads_on_ends_in_silence(bus: Bus) -> None:
-    queue = bus.queue()
+def test_a_peek_that_nobody_reads_on_ends_in_silence(bus: Bus, queue: str) -> None:
     bus.send(queue, *(ServiceBusMessage("x" * 1000, message_id=f"m{number}") for number in range(200)))
     command = [sys.executable, "-m", "pairbus", "peek", f"@{bus.file}", queue, "--count", "200", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -24,6 +24,11 @@ def state(t: float, entity: str, before: str, after: str, cause: str) -> dict[st
     return {"t": t, "fact": "state", "entity": entity, "from": before, "to": after, "cause": cause}
 
 
+@pytest.fixture
+def told() -> Timeline:
+    return timeline()
+
+
 def test_times_are_relative() -> None:
     told = timeline().heard(state(1012.34, "orders", "healthy", "failed over", "send failed"))
     assert texts(told) == ["  12.3 s  state   orders: healthy → failed over (send failed)"]
@@ -37,8 +42,7 @@ def test_every_outage_is_told_with_its_length(fault: str) -> None:
     assert told.outage == (1010.0, 1030.5)
 
 
-def test_the_backlog_is_what_was_diverted_less_what_was_moved() -> None:
-    told = timeline()
+def test_the_backlog_is_what_was_diverted_less_what_was_moved(told: Timeline) -> None:
     told.heard(sent(1010.0, confirmed=700, diverted=300))
     assert (told.tally.depth, told.tally.deepest) == (300, 300)
     told.moved(1011.0, 250)
@@ -48,15 +52,13 @@ def test_the_backlog_is_what_was_diverted_less_what_was_moved() -> None:
     assert told.tally.depth == 0, "never below nothing, whoever counts faster"
 
 
-def test_a_status_comes_now_and_then() -> None:
-    told = timeline()
+def test_a_status_comes_now_and_then(told: Timeline) -> None:
     assert told.heard(sent(1000.0 + STATUS_S / 2, confirmed=1)) == []
     (line,) = told.heard(sent(1000.0 + STATUS_S, confirmed=2, diverted=1))
     assert line.text == "sent 2 of 2,400 (1 to the backlog), raised 0, received 0, backlog 1"
 
 
-def test_pings_are_told_together() -> None:
-    told = timeline()
+def test_pings_are_told_together(told: Timeline) -> None:
     for entity in ("orders", "invoices"):
         assert told.heard({"t": 1001.0, "fact": "ping", "entity": entity, "ok": False}) == []
     told.heard({"t": 1001.5, "fact": "ping", "entity": "orders", "ok": True})
@@ -65,8 +67,7 @@ def test_pings_are_told_together() -> None:
     assert [line for line in told.tick(1006.0) if line.kind == "ping"] == []
 
 
-def test_the_first_message_on_each_route_is_measured() -> None:
-    told = timeline()
+def test_the_first_message_on_each_route_is_measured(told: Timeline) -> None:
     assert told.heard({"t": 1001.0, "fact": "route", "entity": "orders", "route": "backlog"}) == []
     told.outage_began(1010.0)
     told.heard({"t": 1010.5, "fact": "route", "entity": "orders", "route": "backlog"})
@@ -78,8 +79,7 @@ def test_the_first_message_on_each_route_is_measured() -> None:
     assert told.returned_after == {"orders": 1.25}
 
 
-def test_healthy_is_when_all_are() -> None:
-    told = timeline()
+def test_healthy_is_when_all_are(told: Timeline) -> None:
     assert told.is_healthy
     told.heard(state(1001.0, "news", "healthy", "failed over", "send failed"))
     assert not told.is_healthy
@@ -87,8 +87,7 @@ def test_healthy_is_when_all_are() -> None:
     assert told.is_healthy
 
 
-def test_what_raised_is_remembered_and_the_first_of_an_entity_told() -> None:
-    told = timeline()
+def test_what_raised_is_remembered_and_the_first_of_an_entity_told(told: Timeline) -> None:
     fact = {"t": 1001.0, "fact": "raised", "entity": "orders", "ids": ["orders-7"], "error": "ServiceBusError"}
     (line,) = told.heard(fact)
     assert line.text == "orders: ServiceBusError to the caller of orders-7"
@@ -96,8 +95,7 @@ def test_what_raised_is_remembered_and_the_first_of_an_entity_told() -> None:
     assert told.raised == {"orders": ["orders-7", "orders-8"]}
 
 
-def test_the_longest_wait_is_kept() -> None:
-    told = timeline()
+def test_the_longest_wait_is_kept(told: Timeline) -> None:
     told.heard(sent(1001.0, waited_s=2.5))
     told.heard(sent(1001.5, waited_s=1.0))
     assert told.longest_wait_s == 2.5

@@ -28,8 +28,12 @@ def drained(made: Coordinator) -> list[object]:
     return found
 
 
-def test_p23_the_state_of_every_entity_met_in_the_order_of_meeting() -> None:
-    made = coordinator()
+@pytest.fixture
+def made() -> Coordinator:
+    return coordinator()
+
+
+def test_p23_the_state_of_every_entity_met_in_the_order_of_meeting(made: Coordinator) -> None:
     made.know("news")
     fails(made, "orders", T)
     made.know("orders")
@@ -48,8 +52,7 @@ def test_p15_one_that_fails_says_nothing_of_another_however_alike_the_names() ->
     assert isinstance(made.begin("orders", "s", T, None).step(T), TryBacklog)
 
 
-def test_p15_letter_case_does_not_make_another_entity() -> None:
-    made = coordinator()
+def test_p15_letter_case_does_not_make_another_entity(made: Coordinator) -> None:
     assert made.know("orders") == "orders"
     assert made.know("Orders") == "orders", "it is called as it was first"
     fails(made, "Orders", T)
@@ -71,8 +74,7 @@ def test_p15_letter_case_does_not_make_another_entity() -> None:
     assert made.states() == {"orders": F}
 
 
-def test_p15_p24_a_halt_holds_for_every_spelling() -> None:
-    made = coordinator()
+def test_p15_p24_a_halt_holds_for_every_spelling(made: Coordinator) -> None:
     made.know("Orders")
     made.busy("ORDERS", T)
     made.busy("news/Subscriptions/All", T)
@@ -91,8 +93,7 @@ def test_p15_p24_a_halt_holds_for_every_spelling() -> None:
     sent.primary_sent(T + 10.0)
 
 
-def test_p16_the_deadline_is_that_of_the_first_entity_and_only_who_is_due_is_woken() -> None:
-    made = coordinator()
+def test_p16_the_deadline_is_that_of_the_first_entity_and_only_who_is_due_is_woken(made: Coordinator) -> None:
     fails(made, "a", T)
     fails(made, "b", T + 5.0)
     assert made.deadline == T + 60.0
@@ -110,8 +111,7 @@ def test_p16_the_deadline_is_that_of_the_first_entity_and_only_who_is_due_is_wok
     assert made.deadline is None
 
 
-def test_p16_a_step_after_the_interval_does_not_wait_for_the_tick() -> None:
-    made = coordinator()
+def test_p16_a_step_after_the_interval_does_not_wait_for_the_tick(made: Coordinator) -> None:
     fails(made, "orders", T)
     assert isinstance(made.begin("orders", "s", T + 60.0, None).step(T + 60.0), TryBacklog)
     assert made.state("orders") is F
@@ -174,8 +174,7 @@ def test_p24_a_busy_ping_is_no_refusal_and_the_next_keeps_the_halt() -> None:
     assert made.deadline == T + 12.0
 
 
-def test_p33_answers_for_entities_that_are_well_or_unknown_are_ignored() -> None:
-    made = coordinator()
+def test_p33_answers_for_entities_that_are_well_or_unknown_are_ignored(made: Coordinator) -> None:
     made.know("orders")
     for entity in ("orders", "never met"):
         made.ping_succeeded(entity, T)
@@ -186,8 +185,7 @@ def test_p33_answers_for_entities_that_are_well_or_unknown_are_ignored() -> None
     assert made.states() == {"orders": H}
 
 
-def test_p23_the_operator_may_be_the_first_to_name_an_entity() -> None:
-    made = coordinator()
+def test_p23_the_operator_may_be_the_first_to_name_an_entity(made: Coordinator) -> None:
     made.force_failover("orders", T, hold=True)
     made.mark_healthy("news", T)
     assert made.states() == {"orders": F, "news": H}
@@ -202,8 +200,7 @@ def test_p23_the_operator_may_be_the_first_to_name_an_entity() -> None:
     ]
 
 
-def test_p24_halts_are_told_once_and_forgotten_when_over() -> None:
-    made = coordinator()
+def test_p24_halts_are_told_once_and_forgotten_when_over(made: Coordinator) -> None:
     assert made.halted_until("orders") == 0.0
     made.busy("orders", T)
     made.busy("orders", T + 4.0)
@@ -256,8 +253,7 @@ def test_p31_a_users_classifier_is_not_asked_about_pings() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_p14_a_healthy_send_costs_next_to_nothing(count: int) -> None:
-    made = coordinator()
+def test_p14_a_healthy_send_costs_next_to_nothing(count: int, made: Coordinator) -> None:
     for n in range(count):
         made.know(f"entity{n}")
 

@@ -27,6 +27,11 @@ def picked(made: Rotation, sender: str, now: float = 0.0) -> Pick:
     return found
 
 
+@pytest.fixture
+def made() -> Rotation:
+    return rotation(0, 1)
+
+
 def test_p12_a_sender_keeps_its_queue_during_a_failover_and_picks_anew_at_the_next() -> None:
     choices = iter([2, 0, 1])
     made = Rotation([0, 1, 2], retry_interval=30.0, choose=lambda queues: next(choices))
@@ -38,8 +43,7 @@ def test_p12_a_sender_keeps_its_queue_during_a_failover_and_picks_anew_at_the_ne
     assert made.pick("a", 1, 99.0) == Pick(1, False, 0)
 
 
-def test_p12_a_closed_sender_is_forgotten() -> None:
-    made = rotation(0, 1)
+def test_p12_a_closed_sender_is_forgotten(made: Rotation) -> None:
     made.pick("a", 0, 0.0)
     assert repr(made) == "<Rotation [0, 1], out [], 1 senders>"
     made.forget("a")
@@ -47,8 +51,7 @@ def test_p12_a_closed_sender_is_forgotten() -> None:
     assert repr(made) == "<Rotation [0, 1], out [], 0 senders>"
 
 
-def test_p13_a_failed_queue_is_out_for_everyone_and_said_once() -> None:
-    made = rotation(0, 1)
+def test_p13_a_failed_queue_is_out_for_everyone_and_said_once(made: Rotation) -> None:
     a, b = picked(made, "a"), picked(made, "b")
     assert made.failed(a, 1.0, ERROR) == [Announce(BacklogQueueEjected(0, ERROR))]
     assert made.failed(b, 2.0, ERROR) == []
@@ -58,8 +61,7 @@ def test_p13_a_failed_queue_is_out_for_everyone_and_said_once() -> None:
     assert len(made) == 2
 
 
-def test_p13_one_trial_message_brings_it_back() -> None:
-    made = rotation(0, 1)
+def test_p13_one_trial_message_brings_it_back(made: Rotation) -> None:
     made.failed(picked(made, "a"), 0.0, ERROR)
     assert made.pick("a", 0, 29.9) == Pick(1, False, 0)
     trial = made.pick("b", 0, 30.0)
@@ -70,8 +72,7 @@ def test_p13_one_trial_message_brings_it_back() -> None:
     assert made.pick("b", 0, 30.0) == Pick(1, False, 0)
 
 
-def test_p13_a_failed_trial_goes_on_to_its_own_queue_and_waits_the_interval_again() -> None:
-    made = rotation(0, 1)
+def test_p13_a_failed_trial_goes_on_to_its_own_queue_and_waits_the_interval_again(made: Rotation) -> None:
     made.failed(picked(made, "a"), 0.0, ERROR)
     assert made.pick("a", 0, 1.0) == Pick(1, False, 0)
     trial = picked(made, "a", 31.0)
@@ -95,8 +96,7 @@ def test_p13_a_trial_of_which_nobody_knows_the_end_is_put_off() -> None:
     assert made.pick("a", 0, 62.0) == Pick(0, True, 0)
 
 
-def test_p13_a_failure_from_before_its_return_is_stale() -> None:
-    made = rotation(0, 1)
+def test_p13_a_failure_from_before_its_return_is_stale(made: Rotation) -> None:
     a, b = picked(made, "a"), picked(made, "b")
     made.failed(a, 0.0, ERROR)
     trial = picked(made, "c", 30.0)
@@ -131,16 +131,14 @@ def test_p13_one_message_tries_one_ejected_queue_unless_nothing_else_is_left() -
     assert not made.has_another(last, 30.0, (0, 2))
 
 
-def test_p13_a_due_ejected_queue_counts_as_another() -> None:
-    made = rotation(0, 1)
+def test_p13_a_due_ejected_queue_counts_as_another(made: Rotation) -> None:
     made.failed(Pick(1, False, 0), 0.0, ERROR)
     own = Pick(0, False, 0)
     assert not made.has_another(own, 29.0, ())
     assert made.has_another(own, 30.0, ())
 
 
-def test_p5_queues_that_come_later_join_and_those_that_are_out_stay_out() -> None:
-    made = rotation(0, 1)
+def test_p5_queues_that_come_later_join_and_those_that_are_out_stay_out(made: Rotation) -> None:
     made.pick("a", 0, 0.0)
     made.failed(Pick(0, False, 0), 0.0, ERROR)
     made.replace([0, 3, 3])

@@ -20,9 +20,13 @@ def pair(*, fault_partner: bool = True) -> PairLifecycle:
     return PairLifecycle("east", "west", fault_partner=fault_partner)
 
 
+@pytest.fixture
+def lifecycle() -> PairLifecycle:
+    return pair()
+
+
 @pytest.mark.parametrize(("which", "other"), BOTH)
-def test_p43_one_is_closed_and_its_partner_is_faulted(which: Which, other: Which) -> None:
-    lifecycle = pair()
+def test_p43_one_is_closed_and_its_partner_is_faulted(which: Which, other: Which, lifecycle: PairLifecycle) -> None:
     assert lifecycle.deadline is None
     lifecycle.closed(which, 10.0)
     assert lifecycle.deadline == 10.0 + GRACE_S
@@ -36,8 +40,7 @@ def test_p43_one_is_closed_and_its_partner_is_faulted(which: Which, other: Which
 
 
 @pytest.mark.parametrize(("which", "other"), BOTH)
-def test_p43_both_close_in_time(which: Which, other: Which) -> None:
-    lifecycle = pair()
+def test_p43_both_close_in_time(which: Which, other: Which, lifecycle: PairLifecycle) -> None:
     lifecycle.closed(which, 10.0)
     lifecycle.closed(other, 14.9)
     assert lifecycle.tick(15.0) == []
@@ -46,8 +49,7 @@ def test_p43_both_close_in_time(which: Which, other: Which) -> None:
 
 
 @pytest.mark.parametrize(("which", "other"), BOTH)
-def test_p43_access_refused_for_five_seconds_is_a_fault(which: Which, other: Which) -> None:
-    lifecycle = pair()
+def test_p43_access_refused_for_five_seconds_is_a_fault(which: Which, other: Which, lifecycle: PairLifecycle) -> None:
     lifecycle.refused(which, "wrong key", 10.0)
     lifecycle.refused(which, "wrong key", 12.0)
     assert lifecycle.deadline == 10.0 + REFUSED_S + GRACE_S
@@ -58,8 +60,7 @@ def test_p43_access_refused_for_five_seconds_is_a_fault(which: Which, other: Whi
     assert "wrong key" in fault.text and "5 s" in fault.text
 
 
-def test_p43_access_that_comes_back_in_time() -> None:
-    lifecycle = pair()
+def test_p43_access_that_comes_back_in_time(lifecycle: PairLifecycle) -> None:
     lifecycle.refused("primary", "wrong key", 10.0)
     lifecycle.granted("primary")
     assert lifecycle.deadline is None
@@ -68,8 +69,7 @@ def test_p43_access_that_comes_back_in_time() -> None:
     assert lifecycle.deadline == 110.0, "the five seconds begin anew"
 
 
-def test_p43_the_partner_faults_too() -> None:
-    lifecycle = pair()
+def test_p43_the_partner_faults_too(lifecycle: PairLifecycle) -> None:
     lifecycle.refused("primary", "wrong key", 10.0)
     lifecycle.refused("secondary", "wrong key", 14.0)
     assert lifecycle.tick(20.0) == []
@@ -99,8 +99,7 @@ def test_p43_without_fault_partner_a_closed_client_ends_the_syphon() -> None:
     assert lifecycle.deadline is None, "it does not open again"
 
 
-def test_closed_counts_before_refused() -> None:
-    lifecycle = pair()
+def test_closed_counts_before_refused(lifecycle: PairLifecycle) -> None:
     lifecycle.refused("secondary", "wrong key", 9.0)
     lifecycle.closed("secondary", 10.0)
     assert lifecycle.deadline == 15.0

@@ -10,6 +10,11 @@ from pairbus.syphon.core.progress import DESTINATIONS_MAX, Progress, duration
 AWAY = Trouble(RefusalVerdict.FULL, "5 GB of 5 GB", "amqp:resource-limit-exceeded", 2, 0.0, 9.0)
 
 
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(0.0)
+
+
 def test_p41_counts_by_destination() -> None:
     progress = Progress(100.0)
     progress.counted(50)
@@ -37,8 +42,7 @@ def test_nothing_known_nothing_claimed() -> None:
     assert report.line() == "0 moved, 0/s"
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
-    progress = Progress(0.0)
+def test_the_rate_is_that_of_the_last_seconds(progress: Progress) -> None:
     for step in range(1000):
         progress.moved("orders", 10, 0, step / 10)
     assert progress.report(100.0).rate_per_s == pytest.approx(100, rel=0.05)
@@ -48,8 +52,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert 0 < progress.report(1000.5).rate_per_s <= 10
 
 
-def test_more_than_was_counted() -> None:
-    progress = Progress(0.0)
+def test_more_than_was_counted(progress: Progress) -> None:
     progress.counted(5)
     progress.moved("orders", 8, 0, 1.0)
     assert progress.report(1.0).remaining == 0
@@ -58,8 +61,7 @@ def test_more_than_was_counted() -> None:
     assert progress.moved_count == 8
 
 
-def test_messages_of_a_queue_that_is_new() -> None:
-    progress = Progress(0.0)
+def test_messages_of_a_queue_that_is_new(progress: Progress) -> None:
     progress.found(7)
     assert progress.report(1.0).remaining is None, "nobody has counted the others"
     progress.counted(5)
@@ -67,21 +69,18 @@ def test_messages_of_a_queue_that_is_new() -> None:
     assert progress.report(1.0).remaining == 12
 
 
-def test_trouble_that_is_over_is_not_told() -> None:
-    progress = Progress(0.0)
+def test_trouble_that_is_over_is_not_told(progress: Progress) -> None:
     progress.left("news", 1)
     assert progress.report(1.0, [("news", AWAY)]).destinations["news"].trouble
     assert progress.report(1.0).destinations["news"].trouble is None
 
 
-def test_what_is_waited_for() -> None:
-    progress = Progress(0.0)
+def test_what_is_waited_for(progress: Progress) -> None:
     progress.waiting_for = "the primary can't be reached"
     assert progress.report(1.0).line().endswith("waiting: the primary can't be reached")
 
 
-def test_destinations_are_bounded() -> None:
-    progress = Progress(0.0)
+def test_destinations_are_bounded(progress: Progress) -> None:
     for number in range(DESTINATIONS_MAX + 5):
         progress.moved(f"d{number}", 1, 1, 0.0)
     report = progress.report(1.0)
