@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,16 +90,15 @@ def move(
         from pairbus.spark.pipelines.move import EntityAddress, Mover
     target = source if destination is None else destination
     _run(
-        lambda writer, on_start: Mover(
+        partial(
+            Mover,
             EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
             EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
             where=where,
             count=count,
             max_rate=max_rate,
-            ledger=writer,
             master=master,
             conf=conf,
-            on_start=on_start,
         ),
         "moved",
         as_json,
@@ -142,7 +142,8 @@ def archive(
     with _spark_wanted():
         from pairbus.spark.pipelines.archive import Archiver
     _run(
-        lambda _, on_start: Archiver(
+        partial(
+            Archiver,
             _address(namespace, ca_file),
             entity,
             folder,
@@ -151,7 +152,6 @@ def archive(
             label=label_of(namespace),
             master=master,
             conf=conf,
-            on_start=on_start,
         ),
         "archived and removed" if remove else "archived",
         as_json,
@@ -191,7 +191,8 @@ def restore(
     with _spark_wanted():
         from pairbus.spark.pipelines.archive import Restorer
     _run(
-        lambda _, on_start: Restorer(
+        partial(
+            Restorer,
             folder,
             _address(namespace, ca_file),
             entity,
@@ -200,7 +201,6 @@ def restore(
             label=label_of(namespace),
             master=master,
             conf=conf,
-            on_start=on_start,
         ),
         "restored",
         as_json,
@@ -224,19 +224,17 @@ def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:
     return address_of_text(namespace.connection_string or namespace.host, ca_file)
 
 
-def _run(
-    make: Callable[[Any, Callable[[float], None] | None], Runnable],
-    done: str,
-    as_json: bool,
-    ledger: Path | None = None,
-) -> None:
+def _run(make: Callable[..., Runnable], done: str, as_json: bool, ledger: Path | None = None) -> None:
+    """Make what runs on Spark and run it, with its progress on stderr and the result on stdout."""
+
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
         from pairbus.spark.syphon.engine import OnAThread
 
         writer = None if ledger is None else LedgerWriter(ledger, "move")
         try:
-            inner = make(writer, None if as_json else status_line.starting)
+            more = {} if writer is None else {"ledger": writer}
+            inner = make(on_start=None if as_json else status_line.starting, **more)
             outcome, interrupted = await watch_engine(OnAThread(inner), None, as_json)
         finally:
             if writer is not None:

@@ -226,9 +226,6 @@ class Coordinator:
             self.refusals[failover.entity] = self._errors[failover.entity] = error
         self._note(failover, failover.trial_failed(now, True))
 
-    def trial_abandoned(self, failover: Failover) -> None:
-        failover.trial_abandoned()
-
     def _explained(self, command: Command) -> Command:
         """Add the error that caused a change for the worse to its event."""
         match command:

@@ -254,7 +254,7 @@ class Dispatch:
             verdict is None
         ):  # it waited behind others and did not even begin: it says nothing, and may go where they go
             if trial:
-                coordinator.trial_abandoned(failover)
+                failover.trial_abandoned()
             if not failover.is_diverting:
                 self._leave_or_fail(self._is_spared_failures(), error)
         elif verdict is Verdict.BUSY:
@@ -275,7 +275,7 @@ class Dispatch:
                 self._fail(error)
         else:
             if trial:
-                coordinator.trial_abandoned(failover)
+                failover.trial_abandoned()
             self._fail(error)
 
     def _primary_busy(self, now: float, error: BaseException) -> None:
@@ -344,7 +344,7 @@ class Dispatch:
         """Give up the attempt under way, if there is one: no answer will come after a cancellation."""
         self._at = "gone"
         if self._trial:
-            self._coordinator.trial_abandoned(self._failover)
+            self._failover.trial_abandoned()
         self._coordinator.rotation.abandoned(self, now)
         self._trial = False
 
