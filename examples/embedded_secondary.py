@@ -76,7 +76,7 @@ def receive_all(client: ServiceBusClient) -> set[str]:
     return received
 
 
-def story(folder: str, brokers: list[subprocess.Popen[str]]) -> bool:
+def demonstrate(folder: str, brokers: list[subprocess.Popen[str]]) -> bool:
     broker, ready = start_primary(folder + "/primary")
     brokers.append(broker)
     primary = ready["connection_string"]
@@ -99,7 +99,7 @@ def main() -> int:
     brokers: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory(prefix="pairbus-") as folder:
         try:
-            good = story(folder, brokers)
+            good = demonstrate(folder, brokers)
         finally:
             for broker in brokers:
                 broker.kill()

@@ -67,7 +67,7 @@ async def health(request: Request) -> dict[str, Any]:
     return {"taking orders": True, "entities": states}
 
 
-# -- the story
+# -- the demonstration
 
 started = time.monotonic()
 
@@ -92,7 +92,7 @@ async def count(connection_string: str, ca_file: str, queues: list[str]) -> int:
     return sum(each.active_message_count or 0 for each in found)
 
 
-async def story(primary: str, secondary: str, ca_file: str, data: str) -> bool:
+async def demonstrate(primary: str, secondary: str, ca_file: str, data: str) -> bool:
     os.environ |= {
         "PAIRBUS_PRIMARY": primary,
         "PAIRBUS_SECONDARY": secondary,
@@ -124,7 +124,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pairbus-") as data:
         async with serve("contoso", "contoso2", data=data) as broker:
             primary, secondary = broker.namespaces["contoso"], broker.namespaces["contoso2"]
-            good = await story(primary.connection_string, secondary.connection_string, primary.ca_file, data)
+            good = await demonstrate(primary.connection_string, secondary.connection_string, primary.ca_file, data)
     print("PASSED" if good else "FAILED")
     return 0 if good else 1
 

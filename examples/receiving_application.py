@@ -1,7 +1,7 @@
 """A receiving application that hosts the syphon: it takes orders from the primary, and fetches home what was diverted.
 
 Senders need only the right to send; the syphon runs where messages are received. Here the primary is a broker in a
-process of its own, which is killed with -9 in the middle of the story and started again on the same data. A sending
+process of its own, which is killed with -9 in between and started again on the same data. A sending
 application goes on, and the receiving application lives through it with the loop that it has anyway: it receives from
 the primary only, and while that is away its receives fail as they always did. The exit code is 0 only if every order
 arrived.
@@ -91,7 +91,7 @@ def send(client: ServiceBusClient, numbers: range) -> None:
     say(f"sending: orders {numbers.start} to {numbers.stop - 1} are sent")
 
 
-def story(folder: str, secondary: str, ca_file: str, brokers: list[subprocess.Popen[str]]) -> bool:
+def demonstrate(folder: str, secondary: str, ca_file: str, brokers: list[subprocess.Popen[str]]) -> bool:
     broker, ready = start_primary(folder + "/primary")
     brokers.append(broker)
     primary = ready["connection_string"]
@@ -148,7 +148,7 @@ def main() -> int:
     ):
         namespace = secondary.namespaces["contoso2"]
         try:
-            good = story(folder, namespace.connection_string, namespace.ca_file, brokers)
+            good = demonstrate(folder, namespace.connection_string, namespace.ca_file, brokers)
         finally:
             for broker in brokers:
                 broker.kill()

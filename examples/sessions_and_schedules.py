@@ -74,7 +74,7 @@ def receive_reminder(client: ServiceBusClient) -> datetime | None:
     return None
 
 
-def story(primary: str, secondary: str, ca_file: str) -> bool:
+def demonstrate(primary: str, secondary: str, ca_file: str) -> bool:
     with ServiceBusAdministrationClient.from_connection_string(primary, connection_verify=ca_file) as admin:
         admin.create_queue("carts", requires_session=True)
         admin.create_queue("reminders")
@@ -117,7 +117,7 @@ def main() -> int:
         serve_sync("contoso", "contoso2", data=data) as broker,
     ):
         primary, secondary = broker.namespaces["contoso"], broker.namespaces["contoso2"]
-        good = story(primary.connection_string, secondary.connection_string, primary.ca_file)
+        good = demonstrate(primary.connection_string, secondary.connection_string, primary.ca_file)
     print("PASSED" if good else "FAILED")
     return 0 if good else 1
 

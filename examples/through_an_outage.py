@@ -52,7 +52,7 @@ def receive(client: ServiceBusClient) -> Counter[str]:
     return received
 
 
-def story(primary: str, secondary: str, ca_file: str, data: str) -> bool:
+def demonstrate(primary: str, secondary: str, ca_file: str, data: str) -> bool:
     with ServiceBusAdministrationClient.from_connection_string(primary, connection_verify=ca_file) as admin:
         admin.create_queue("orders")
     pair = partial(
@@ -93,7 +93,7 @@ def main() -> int:
         serve_sync("contoso", "contoso2", data=data) as broker,
     ):
         primary, secondary = broker.namespaces["contoso"], broker.namespaces["contoso2"]
-        good = story(primary.connection_string, secondary.connection_string, primary.ca_file, data)
+        good = demonstrate(primary.connection_string, secondary.connection_string, primary.ca_file, data)
     print("PASSED" if good else "FAILED")
     return 0 if good else 1
 

@@ -58,7 +58,7 @@ async def receive(client: ServiceBusClient) -> Counter[str]:
     return received
 
 
-async def story(primary: str, secondary: str, ca_file: str, data: str) -> bool:
+async def demonstrate(primary: str, secondary: str, ca_file: str, data: str) -> bool:
     async with ServiceBusAdministrationClient.from_connection_string(primary, connection_verify=ca_file) as admin:
         # What hangs may still arrive when the namespace comes to life, beside the copy from the backlog. Only duplicate
         # detection removes it, and that can't be switched on later.
@@ -105,7 +105,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pairbus-") as data:
         async with serve("contoso", "contoso2", data=data) as broker:
             primary, secondary = broker.namespaces["contoso"], broker.namespaces["contoso2"]
-            good = await story(primary.connection_string, secondary.connection_string, primary.ca_file, data)
+            good = await demonstrate(primary.connection_string, secondary.connection_string, primary.ca_file, data)
     print("PASSED" if good else "FAILED")
     return 0 if good else 1
 

@@ -1,4 +1,4 @@
-"""The drill as a person runs it: the whole story on Spark, the report in a browser, a loss that is found, Ctrl-C."""
+"""The drill as a person runs it: all of it on Spark, the report in a browser, a loss that is found, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the rehearsal waits; that it plays the whole story is in test_drill_proof.py."""
+"""How long the rehearsal waits; the whole drill is in test_drill_proof.py."""
 
 from __future__ import annotations
 

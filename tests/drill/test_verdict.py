@@ -9,7 +9,7 @@ import pytest
 from pairbus.drill.findings import Findings
 from pairbus.drill.page import page
 from pairbus.drill.plan import DrillPlan
-from pairbus.drill.verdict import MEANINGS, Comparison, compared, foreseen, reckon
+from pairbus.drill.verdict import MEANINGS, Comparison, compared, foreseen, judge
 from pairbus.spark.reports.audit_rules import COUNTS
 from tests.drill import sample
 
@@ -19,7 +19,7 @@ PLAN = DrillPlan()
 def found(raised: int = 0, **counts: Any) -> Findings:
     told = sample.timeline(PLAN)
     told.tally.raised = raised
-    return reckon(PLAN, told, sample.reports(PLAN, **counts), sample.BEGAN + 81, 3.9)
+    return judge(PLAN, told, sample.reports(PLAN, **counts), sample.BEGAN + 81, 3.9)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_p53_estimate_and_report_agree_and_are_seen_not_to() -> None:
     bad = replace(good, cost={**good.cost, "terms": doubled})
     terms = {each.term: each.agrees for each in compared(PLAN, foreseen(PLAN), bad.cost)}
     assert not terms["backlog-sends"] and not terms["healthy-sends"]
-    findings = reckon(PLAN, sample.timeline(PLAN), bad, sample.BEGAN + 81, 3.9)
+    findings = judge(PLAN, sample.timeline(PLAN), bad, sample.BEGAN + 81, 3.9)
     assert "They do NOT agree" in findings.estimate_remark
 
 

@@ -150,9 +150,9 @@ async def test_p35_a_failed_ping_starts_the_count_anew(world: World) -> None:
         async with world.fault("no-send", entity=queue):
             await pair.until_event("PingFailed")
         await pair.until_state(queue, "HEALTHY")
-        story = [getattr(event, "good", "failed") for event in pair.named("PingSucceeded", "PingFailed")]
-        assert story[0] == 1
-        assert story[-4:] == ["failed", 1, 2, 3]
+        answers = [getattr(event, "good", "failed") for event in pair.named("PingSucceeded", "PingFailed")]
+        assert answers[0] == 1
+        assert answers[-4:] == ["failed", 1, 2, 3]
 
 
 @in_both_apis()
@@ -225,9 +225,9 @@ async def test_p23_events_tell_the_story_in_order(world: World) -> None:
             await pair.deliver(queue, diverted)
             await pair.until_event("PingFailed")
         await pair.until_state(queue, "HEALTHY")
-        story = [type(event).__name__ for event in pair.events]
-        failed = story.count("PingFailed")
-        assert story == [
+        kinds = [type(event).__name__ for event in pair.events]
+        failed = kinds.count("PingFailed")
+        assert kinds == [
             "StateChanged",
             "StateChanged",
             "MessageDiverted",

@@ -71,7 +71,7 @@ def shape(payload: bytes, *, with_life: bool) -> dict[str, Any]:
     header = fields(payload, s.header)
     properties = fields(payload, s.properties)
     if with_life and len(properties) > 8:
-        # creation and expiry time are reckoned anew
+        # creation and expiry time are computed anew
         properties = [b"" if index in (8, 9) else raw for index, raw in enumerate(properties)]
     if field(properties, 0) in (b"\x40", b"\xa1\x13given-by-the-broker"):
         properties[:1] = [b"no id"]

@@ -70,7 +70,7 @@ class Message:
     dispatch: Dispatch
     at: Attempt | None = None
     wakes: float | None = None
-    fate: Literal["", "sent", "failed", "cancelled"] = ""
+    outcome: Literal["", "sent", "failed", "cancelled"] = ""
     confirmed: bool = False
     swallowed: int = 0
     # What the account expects of its next steps.
@@ -85,7 +85,7 @@ class Message:
     kept_s: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Message {self.number} of {self.sender}: {self.fate or self.dispatch}>"
+        return f"<Message {self.number} of {self.sender}: {self.outcome or self.dispatch}>"
 
 
 @dataclass(eq=False, repr=False)
@@ -280,9 +280,9 @@ class World:
         step = message.dispatch.step(self.now)
         self.compare(message, truth, remaining, step)
         if isinstance(step, Sent):
-            message.fate = "sent"
+            message.outcome = "sent"
         elif isinstance(step, Failed):
-            message.fate = "failed"
+            message.outcome = "failed"
         elif isinstance(step, Wait):
             message.wakes = step.until
         else:
@@ -299,7 +299,7 @@ class World:
             if isinstance(step, TryPrimary) and attempt.trial:
                 truth.begin_probe(self.now, attempt)
             message.at = attempt
-        if message.fate:
+        if message.outcome:
             self.open.remove(message)
         self.drain()
 
@@ -405,7 +405,7 @@ class World:
 
     def cancel(self, message: Message) -> None:
         attempt = message.at
-        message.fate, message.at = "cancelled", None
+        message.outcome, message.at = "cancelled", None
         self.open.remove(message)
         message.dispatch.abandon(self.now)
         if attempt is None or not attempt.trial:
@@ -707,7 +707,7 @@ class World:
                 copies[message.number] = copies.get(message.number, 0) + 1
         for message in self.messages:
             count = copies.get(message.number, 0)
-            if message.fate == "sent":
+            if message.outcome == "sent":
                 assert message.confirmed
                 assert count >= 1, "lost"
             # Copies are of one message, with its one id; a second exists only where an answer was lost (P20).
@@ -747,13 +747,13 @@ class World:
             assert message.at is not None
             assert message.at.place == message.entity, "every sender is back (P21)"
             self.finish(message.at, None)
-            assert message.fate == "sent"
+            assert message.outcome == "sent"
         self.check()
         for queue in range(3):
             for message in self.stores[queue]:  # the syphon
                 self.stores[message.entity].append(message)
         for message in self.messages:
-            if message.fate == "sent":
+            if message.outcome == "sent":
                 assert message in self.stores[message.entity], "lost"
         for sender in SENDERS:
             self.close(sender)

@@ -7,7 +7,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.syphon.core import queue_discovery as roster_module
+from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, reason
 
@@ -49,7 +49,7 @@ async def test_a_certificate_that_nobody_vouches_for(pair: Pair) -> None:
 async def test_p36_new_queues_are_told_and_a_listing_that_fails_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(roster_module, "LIST_S", 0.0)
+    monkeypatch.setattr(queue_discovery, "LIST_S", 0.0)
     answers: list[Any] = [
         [Listed("0", 0, 0, 0)],
         ListingFailed("no Manage right"),
@@ -65,7 +65,7 @@ async def test_p36_new_queues_are_told_and_a_listing_that_fails_ends_nothing(
 
     taken: list[Listed] = []
     lister = Lister(QueueDiscovery("contoso", "backup", ["0"], count=2), find)
-    assert repr(lister) == "<Lister <Roster contoso on backup: 1 queues>>"
+    assert repr(lister) == "<Lister <QueueDiscovery contoso on backup: 1 queues>>"
     await asyncio.wait_for(lister.keep_listing(taken.extend), 5)
     assert (taken, answers) == ([Listed("1", 1, 5, 0)], [])
     assert caplog.messages == [

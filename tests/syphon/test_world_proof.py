@@ -78,7 +78,7 @@ class World(RuleBasedStateMachine):
         self.weather = dict.fromkeys(PATHS, "fine")
         self.syphons = [TransferState(), TransferState()]
         self.ended: list[TransferState] = []  # kept, so that no other gets its id
-        #: (syphon, parcels): on the wire to the primary, or stored there and not answered.
+        #: (syphon, transfers): on the wire to the primary, or stored there and not answered.
         self.sends: list[tuple[TransferState, list[PendingTransfer]]] = []
         self.settlements: list[tuple[TransferState, Command]] = []
 
@@ -151,14 +151,14 @@ class World(RuleBasedStateMachine):
     # -- what the primary answers
 
     @precondition(lambda self: self.sends)
-    @rule(data=st.data(), fate=st.sampled_from(("answered", "answered", "lost before", "lost after")))
-    def answer_send(self, data: st.DataObject, fate: str) -> None:
-        self.answer(data.draw(st.integers(0, len(self.sends) - 1)), fate)
+    @rule(data=st.data(), outcome=st.sampled_from(("answered", "answered", "lost before", "lost after")))
+    def answer_send(self, data: st.DataObject, outcome: str) -> None:
+        self.answer(data.draw(st.integers(0, len(self.sends) - 1)), outcome)
 
-    def answer(self, index: int, fate: str) -> None:
+    def answer(self, index: int, outcome: str) -> None:
         syphon, transfers = self.sends.pop(index)
-        error = self.store(syphon, transfers) if fate != "lost before" else UNKNOWN
-        if fate == "lost after":
+        error = self.store(syphon, transfers) if outcome != "lost before" else UNKNOWN
+        if outcome == "lost after":
             error = UNKNOWN
         if error is UNKNOWN:
             for transfer in transfers:
@@ -194,26 +194,26 @@ class World(RuleBasedStateMachine):
     # -- what the backlog answers
 
     @precondition(lambda self: self.settlements)
-    @rule(data=st.data(), fate=st.sampled_from(("answered", "answered", "lost before", "lost after")))
-    def answer_settlement(self, data: st.DataObject, fate: str) -> None:
-        self.settle(data.draw(st.integers(0, len(self.settlements) - 1)), fate)
+    @rule(data=st.data(), outcome=st.sampled_from(("answered", "answered", "lost before", "lost after")))
+    def answer_settlement(self, data: st.DataObject, outcome: str) -> None:
+        self.settle(data.draw(st.integers(0, len(self.settlements) - 1)), outcome)
 
-    def settle(self, index: int, fate: str) -> None:
+    def settle(self, index: int, outcome: str) -> None:
         syphon, command = self.settlements.pop(index)
         assert not isinstance(command, Leave)
         tokens = {id(transfer): transfer.token for transfer in command.transfers}
         for transfer in command.transfers:
             message = self.of(transfer)
             is_held = self.locked(message) and message.token == tokens[id(transfer)] and message.place == "backlog"
-            if is_held and fate != "lost before":
+            if is_held and outcome != "lost before":
                 self.apply(message, command)
             if isinstance(command, Release):
                 continue
             if isinstance(command, Renew):
-                if is_held and fate == "answered":
+                if is_held and outcome == "answered":
                     syphon.renewed([transfer], self.now)
                 continue
-            if fate != "answered":
+            if outcome != "answered":
                 self.carry_out(syphon, syphon.unsettled([transfer], self.now, lock_lost=False))
             elif is_held:
                 syphon.settled([transfer])

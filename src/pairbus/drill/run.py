@@ -19,7 +19,7 @@ from .plan import DrillPlan
 from .rehearsal import Hook, Rehearsal
 from .syphon import Spark
 from .timeline import TimelineEntry
-from .verdict import Reports, reckon
+from .verdict import Reports, judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ async def conduct(
         reports = await on_a_thread(
             lambda: read_reports(session, rehearsal.ledgers, lambda text: loop.call_soon_threadsafe(say, text))
         )
-        return reckon(plan, rehearsal.timeline, reports, time.time(), rehearsal.drain_s)
+        return judge(plan, rehearsal.timeline, reports, time.time(), rehearsal.drain_s)
     finally:
         await spark.stop()
 

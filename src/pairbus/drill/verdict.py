@@ -123,7 +123,7 @@ def _operations(figures: CostFigures | None) -> int:
     return figures["operations"] if figures else 0
 
 
-def reckon(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
+def judge(plan: DrillPlan, timeline: Timeline, reports: Reports, ended: float, drain_s: float | None) -> Findings:
     audit = reports.audit
     lost, unknown = audit["lost"], audit["unknown"]
     raised = timeline.tally.raised

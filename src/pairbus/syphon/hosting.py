@@ -226,7 +226,7 @@ class HostedSyphon:
         if self._runner is None:  # else it runs again already
             self._engine = None
 
-    # -- the partnership
+    # -- the two clients
 
     def _access(self, which: Which, error: WireError | None) -> None:
         if error is None:

@@ -73,7 +73,11 @@ def test_the_first_queue_is_waited_for_in_words() -> None:
     assert made.waiting_for == "backup has no backlog queue of contoso yet"
     assert made.listed([]).lines == []
     assert made.listed([queue(0)]).lines == ["a new backlog queue: contoso/x-servicebus-transfer/0"]
-    assert (made.greeting(), made.waiting_for, repr(made)) == (None, None, "<Roster contoso on backup: 1 queues>")
+    assert (made.greeting(), made.waiting_for, repr(made)) == (
+        None,
+        None,
+        "<QueueDiscovery contoso on backup: 1 queues>",
+    )
 
 
 def test_many_are_told_in_a_line() -> None:

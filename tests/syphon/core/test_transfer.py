@@ -43,4 +43,4 @@ def test_nothing_comes_back_from_the_end() -> None:
 
 
 def test_repr() -> None:
-    assert repr(transfer(7)) == "<Parcel 7 of contoso/x-servicebus-transfer/0 to orders: waiting>"
+    assert repr(transfer(7)) == "<PendingTransfer 7 of contoso/x-servicebus-transfer/0 to orders: waiting>"

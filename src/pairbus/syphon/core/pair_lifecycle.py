@@ -54,7 +54,7 @@ class _Side:
         return self.ends_at is not None and self.ends_at <= now
 
     @property
-    def story(self) -> str:
+    def ending(self) -> str:
         if self.closed_at is not None:
             return "was closed"
         return f"has faulted: the syphon's access to it has been refused for {REFUSED_S:g} s ({self.error})"
@@ -116,11 +116,11 @@ class PairLifecycle:
         if other.has_ended(now):
             self._is_over = True
             return []
-        story = f"its partner, the client of {ended.namespace}, {ended.story}"
+        reason = f"its partner, the client of {ended.namespace}, {ended.ending}"
         if self._fault_partner:
             self._is_over = True
             text = (
-                f"the client of {other.namespace} was faulted: {story}, and it was not closed within {GRACE_S:g} s; "
+                f"the client of {other.namespace} was faulted: {reason}, and it was not closed within {GRACE_S:g} s; "
                 "close it, and make and pair new clients"
             )
             return [Fault(_partner(which), text)]
@@ -130,7 +130,7 @@ class PairLifecycle:
             self._restart_at = now + RETRY_S
         return [
             StopSyphon(
-                f"the syphon from {self._sides['secondary'].namespace} stopped: {story.removeprefix('its partner, ')}"
+                f"the syphon from {self._sides['secondary'].namespace} stopped: {reason.removeprefix('its partner, ')}"
             )
         ]
 

@@ -59,7 +59,7 @@ class QueueDiscovery:
         self._is_blind = is_blind
 
     def __repr__(self) -> str:
-        return f"<Roster {self._whose} on {self._where}: {len(self._known)} queues{', blind' * self._is_blind}>"
+        return f"<QueueDiscovery {self._whose} on {self._where}: {len(self._known)} queues{', blind' * self._is_blind}>"
 
     @property
     def pause_s(self) -> float | None:

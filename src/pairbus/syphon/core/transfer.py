@@ -117,7 +117,7 @@ class PendingTransfer:
         self.reason: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
-        return f"<Parcel {self.key[1]} of {self.queue} to {self.path}: {self.state.value}>"
+        return f"<PendingTransfer {self.key[1]} of {self.queue} to {self.path}: {self.state.value}>"
 
 
 class Rejection(NamedTuple):
