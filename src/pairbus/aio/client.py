@@ -1,5 +1,6 @@
-"""The SDK's ServiceBusClient with `pair_namespace` brought back: unpaired it is the SDK's, paired it sends through an
-outage (P1–P8, P23, P24, P44).
+"""Adds `pair_namespace` to the SDK's ServiceBusClient, so that a paired client sends through an outage.
+
+Without a pairing it behaves as the SDK's does (P1–P8, P23, P24, P44).
 
 This module joins the parts: the checks (`pairing/clients.py`), the backlog queues (`provisioning.py`), the health
 monitor, the senders and receivers, the syphon. It decides nothing of what happens to a message.

@@ -1,4 +1,4 @@
-"""The SDK's own async sender for one entity of one broker, made safe to live with: bounded, serialised, replaced.
+"""Wraps the SDK's async sender for one entity: calls end in time and run one by one, and a broken sender is replaced.
 
 Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs in
 the caller's task under a time-out. Opening runs in a task of its own, since a cancelled opening first clears up, on a

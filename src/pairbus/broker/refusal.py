@@ -1,4 +1,4 @@
-"""The broker's "no" as a value: what is said to the peer, decided far from the wire. Pure."""
+"""Defines `Refusal`: the error condition and the text with which the broker refuses a request. Pure."""
 
 from __future__ import annotations
 

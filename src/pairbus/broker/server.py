@@ -1,4 +1,4 @@
-"""Serves any number of namespaces in one process, each on ports of its own.
+"""Serves any number of namespaces in one process, each on ports of its own, with its gauges at `/metrics`.
 
     data/                    owner only
       ca.pem, …              the broker's own authority and certificate (net/certificates.py)

@@ -1,4 +1,4 @@
-"""A whole drill: Spark begins to warm up, the rehearsal runs, Spark reads the ledgers, the findings come back.
+"""Runs a whole drill: starts Spark, runs the rehearsal, makes the reports and returns the findings.
 
 Joins the shells; decides nothing. Whatever happens, no process is left: the rehearsal ends its own, the session ends
 with this.

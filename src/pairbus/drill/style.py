@@ -1,4 +1,4 @@
-"""The report's style sheet: light, dark and paper by the same names of colours, so that the charts need no other. Pure.
+"""Holds the style sheet of the drill's report, with one set of colour names for light, dark and print. Pure.
 
 Contrast: text on its ground has at least 4.5 to 1 in each of the three, lines and fills 3 to 1.
 """

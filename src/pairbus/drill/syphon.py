@@ -1,4 +1,4 @@
-"""The drill's syphon, and the Spark session that it shares with the reports: begun at once, on a thread of its own.
+"""Starts the drill's Spark session, and the syphon that uses it, on a thread of its own.
 
 A session takes seconds to start, and healthy traffic takes seconds too, so both happen at the same time. Whoever needs
 the session waits for `ready`. Decides nothing.

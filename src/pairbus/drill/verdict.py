@@ -1,4 +1,4 @@
-"""From the ledgers' reports to the verdict: what the audit, the availability, the cost and the series say of a drill.
+"""Decides from the ledgers' reports whether a drill has passed, and what its findings are.
 
 Decides whether it passed, in which words, and which figures go where. The reports come as
 `pairbus.spark.reports.results` declares them, the times as unix seconds. What can't be known is said as unknown, and a

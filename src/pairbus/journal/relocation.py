@@ -1,4 +1,4 @@
-"""Remembers where records are that were written again: lazy ones, after a failed sync, whose place was already told.
+"""Maps the old places of lazy records to the new ones when they are written again after a failed sync.
 
 Pure. The owner goes on using the place that it was told, inside the payload too; the journal translates. Entries live
 until the segment with the second writing is compacted away.

@@ -1,5 +1,6 @@
-"""Non-blocking base of the sync and async health monitors: tells observers and subscribers what happened, and the
-coordinator what a ping was answered.
+"""Non-blocking base of the sync and async health monitors: notifies observers and subscribers of events.
+
+It also passes the results of pings to the coordinator.
 
 Whoever has something to tell does so at once, on its own thread or task. What an observer raises is logged, and stops
 nothing.

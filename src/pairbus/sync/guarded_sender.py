@@ -1,4 +1,4 @@
-"""The SDK's own sender for one entity of one broker, made safe to live with: bounded in time, serialised, replaced.
+"""Wraps the SDK's sender for one entity: calls end in time and run one by one, and a broken sender is replaced.
 
 Whatever the peer does, a call returns or raises within its time plus a tenth of a second. On an open link it runs on
 the caller's thread with the watchdog beside it. Everything that may block where no socket can be shut (DNS, a TCP

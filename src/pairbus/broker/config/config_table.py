@@ -1,4 +1,4 @@
-"""Reads the values in the tables of a configuration file and reports wrong ones with their place in it. Pure.
+"""Checks single values in the tables of a configuration file, and reports a wrong one with its place. Pure.
 
 Decides what a value of a kind may look like and how a place is written (`Namespaces[0].Queues[2].Name` in JSON,
 `namespaces.contoso.queues[2].name` in TOML). config_file.py knows what the keys mean.

@@ -1,5 +1,6 @@
-"""Remembers the message ids that an entity has taken within its window: a duplicate is confirmed and dropped
-(docs/reference/protocol.md#duplicate-detection).
+"""Keeps the message ids that an entity has taken within its duplicate window; enqueue.py asks it for duplicates.
+
+A duplicate is confirmed and dropped (docs/reference/protocol.md#duplicate-detection).
 
 Pure. The ids of one record stand or fall together: they have one time, one place in the journal, and are forgotten at
 once. Those of a record that is not yet written are pending: a second message must wait for what becomes of the first,

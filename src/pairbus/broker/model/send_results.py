@@ -1,4 +1,4 @@
-"""Numbers that say what became of a message that was sent and confirmed: its sequence number, or one of these.
+"""Defines the special values that a send returns in place of a sequence number.
 
 0 stands for a message that a topic numbered only as copies. enqueue.py returns them, recorder.py counts them.
 """

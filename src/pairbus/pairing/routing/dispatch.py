@@ -1,4 +1,4 @@
-"""Decides what one `send_messages` call does next, until a broker has confirmed the message or an error is due.
+"""Decides whether a `send_messages` call goes to the primary or to a backlog queue next, waits, or fails.
 
 The shell asks `step` and does what it says: try the primary, try a backlog queue, wait, return, raise. Every attempt is
 answered once, by `…_sent`, `…_failed` or, when no answer will come, `abandon`. This module joins verdicts, routes, busy

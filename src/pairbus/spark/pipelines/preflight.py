@@ -1,4 +1,4 @@
-"""Checks before a move or an archive that both ends are usable, and chooses messages, by peek, without locks.
+"""Checks entities and the `--where` filter before a move, archive or restore, and chooses messages by peeking.
 
 A shell round the wire client and, where a filter has to be judged, a Spark job on the connector's own columns. What
 comes into the entity later is not meant.

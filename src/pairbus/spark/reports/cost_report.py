@@ -1,4 +1,4 @@
-"""Reports what it cost, after the fact (P51–P53): operations, units, bytes, money, and what the detour took.
+"""Reports from ledgers what pairing has cost (P51–P53): operations, units, bytes and money.
 
 In two parts (`book`): what the brokers wrote, which is billed, and what the clients wrote (senders, receivers,
 syphons). Each by namespace, entity, cause and operation; `reconciliation` says why they differ. Every billed operation

@@ -1,4 +1,4 @@
-"""Decides what the ledgers can't tell: since when, until when and with which blind spells a place was watched.
+"""Decides for which times the ledgers of a namespace are complete, and where they have gaps.
 
 Pure. A file without its last line was cut by a kill, or is being written: what happened to a message that was sent
 before the cut may be in the lines that are missing. A broker that was asked what is left (`left`) has told all up to

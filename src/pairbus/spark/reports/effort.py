@@ -1,4 +1,4 @@
-"""Decides how much Spark prepares before it answers: little for small ledgers, all it can for large ones. Pure.
+"""Chooses how much Spark optimises and compiles a query, by the size of the ledgers. Pure.
 
 Spark compiles a program for every question, and Java compiles that once
 more while it runs. For a million events both pay; for some ten thousand they take several times as long as the answer.

@@ -1,4 +1,4 @@
-"""Hosts the syphon inside an application, on Spark (P38): the same host, another engine.
+"""Runs the Spark syphon inside an application, with the host class of `syphon/hosting.py` (P38).
 
 Pairing is complete when its query runs, and fails where that can't be started (P3).
 """

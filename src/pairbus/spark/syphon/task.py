@@ -1,4 +1,4 @@
-"""Runs the part of a Spark task: restores the messages of a backlog, sends them home, and only then settles them.
+"""Moves messages within one Spark task: restores them, sends them to their destinations, then settles them.
 
 A shell like the in-process engine, on the same core: `TransferState` decides, `DestinationSender` sends. It lives in a
 Python worker for as long as that does, so that connections, and what is known of destinations, outlast a micro-batch.
