@@ -152,10 +152,10 @@ def test_p20_the_documents_say_so() -> None:
     text = (Path(__file__).parents[2] / "docs" / "explanation" / "order-and-duplicates.md").read_text()
     for said in (
         "requires_duplicate_detection",
-        "P55",
-        "P56",
-        "P57",
-        "P58",
+        "## Order",
+        "Within a session",
+        "Session state lives on the primary only",
+        "## Receiving",
         "can't be switched on later",
         "ten minutes",
     ):

@@ -50,7 +50,7 @@ def test_p36_the_queues_that_there_are_and_a_lister_for_those_to_come(
     make_queue(pair.secondary, path("contoso", 1), path("contoso", 0))
     made = start()
     assert made.queues == [(path("contoso", 0), 0), (path("contoso", 1), 1)]
-    assert repr(made.lister) == "<Lister <Roster contoso on 127.0.0.1: 2 queues>>"
+    assert repr(made.lister) == "<Lister <QueueDiscovery contoso on 127.0.0.1: 2 queues>>"
 
 
 def test_with_a_count_nothing_is_listed(start: Callable[..., Inner]) -> None:
