@@ -335,6 +335,8 @@ class Pairing:
         await self.monitor.close()
 
     async def _try_again(self) -> bool:
+        if self._is_stopped:  # before this attempt was known to `stop`
+            return True
         try:
             await self._provide()
         except PairingFailed as error:

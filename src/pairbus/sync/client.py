@@ -334,6 +334,8 @@ class Pairing:
         self.monitor.close()
 
     def _try_again(self) -> bool:
+        if self._is_stopped:  # before this attempt was known to `stop`
+            return True
         try:
             self._provide()
         except PairingFailed as error:

@@ -75,6 +75,34 @@ def test_a_stream_keeps_to_its_rate_and_saves_up_no_more_than_a_second(monkeypat
     assert stream.latestOffset(at, SimpleNamespace(max_rows=3)) == at, "that second's worth is spent"
 
 
+class _Time:
+    """A clock that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_run_over_what_is_there_waits_for_its_rate_instead_of_ending_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends such a run at the first batch with nothing new. A gap in the numbers is not charged to the rate."""
+    clock, there = _Time(), range(1_000_001, 1_000_051)
+    monkeypatch.setattr(stream_module, "time", clock)
+    stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "10"}, {}), lambda: ["a"])
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(there))(number))
+    stream.prepareForTriggerAvailableNow()
+    at, steps = stream.initialOffset(), 0
+    while (end := stream.latestOffset(at, SimpleNamespace(max_rows=1000))) != at:
+        at, steps = end, steps + 1
+    assert at == {"a": 1_000_051}
+    assert steps == 5
+    assert clock.now == pytest.approx(4.0, abs=1.1), "fifty messages at ten a second"
+
+
 def test_an_entity_that_is_made_while_a_stream_runs_is_found(
     pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,13 +114,17 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = {**self.initialOffset(), **start}
         rows_max = getattr(limit, "max_rows", None)
         now = time.monotonic()
-        if self._rate.wait_s(now) > 0:
-            return begun
+        if (wait_s := self._rate.wait_s(now)) > 0:
+            if self._until is None:
+                return begun
+            time.sleep(wait_s)  # with availableNow, "nothing new" would end the run before its goal
+            now = time.monotonic()
         per_s = self._rate.limit(now)
         if isfinite(per_s):  # one second's worth; what that is too early the next batches wait for
             rows_max = min(rows_max or SEQUENCE_MAX, max(1, int(per_s)))
         end = admit(begun, rows_max, self._first_from, self._bounds())
-        self._rate.received(sum(end.values()) - sum(begun.values()), now)
+        taken = sum(end.values()) - sum(begun.values())  # numbers: a gap in them is more than there are messages
+        self._rate.received(taken if rows_max is None else min(taken, rows_max), now)
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
