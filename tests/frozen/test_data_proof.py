@@ -34,6 +34,11 @@ def test_a_data_folder_opens_with_all_that_was_in_it(fixture: Path, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ledgers_checkpoints_and_archives_go_on_from_where_they_were(fixture: Path, tmp_path: Path) -> None:
+    from pairbus.spark import session
+
     before = expected(fixture)
-    found = examine_with_spark(opened(fixture, tmp_path), tmp_path / "out", before["now"])
+    try:
+        found = examine_with_spark(opened(fixture, tmp_path), tmp_path / "out", before["now"])
+    finally:
+        session().stop()  # other tests of this process start one with a master of their own
     assert_holds(found, before["spark"])
