@@ -309,6 +309,19 @@ def test_a_folder_that_has_just_changed_has_no_stamp(tmp_path: Path) -> None:
     assert RealFiles().stamp(str(tmp_path)) == RealFiles().stamp(str(tmp_path)) is not None
 
 
+def test_a_whole_second_may_be_a_coarse_time_and_is_trusted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mtime_ns, age_ns, is_trusted in (
+        (10_000_000_000, 1_000_000_000, False),
+        (10_000_000_000, 2_200_000_000, True),
+        (10_000_000_001, 1_000_000_000, True),
+    ):
+        os.utime(tmp_path, ns=(mtime_ns, mtime_ns))
+        monkeypatch.setattr(time, "time_ns", lambda at=mtime_ns + age_ns: at)
+        assert (RealFiles().stamp(str(tmp_path)) is not None) == is_trusted
+
+
 def test_a_disk_that_turned_read_only_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = RealRig(tmp_path / "journal").open()
 

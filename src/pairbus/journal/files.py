@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 #: Two changes of a folder within this time may bear the same time: kernels before 6.13 count in steps of up to 10 ms.
 _TIMES_STEP_NS: Final = 20_000_000
+# Some file systems keep whole seconds, or every other one.
+_COARSE_TIMES_STEP_NS: Final = 2_100_000_000
 
 
 class Files(Protocol):
@@ -133,7 +135,8 @@ class RealFiles:
             found = os.stat(folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        is_old = time.time_ns() - found.st_mtime_ns > _TIMES_STEP_NS
+        step_ns = _TIMES_STEP_NS if found.st_mtime_ns % 1_000_000_000 else _COARSE_TIMES_STEP_NS
+        is_old = time.time_ns() - found.st_mtime_ns > step_ns
         return (found.st_dev, found.st_ino, found.st_mtime_ns) if is_old else None
 
     def is_read_only(self, folder: str) -> bool:

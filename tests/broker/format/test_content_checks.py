@@ -120,7 +120,7 @@ def taken() -> dict[str, bytes]:
             None, {SCHEDULED_TIME: Timestamp(ms)}, Properties(message_id="m"), body=b"x"
         )
     for key in ("x-opt-partition-key", "x-opt-via-partition-key"):
-        for value in (None, "", "k" * 128, b"k"):
+        for value in (None, "", "k" * 128, b"k", ("ü" * 128).encode()):
             table[f"{key} {value!r:.9}"] = encode_message(None, {key: value}, Properties(message_id="m"), body=b"x")
     return table
 

@@ -233,7 +233,7 @@ def _check_partition_key(name: str, value: object) -> None:
     # Also text as binary: the SDK sends the key of a message that it has received like that, and the service takes it.
     if not (value is None or isinstance(value, str) or (isinstance(value, bytes) and _is_text(value))):
         raise AmqpError(f"{name} is a string, not {type(value).__name__}.", INVALID_FIELD)
-    _check_id(name, value)
+    _check_id(name, value.decode() if isinstance(value, bytes) else value)
 
 
 _NO_FIELDS: Final = (NO_HEADER, None)

@@ -204,7 +204,7 @@ class Recorder:
             self.ledger.event(kind, now, self._name, path, mid=mid, seq=number, outcome=word, ms=ms, cause=cause)
 
     def witnessed(self, kind: str, path: str, number: int | None, mid: str | None, outcome: str) -> None:
-        """Record that a message went without a receiver's doing (`Store.witness`)."""
+        """Record that a message went without a receiver's doing (`Store.observer`)."""
         if self.ledger is not None:
             self.ledger.event(kind, self._clock(), self._name, path, mid=mid, seq=number, outcome=outcome)
 
