@@ -83,7 +83,7 @@ client.close()
 def left():
     names = [each.name for each in threading.enumerate()]
     return [name for name in names if name.startswith("pairbus") and name != "pairbus-watchdog"]
-until = time.monotonic() + 8
+until = time.monotonic() + 15  # an opening link ends with its send, after ten seconds at most
 while left() and time.monotonic() < until:
     time.sleep(0.05)
 assert not left(), left()
