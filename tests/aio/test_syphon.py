@@ -66,6 +66,18 @@ def make(request: pytest.FixtureRequest, pair: Pair) -> Callable[..., Applicatio
     return partial(Application, request.param, pair)
 
 
+async def test_p44_what_was_stopped_before_it_started_never_runs(make: Callable[..., Application], pair: Pair) -> None:
+    """As when `close()` comes on another thread while a degraded client tries to pair again."""
+    await pair.backlog(0)
+    before = set(threading.enumerate())
+    application = make()
+    await called(application.host.stop)
+    await application.start()
+    await application.close()
+    assert application.told(SyphonStarted) == []
+    assert set(threading.enumerate()) - before == set()
+
+
 async def test_p36_p38_it_brings_messages_home(make: Callable[..., Application], pair: Pair, tmp_path: Path) -> None:
     orders = await pair.destination("orders")
     await pair.backlog(0)

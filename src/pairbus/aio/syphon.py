@@ -67,7 +67,7 @@ class SyphonHost:
         )
         self._is_stopped = False
         self._pid = os.getpid()
-        self._loop: EngineLoop | None = None
+        self._loop = EngineLoop()  # from the beginning, so that a `stop` on another thread always finds it
 
     def __repr__(self) -> str:
         return f"<SyphonHost {self._syphon!r}>"
@@ -78,8 +78,12 @@ class SyphonHost:
         return self._is_stopped or os.getpid() != self._pid
 
     async def start(self) -> None:
-        """Start the syphon; raises PairingFailed where the secondary may not be read, and then needs a `stop`."""
-        self._loop = EngineLoop()
+        """Start the syphon unless it was stopped already; raises PairingFailed where the secondary may not be read.
+
+        Whether it starts or raises, it needs a `stop`.
+        """
+        if self._is_stopped:
+            return
         secondary = self._clients["secondary"]
         close = secondary.close
 
@@ -96,9 +100,8 @@ class SyphonHost:
         if self.is_over:
             return
         self._is_stopped = True
-        if self._loop is not None:
-            self._clients["secondary"].__dict__.pop("close", None)
-            await self._loop.stop(self._syphon.stop())
+        self._clients["secondary"].__dict__.pop("close", None)
+        await self._loop.stop(self._syphon.stop())
         if self._own_ledger is not None:
             self._own_ledger.close()
 

@@ -341,6 +341,9 @@ class Pairing:
         except PairingFailed as error:
             _log.info("%s: still not paired: %s", self.primary_name, error)
             return False
+        except Exception:
+            if not self._is_stopped:  # else it met what `stop` had closed
+                raise
         return True
 
     def _provide(self) -> None:
