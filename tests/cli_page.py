@@ -30,6 +30,7 @@ def every_command() -> list[tuple[click.Command, str]]:
 
 
 def help_of(command: click.Command, path: str) -> str:
+    command._help_option = None  # click keeps the names that it had in the first context, which may be another test's
     return command.get_help(click.Context(command, info_name=path, terminal_width=WIDTH, **cli.context_settings))
 
 
