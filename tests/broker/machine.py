@@ -11,7 +11,8 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from pairbus.journal import JournalError, MemoryFiles
+from pairbus.journal import JournalError
+from tests.simulation.disk import SimulatedDisk
 
 from .namespace_rig import Rig
 
@@ -88,5 +89,5 @@ class Machine(RuleBasedStateMachine):
     def torn_power_cut(self, seed: int) -> None:
         self.crash(lambda files: files.power_cut(random.Random(seed)), power=True)
 
-    def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
+    def crash(self, left: Callable[[SimulatedDisk], SimulatedDisk], power: bool) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A namespace on the in-memory disk, without a thread: the journal writes when the test says so."""
+"""A namespace on the simulated disk, without a thread: the journal writes when the test says so."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from pairbus.broker.model.queue import Message, MessageQueue, Outcome, SessionLo
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import Journal, MemoryFiles, Options, Record
+from pairbus.journal import Journal, Options, Record
 from pairbus.journal.segment import segment_name
+from tests.simulation.disk import SimulatedDisk
 
 FOLDER = "j"
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -71,12 +72,12 @@ class Rig:
 
     def __init__(
         self,
-        files: MemoryFiles | None = None,
+        files: SimulatedDisk | None = None,
         options: Options = SMALL,
         memory_budget: int = 1 << 20,
         now: float = 1000.0,
     ) -> None:
-        self.files = files if files is not None else MemoryFiles()
+        self.files = files if files is not None else SimulatedDisk()
         self.options = options
         self.now = now
         self.posted: list[Callable[[], None]] = []
@@ -157,7 +158,7 @@ class Rig:
         for _ in self.journal.segments()[:-1]:
             self.compact()
 
-    def reopened(self, files: MemoryFiles | None = None, **options: Any) -> Rig:
+    def reopened(self, files: SimulatedDisk | None = None, **options: Any) -> Rig:
         """As after kill -9, or with what `files` says is left."""
         options = {"options": self.options, "now": self.now, **options}
         return Rig(files or self.files.kill(), **options)

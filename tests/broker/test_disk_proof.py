@@ -1,7 +1,7 @@
 """A disk that is full, fails to sync, or stops in the middle of a compaction; the application's view, through the SDK.
 
 What is confirmed stays, what is refused is said to be, settling goes on as long as there is any room, and service
-resumes by itself. (What the journal does with each single call is proved on an in-memory disk, tests/journal.)
+resumes by itself. (What the journal does with each single call is proved on a simulated disk, tests/journal.)
 """
 
 from __future__ import annotations

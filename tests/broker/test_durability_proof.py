@@ -23,7 +23,8 @@ from pairbus.broker.model.queue import (
     Release,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import MemoryFiles, Options
+from pairbus.journal import Options
+from tests.simulation.disk import SimulatedDisk
 
 from .machine import Machine
 from .namespace_rig import Rig, body_of, make_special
@@ -351,7 +352,7 @@ class Durability(Machine):
                 fate.number = message.sequence_number
         return found
 
-    def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
+    def crash(self, left: Callable[[SimulatedDisk], SimulatedDisk], power: bool) -> None:
         files = left(self.rig.files)
         # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
         lingering = set(self.found(self.rig)) if self.rig.namespace.maintenance._unwritten else set()

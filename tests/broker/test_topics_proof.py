@@ -17,7 +17,8 @@ from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, Loc
 from pairbus.broker.model.shared_bodies import Copy
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import MemoryFiles, Options
+from pairbus.journal import Options
+from tests.simulation.disk import SimulatedDisk
 
 from .machine import Machine
 from .namespace_rig import Rig, body_of
@@ -296,7 +297,7 @@ class TopicDurability(Machine):
                 assert fate.number in (None, number)
                 fate.number = number
 
-    def crash(self, left: Callable[[MemoryFiles], MemoryFiles], power: bool) -> None:
+    def crash(self, left: Callable[[SimulatedDisk], SimulatedDisk], power: bool) -> None:
         files = left(self.rig.files)
         # Settled, and its record has yet to be written once more behind a copy, which the disk refused.
         lingering: set[tuple[str, bytes]] = set()

@@ -1,10 +1,11 @@
-"""A journal on the in-memory disk without a thread: every step happens when the test says so."""
+"""A journal on the simulated disk without a thread: every step happens when the test says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pairbus.journal import Journal, JournalError, MemoryFiles, Options, Record
+from pairbus.journal import Journal, JournalError, Options, Record
+from tests.simulation.disk import SimulatedDisk
 
 FOLDER = "j"
 SMALL = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, pending_bytes_max=1 << 20)
@@ -13,8 +14,8 @@ SMALL = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, pend
 class Rig:
     """`sent` and `lazy` hold, per lsn, what was asked; `answers` what came back, in the order in which it came."""
 
-    def __init__(self, files: MemoryFiles | None = None, options: Options = SMALL, write_here: bool = False) -> None:
-        self.files = files if files is not None else MemoryFiles()
+    def __init__(self, files: SimulatedDisk | None = None, options: Options = SMALL, write_here: bool = False) -> None:
+        self.files = files if files is not None else SimulatedDisk()
         self.options = options
         self.write_here = write_here
         self.now = 1000.0
@@ -75,12 +76,12 @@ class Rig:
         return sorted(f"{FOLDER}/{name}" for name in self.files.listdir(FOLDER) if name.endswith(".segment"))
 
 
-def reopened(files: MemoryFiles, options: Options = SMALL) -> Rig:
+def reopened(files: SimulatedDisk, options: Options = SMALL) -> Rig:
     files.fault = None
     return Rig(files, options).open()
 
 
-def check_crash(rig: Rig, files: MemoryFiles, *, lazy_survives: bool = False) -> list[bytes]:
+def check_crash(rig: Rig, files: SimulatedDisk, *, lazy_survives: bool = False) -> list[bytes]:
     """The promise: after any crash what was confirmed is there, exactly and in order; what was refused is not."""
     again = reopened(files, rig.options)
     found = {record.lsn: (record.kind, record.payload) for record in again.records}

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from pairbus.journal import JournalCorrupt, JournalError, JournalFull, MachineStopped, MemoryFiles, Options, Record
+from pairbus.journal import JournalCorrupt, JournalError, JournalFull, Options, Record
 from tests.journal.rig import SMALL, Rig, check_crash
+from tests.simulation.disk import MachineStopped, SimulatedDisk
 
 PUT, GONE = 1, 2
 
@@ -49,7 +50,7 @@ class Owner:
             self.places[record.payload[:4]] = (segment, offset, len(record.payload))
 
 
-def filled(files: MemoryFiles | None = None, options: Options = SMALL) -> tuple[Rig, Owner]:
+def filled(files: SimulatedDisk | None = None, options: Options = SMALL) -> tuple[Rig, Owner]:
     rig = Rig(files, options).open()
     owner = Owner(rig)
     for i in range(60):
@@ -205,7 +206,7 @@ async def test_one_at_a_time() -> None:
 
 
 def test_many_small_segments_are_due() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     for i in range(20):
         rig = Rig(files).open()
         rig.send(b"%d" % i)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.journal import Files, MemoryFiles, RealFiles
+from pairbus.journal import Files, RealFiles
+from tests.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture(params=["real", "memory"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
-    files: Files = RealFiles() if request.param == "real" else MemoryFiles()
+    files: Files = RealFiles() if request.param == "real" else SimulatedDisk()
     folder = str(tmp_path / "data" / "journal") if request.param == "real" else "journal"
     files.make_folder(folder)
     return files, folder

@@ -21,7 +21,6 @@ from pairbus.journal import (
     JournalError,
     JournalFailed,
     JournalLocked,
-    MemoryFiles,
     Options,
     RealFiles,
     RecordTooLarge,
@@ -29,6 +28,7 @@ from pairbus.journal import (
 from pairbus.journal import record as record_module
 from pairbus.journal.options import Durability
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
+from tests.simulation.disk import SimulatedDisk
 
 
 async def append(journal: Journal, payload: bytes, *, lazy: bool = False) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
 
 
 def test_the_order_of_calls_is_checked() -> None:
-    journal = Journal.open(FOLDER, SMALL, MemoryFiles())
+    journal = Journal.open(FOLDER, SMALL, SimulatedDisk())
     with pytest.raises(JournalClosed, match="after a complete replay"):
         journal.start(lambda callback: None)
     with pytest.raises(JournalClosed, match="append"):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.journal import JournalFailed, JournalFull, MemoryFiles, Options
+from pairbus.journal import JournalFailed, JournalFull, Options
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
+from tests.simulation.disk import SimulatedDisk
 
 STRICT = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="strict")
 NONE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="none")
@@ -240,7 +241,7 @@ def fill(rig: Rig, size: int = 100) -> int:
 
 @pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
 def test_a_full_disk_refuses_sends_and_settling_goes_on_until_there_is_room(options: Options) -> None:
-    rig = Rig(MemoryFiles(capacity=12_000), options).open()
+    rig = Rig(SimulatedDisk(capacity=12_000), options).open()
     sent = fill(rig)
     assert sent > 50
     assert rig.journal.is_full
@@ -261,7 +262,7 @@ def test_a_full_disk_refuses_sends_and_settling_goes_on_until_there_is_room(opti
 
 
 def test_when_the_reserve_is_used_up_settling_is_refused_too_and_nothing_breaks() -> None:
-    rig = Rig(MemoryFiles(capacity=12_000)).open()
+    rig = Rig(SimulatedDisk(capacity=12_000)).open()
     fill(rig)
     answers = [rig.send(b"settle" * 10, lazy=True) for _ in range(100)]
     refused = [error for error in answers if error is not None]
@@ -278,7 +279,7 @@ def test_when_the_reserve_is_used_up_settling_is_refused_too_and_nothing_breaks(
 @pytest.mark.parametrize("options", [SMALL, UNALLOCATED])
 def test_no_room_at_every_byte_count(options: Options) -> None:
     for extra in range(400):
-        rig = Rig(MemoryFiles(), options).open()
+        rig = Rig(SimulatedDisk(), options).open()
         assert rig.send(b"kept") is None
         assert rig.send(b"settled", lazy=True) is None
         rig.files.capacity = rig.files.used() + extra
@@ -298,7 +299,7 @@ def test_no_room_at_every_byte_count(options: Options) -> None:
 
 
 def test_it_starts_on_a_full_disk_and_resumes() -> None:
-    rig = Rig(MemoryFiles(capacity=12_000)).open()
+    rig = Rig(SimulatedDisk(capacity=12_000)).open()
     sent = fill(rig)
     for _ in range(3):  # restarts do not eat up the reserve
         rig = Rig(rig.files.kill()).open()

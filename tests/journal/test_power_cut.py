@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pairbus.journal import JournalError, MachineStopped, MemoryFiles, Options
+from pairbus.journal import JournalError, Options
 from tests.journal.rig import Rig
+from tests.simulation.disk import MachineStopped, SimulatedDisk
 
 CALLS = ("pwrite", "fdatasync", "truncate", "create", "fsync_dir", "fallocate", "unlink", "rename", "open")
 
@@ -48,7 +49,7 @@ class World:
         self.gone: set[bytes] = set()
         self.unknown: set[bytes] = set()
         self.failing: dict[str, int] = {}
-        self.rig = Rig(MemoryFiles(), self.options, write_here).open()
+        self.rig = Rig(SimulatedDisk(), self.options, write_here).open()
 
     def run(self, steps: list[tuple[str, object]]) -> None:
         for name, value in steps:

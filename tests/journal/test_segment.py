@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.journal import Journal, JournalCorrupt, MemoryFiles, Options
+from pairbus.journal import Journal, JournalCorrupt, Options
 from pairbus.journal.record import SEGMENT_HEADER_BYTES
 from pairbus.journal.segment import segment_name, segment_number
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
+from tests.simulation.disk import SimulatedDisk
 
 SALVAGE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, salvage=True)
 
 
-def written(count: int = 6, size: int = 30, files: MemoryFiles | None = None) -> Rig:
+def written(count: int = 6, size: int = 30, files: SimulatedDisk | None = None) -> Rig:
     """Each record in a batch of its own, as one-at-a-time sends are."""
     rig = Rig(files).open()
     for i in range(count):
@@ -18,7 +19,7 @@ def written(count: int = 6, size: int = 30, files: MemoryFiles | None = None) ->
     return rig
 
 
-def on_disk(rig: Rig) -> MemoryFiles:
+def on_disk(rig: Rig) -> SimulatedDisk:
     return rig.files.power_cut(everything=True)
 
 
@@ -205,7 +206,7 @@ def test_a_doubled_segment_is_refused_and_salvage_keeps_it_aside(number: int) ->
 def test_a_message_that_carries_journal_bytes_does_not_stop_a_restart() -> None:
     """The tail is torn inside a payload that holds a whole foreign segment, with records that call all synced."""
     foreign = bytes(written(10).files.content(f"{FOLDER}/{segment_name(1)}"))[64:600]
-    files = MemoryFiles()
+    files = SimulatedDisk()
     files.salt()
     rig = Rig(files).open()
     assert rig.send(b"kept") is None
@@ -235,7 +236,7 @@ def test_empty_segments_are_reused_and_lsns_never_go_back() -> None:
 
 
 def test_replay_reads_only_what_survey_found() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     journal = Journal.open(FOLDER, SMALL, files)
     assert list(journal.replay()) == []
     journal.close()

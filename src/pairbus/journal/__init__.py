@@ -14,7 +14,6 @@ from pairbus.journal.errors import (
 )
 from pairbus.journal.files import Files, RealFiles
 from pairbus.journal.journal import Journal, SegmentInfo
-from pairbus.journal.memory_files import MachineStopped, MemoryFiles
 from pairbus.journal.options import Options
 from pairbus.journal.record import Record
 
@@ -29,8 +28,6 @@ __all__ = [
     "JournalFailed",
     "JournalFull",
     "JournalLocked",
-    "MachineStopped",
-    "MemoryFiles",
     "Options",
     "Owner",
     "RealFiles",

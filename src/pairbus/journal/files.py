@@ -1,4 +1,4 @@
-"""The dozen file operations that the journal uses. MemoryFiles does the same in memory and can fail on purpose.
+"""The dozen file operations that the journal uses.
 
 Paths are strings. Every call raises OSError and nothing else.
 """

@@ -21,8 +21,9 @@ from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, LocksLost, Release
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, MemoryFiles, Options, RecordTooLarge
+from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, Options, RecordTooLarge
 from tests.broker.namespace_rig import Rig, body_of, id_of, make, make_special
+from tests.simulation.disk import SimulatedDisk
 
 DEAD = "orders/$DeadLetterQueue"
 PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
@@ -535,7 +536,7 @@ def test_what_a_refusing_journal_is_called(error: JournalFull, condition: str, w
 
 
 def test_a_full_disk_refuses_sends_and_pings_but_not_settlements() -> None:
-    with Rig(MemoryFiles(capacity=20_000)) as rig:
+    with Rig(SimulatedDisk(capacity=20_000)) as rig:
         rig.create()
         sent = 0
         while (refusal := rig.send(b"x" * 100)) is None:

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from pairbus.journal import MachineStopped, MemoryFiles
+from tests.simulation.disk import MachineStopped, SimulatedDisk
 
 
-def made(files: MemoryFiles, path: str = "j/a") -> int:
+def made(files: SimulatedDisk, path: str = "j/a") -> int:
     fd = files.create(path)
     files.pwrite(fd, b"synced", 0)
     files.fdatasync(fd)
@@ -16,7 +16,7 @@ def made(files: MemoryFiles, path: str = "j/a") -> int:
 
 
 def test_a_power_cut_takes_what_was_not_synced() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     fd = made(files)
     files.pwrite(fd, b"SYNCED+", 0)
     files.create("j/b")
@@ -28,7 +28,7 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
 
 
 def test_a_power_cut_may_leave_any_sectors() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     fd = made(files)
     files.pwrite(fd, b"x" * 300, 0)
     seen = {bytes(files.power_cut(random.Random(seed)).content("j/a")) for seed in range(200)}
@@ -37,7 +37,7 @@ def test_a_power_cut_may_leave_any_sectors() -> None:
 
 
 def test_a_failed_sync_forgets_and_a_later_one_believes_it_is_done() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     fd = made(files)
     files.pwrite(fd, b"lost!!", 0)
 
@@ -56,7 +56,7 @@ def test_a_failed_sync_forgets_and_a_later_one_believes_it_is_done() -> None:
 
 
 def test_a_full_disk_writes_short_and_then_not_at_all() -> None:
-    files = MemoryFiles(capacity=10)
+    files = SimulatedDisk(capacity=10)
     fd = files.create("j/a")
     assert files.pwrite(fd, b"x" * 8, 0) == 8
     assert files.pwrite(fd, b"y" * 8, 8) == 2
@@ -70,7 +70,7 @@ def test_a_full_disk_writes_short_and_then_not_at_all() -> None:
 
 
 def test_a_stopped_machine_answers_no_call_and_a_killed_process_leaves_the_cache() -> None:
-    files = MemoryFiles()
+    files = SimulatedDisk()
     fd = made(files)
     assert files.lock("j/lock") is not None
     files.pwrite(fd, b"CACHED", 0)

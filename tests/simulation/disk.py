@@ -47,7 +47,7 @@ class _Node:
         return twin
 
 
-class MemoryFiles:
+class SimulatedDisk:
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.fault: Fault | None = None
@@ -66,10 +66,10 @@ class MemoryFiles:
 
     # -- what a test asks for
 
-    def power_cut(self, chance: Chance | None = None, *, everything: bool = False) -> MemoryFiles:
+    def power_cut(self, chance: Chance | None = None, *, everything: bool = False) -> SimulatedDisk:
         """Return what the disk holds after the power is cut now. Of what is not synced: nothing; with `everything` all
         of it; with `chance` any sectors of any writes, and the folder's changes up to any point."""
-        after = MemoryFiles(self.capacity)
+        after = SimulatedDisk(self.capacity)
         after._salt = self._salt
         names = dict(self._disk_names)
         changes = self._unsynced_names
@@ -84,9 +84,9 @@ class MemoryFiles:
             after._nodes[path] = after._disk_names[path] = fresh
         return after
 
-    def kill(self) -> MemoryFiles:
+    def kill(self) -> SimulatedDisk:
         """Return what a killed process leaves on a machine that goes on: the cache stays, locks and open files go."""
-        after = MemoryFiles(self.capacity)
+        after = SimulatedDisk(self.capacity)
         after._salt = self._salt
         twins: dict[int, _Node] = {}
 

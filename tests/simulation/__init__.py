@@ -1,0 +1,1 @@
+"""The real broker, journal, clients and pairing in a simulated world."""
