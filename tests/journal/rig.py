@@ -77,7 +77,7 @@ class Rig:
 
 
 def reopened(files: SimulatedDisk, options: Options = SMALL) -> Rig:
-    files.fault = None
+    files.fault, files.faults = None, []
     return Rig(files, options).open()
 
 

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
 from pairbus.journal import JournalFailed, JournalFull, Options
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import DiskFault, SimulatedDisk
 
 STRICT = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="strict")
 NONE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="none")
 UNALLOCATED = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=0)
-
-
-class FailOnce:
-    """Fails the given call on a segment's file, `times` times."""
-
-    def __init__(self, name: str, number: int = errno.EIO, times: int = 1, path: str = "") -> None:
-        self.name, self.number, self.times, self.path = name, number, times, path
-
-    def __call__(self, name: str, path: str) -> int | None:
-        if name == self.name and self.times and self.path in path:
-            self.times -= 1
-            raise OSError(self.number, "injected")
-        return None
-
-
-def both(*faults: Callable[[str, str], int | None]) -> Callable[[str, str], int | None]:
-    def fault(name: str, path: str) -> int | None:
-        for one in faults:
-            one(name, path)
-        return None
-
-    return fault
 
 
 # -- group commit
@@ -129,7 +106,9 @@ def test_a_failed_write_or_sync(options: Options, name: str, truncate_fails: boo
     assert rig.send(b"kept") is None
     assert rig.send(b"settled", lazy=True) is None
     first = rig.journal._log.number  # type: ignore[union-attr]
-    rig.files.fault = both(FailOnce(name), FailOnce("truncate", times=9 if truncate_fails else 0))
+    rig.files.fail(name)
+    if truncate_fails:
+        rig.files.fail("truncate", times=9)
     send, lazy = rig.append(b"refused"), rig.append(b"goes on", lazy=True)
     rig.turn()
     error = rig.answer_to(send)
@@ -139,7 +118,7 @@ def test_a_failed_write_or_sync(options: Options, name: str, truncate_fails: boo
     log = rig.files.log
     failed = max(i for i, call in enumerate(log) if call == f"{name} {first:012d}.segment")
     assert f"fdatasync {first:012d}.segment" not in log[failed + 1 :]
-    rig.files.fault = None
+    rig.files.faults.clear()
     assert rig.send(b"next") is None
     for files in (rig.files.kill(), rig.files.power_cut(everything=True), rig.files.power_cut()):
         assert check_crash(rig, files, lazy_survives=True) == [b"kept", b"settled", b"goes on", b"next"]
@@ -149,7 +128,7 @@ def test_refusals_go_out_only_when_the_next_header_is_durable() -> None:
     """Otherwise a refused send could come back after a power cut."""
     rig = Rig().open()
     assert rig.send(b"kept") is None
-    rig.files.fault = FailOnce("fdatasync")
+    rig.files.fail("fdatasync")
     rig.append(b"refused")
     calls_at_answer: list[str] = []
     post = rig.journal._writer._post  # type: ignore[union-attr]
@@ -162,7 +141,8 @@ def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resume
     rig = Rig().open()
     assert rig.send(b"kept") is None
     assert rig.send(b"settled", lazy=True) is None
-    rig.files.fault = both(FailOnce("fdatasync"), FailOnce("create", times=99))
+    rig.files.fail("fdatasync")
+    rig.files.fail("create", times=99)
     send, lazy = rig.append(b"refused"), rig.append(b"second", lazy=True)
     rig.turn()
     error = rig.answer_to(send)
@@ -173,7 +153,7 @@ def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resume
     assert not rig.journal.is_full
     trouble = rig.journal.trouble()
     assert isinstance(trouble, JournalFailed) and "EIO" in str(trouble)
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.turn(after=1.0)  # time alone brings the settlements to the disk
     assert rig.journal.trouble() is None
     rig.turn(after=0.2)
@@ -184,13 +164,13 @@ def test_when_no_new_segment_can_be_made_refusals_are_unknown_and_service_resume
 def test_a_disk_that_fails_for_ever_is_not_tried_for_ever() -> None:
     rig = Rig().open()
     assert rig.send(b"kept") is None
-    rig.files.fault = lambda name, path: FailOnce("fdatasync")(name, path) if rig.files.calls else None
+    rig.files.fail("fdatasync", times=99)
     for _ in range(50):
         assert isinstance(rig.send(b"refused"), JournalFailed)
     assert isinstance(rig.send(b"lazy", lazy=True), (JournalFailed, type(None)))
     rig.turn(after=1.0)
     assert len(rig.segment_paths()) <= 3
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.turn(after=1.0)
     assert rig.send(b"again") is None
 
@@ -198,17 +178,17 @@ def test_a_disk_that_fails_for_ever_is_not_tried_for_ever() -> None:
 @pytest.mark.parametrize("step", [1, 7, 30])
 def test_short_writes_are_completed(step: int) -> None:
     rig = Rig().open()
-    rig.files.fault = lambda name, path: step if name == "pwrite" else None
+    rig.files.faults = [DiskFault("short", count=99, value=step)]
     rig.append(b"a" * 100)
     rig.append(b"b" * 100)
     rig.turn()
-    rig.files.fault = None
+    rig.files.faults.clear()
     assert check_crash(rig, rig.files.power_cut()) == [b"a" * 100, b"b" * 100]
 
 
 def test_a_write_of_no_bytes_is_a_failure_not_a_loop() -> None:
     rig = Rig().open()
-    rig.files.fault = lambda name, path: 0 if name == "pwrite" else None
+    rig.files.faults = [DiskFault("short", count=99)]
     assert isinstance(rig.send(b"x"), (JournalFailed, JournalFull))
 
 
@@ -216,7 +196,7 @@ def test_a_write_of_no_bytes_is_a_failure_not_a_loop() -> None:
 def test_a_segment_change_that_fails_refuses_and_recovers(doing: str) -> None:
     rig = Rig().open()
     sent = []
-    rig.files.fault = FailOnce(doing, path="" if doing == "fsync_dir" else "0002")
+    rig.files.fail(doing, path="" if doing == "fsync_dir" else "0002")
     while len(rig.journal.segments()) < 3:
         payload = b"%05d" % len(rig.asked) * 30
         if rig.send(payload) is None:
@@ -314,7 +294,7 @@ def test_it_starts_on_a_full_disk_and_resumes() -> None:
 
 def test_without_fallocate_it_works_all_the_same() -> None:
     rig = Rig()
-    rig.files.fault = FailOnce("fallocate", errno.EOPNOTSUPP, times=10**9)
+    rig.files.fail("fallocate", times=10**9, number=errno.EOPNOTSUPP)
     rig.open()
     for i in range(60):
         assert rig.send(b"%d" % i * 60) is None
@@ -326,7 +306,7 @@ def test_without_fallocate_it_works_all_the_same() -> None:
 def test_a_new_segment_that_failed_half_way_does_not_take_back_what_follows() -> None:
     """Its header may turn up after a power cut and says where the old segment ended: nothing may be added there."""
     rig = Rig().open()
-    rig.files.fault = both(FailOnce("fsync_dir"), FailOnce("unlink"))
+    rig.files.fail("fsync_dir", "unlink")
     while rig.send(b"x" * 150) is None:
         pass
     rig.turn(after=0.3)
@@ -339,11 +319,11 @@ def test_an_abandoned_segment_without_records_stays_until_the_next_one_is_made()
     """It alone says that the failed tail before it does not count."""
     for calls in range(1, 12):
         rig = Rig().open()
-        rig.files.failed_sync_lands = True
         assert rig.send(b"kept") is None
-        rig.files.fault = both(FailOnce("fdatasync"), FailOnce("truncate", times=99))
+        rig.files.faults = [DiskFault("done_error", "fdatasync")]
+        rig.files.fail("truncate", times=99)
         assert rig.send(b"refused, and on the disk") is not None
-        rig.files.fault = both(FailOnce("pwrite"), FailOnce("truncate", times=99))
+        rig.files.fail("pwrite")
         rig.append(b"refused too")
         rig.files.dies_at = rig.files.calls + calls
         rig.turn()
@@ -356,9 +336,9 @@ def test_lazy_records_written_again_are_read_and_compacted_under_the_place_that_
     assert rig.send(b"settled", lazy=True) is None
     _, _, segment, offset = rig.answers[0]
     for _ in range(2):
-        rig.files.fault = FailOnce("fdatasync")
+        rig.files.fail("fdatasync")
         rig.turn(after=0.1)
-        rig.files.fault = None
+        rig.files.faults.clear()
         assert rig.journal.read(segment, offset, 7) == b"settled"
         assert rig.journal.read(segment, offset + 3, 2) == b"tl"
     current = rig.journal.segments()[-1]
@@ -374,7 +354,7 @@ def test_what_was_replayed_from_the_cache_alone_is_made_durable() -> None:
     """Killed right after a failed sync: the cache shows records that no later sync would bring to the disk."""
     rig = Rig().open()
     assert rig.send(b"kept") is None
-    rig.files.fault = FailOnce("fdatasync")
+    rig.files.fail("fdatasync")
     rig.append(b"never answered")
     rig.files.dies_at = rig.files.calls + 3  # write, sync, and no cut
     rig.turn()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import random
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from pairbus.journal import JournalError, Options
 from tests.journal.rig import Rig
-from tests.simulation.disk import MachineStopped, SimulatedDisk
+from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 CALLS = ("pwrite", "fdatasync", "truncate", "create", "fsync_dir", "fallocate", "unlink", "rename", "open")
 
@@ -48,7 +47,7 @@ class World:
         self.confirmed_if_killed: set[bytes] = set()
         self.gone: set[bytes] = set()
         self.unknown: set[bytes] = set()
-        self.failing: dict[str, int] = {}
+        self.lands_all_the_same = False
         self.rig = Rig(SimulatedDisk(), self.options, write_here).open()
 
     def run(self, steps: list[tuple[str, object]]) -> None:
@@ -87,20 +86,14 @@ class World:
         self.rig.turn(after)
 
     def fail(self, what: tuple[str, int]) -> None:
-        self.failing[what[0]] = what[1]
-        self.rig.files.fault = self.fault
-
-    def fault(self, name: str, path: str) -> int | None:
-        if self.failing.get(name, 0):
-            self.failing[name] -= 1
-            raise OSError(errno.EIO, "injected")
-        return None
+        kind = "done_error" if self.lands_all_the_same else "error"
+        self.rig.files.faults.append(DiskFault(kind, what[0], count=what[1]))
 
     def heal(self, _: None) -> None:
-        self.failing.clear()
+        self.rig.files.faults.clear()
 
     def lands(self, value: bool) -> None:
-        self.rig.files.failed_sync_lands = value
+        self.lands_all_the_same = value
 
     def disk(self, extra: int | None) -> None:
         self.rig.files.capacity = None if extra is None else self.rig.files.used() + extra
@@ -128,7 +121,6 @@ class World:
             after = files.power_cut(everything=kind == "everything")
         promise = self.confirmed_if_killed if kind == "kill" and not had_trouble else self.confirmed
         after.capacity = None
-        self.failing.clear()
         self.rig = Rig(after, self.options, self.write_here).open()
         found = self.rig.replayed()
         assert found == [payload for payload in self.order if payload in set(found)], "order, or a repeat"
@@ -175,7 +167,7 @@ def test_stopped_at_every_call_of_a_start() -> None:
     expected = [rig.asked[lsn][1] for lsn in sorted(rig.asked)][:-1]
     for calls in range(1, 60):
         disk = rig.files.power_cut(everything=True)
-        disk.dies_at = calls
+        disk.dies_at = disk.calls + calls
         try:
             Rig(disk).open()
             assert calls > 10
