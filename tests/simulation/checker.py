@@ -1,0 +1,686 @@
+"""Judges a `History` by the rules that history.py lists. Pure: no socket, no clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+from .history import (
+    ABANDON,
+    ABSENT,
+    ACTIVE,
+    CONFIRMED,
+    DEAD,
+    DEFERRED,
+    EXHAUSTED,
+    EXPIRED,
+    GONE,
+    GRACE_S,
+    LAZY_S,
+    LOST,
+    PEEKED,
+    RECEIVED,
+    REFUSED,
+    RELEASE,
+    SCHEDULED,
+    TAKEN,
+    TICK_S,
+    UNKNOWN,
+    Inventory,
+    Look,
+    Sending,
+    Settling,
+)
+from .locks import Lock, Locks
+from .wall_clock import WallClock
+
+
+@dataclass(slots=True, eq=False)
+class _Send:
+    of: Sending
+    begun: int
+    copies: list[_Copy] = field(default_factory=list)
+    ended: float = inf  # when its outcome was known, in events: what began later is later
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    of: Settling
+    copy: _Copy
+    begun: int
+    lock: Lock | None
+    ended_at: float = inf
+
+    @property
+    def why(self) -> tuple[str | None, str | None]:
+        return self.of.reason, self.of.description
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    home: str
+    id: str
+    of: Sending
+    order: int
+    floor: int  # the highest sequence number that was known when the send began
+    base: set[str]
+    sends: list[_Send]  # that may have stored it
+    is_again: bool = False  # it has the id of one that is gone
+    fact: int = 0  # when `base` was known, in events,
+    fact_at: float = 0.0  # and in time
+    doubts: dict[int, _Change] = field(default_factory=dict)  # under way, or without an answer
+    numbers: dict[bool, int] = field(default_factory=dict)  # was it scheduled then → sequence number
+    reasons: set[tuple[str | None, str | None]] = field(default_factory=set)
+    deliveries: int = 0  # at least
+    counted: int = 0  # of them, those that were answered
+    stored_at: float = inf  # since when it is certainly there, and not scheduled
+    left: dict[str, float] = field(default_factory=dict)  # state → since when it is certainly not in it
+    locks: list[Lock] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.home, self.id
+
+    @property
+    def states(self) -> set[str]:
+        """Those in which it may be by what clients did."""
+        return self.base | {change.of.to for change in self.doubts.values() if change.of.to not in (ABANDON, RELEASE)}
+
+    def is_before(self, other: _Copy) -> bool:
+        """Return whether it was certainly stored before the other one."""
+        if self.of.due or other.of.due or not self.sends or not other.sends:
+            return False
+        if self.sends == other.sends:
+            return self.order < other.order
+        return self.sends[-1].ended < other.sends[0].begun
+
+
+class _Past(NamedTuple):
+    """What a copy may have been before something that a power cut may undo."""
+
+    event: int
+    at: float
+    is_lazy: bool
+    copy: _Copy
+    states: set[str]
+    counted: int
+    reasons: set[tuple[str | None, str | None]]
+
+
+@dataclass(slots=True)
+class Totals:
+    confirmed: int = 0
+    refused: int = 0
+    unknown: int = 0
+    unknown_stored: int = 0
+    retried: int = 0
+    seen: int = 0
+    by_number: int = 0
+    settled: int = 0
+    written: int = 0
+    vanished: int = 0
+    kills: int = 0
+    audits: int = 0
+
+
+class Checker:
+    """Holds histories against the rules; `problems` says what was broken.
+
+    For homes by name: `lossy`, how many messages may vanish for each kill and each receiver that left;
+    `max_delivery_count`; `lock_s`, how long locks last (of homes without sessions); `dead_on_expiry`, those that
+    dead-letter what has expired; `window_s` of duplicates (for ever, if left out). `exact`: times are exact, so that
+    several clients may receive in a home and power may be cut.
+    """
+
+    def __init__(
+        self,
+        *,
+        lossy: Mapping[str, int] | None = None,
+        max_delivery_count: Mapping[str, int] | None = None,
+        lock_s: Mapping[str, float] | None = None,
+        window_s: Mapping[str, float] | None = None,
+        dead_on_expiry: Iterable[str] = (),
+        exact: bool = False,
+    ) -> None:
+        self.problems: list[str] = []
+        self.totals = Totals()
+        self._lossy = dict(lossy or {})
+        self._max_delivery_count = dict(max_delivery_count or {})
+        self._lock_s = dict(lock_s or {})
+        self._window_s = dict(window_s or {})
+        self._dead_on_expiry = frozenset(dead_on_expiry)
+        self._exact = exact
+        self._event = 0
+        self._orders = itertools.count(1)
+        self._copies: dict[tuple[str, str], _Copy] = {}
+        self._gone: dict[tuple[str, str], _Copy | None] = {}
+        self._sends: dict[int, _Send] = {}
+        self._unanswered: list[_Send] = []
+        self._changes: dict[int, _Change] = {}
+        self._learnt: dict[tuple[str, str, bool], int] = {}  # home, id and was it scheduled → sequence number
+        self._owners: dict[str, dict[int, str]] = {}  # home → sequence number → id
+        self._highest: dict[str, int] = {}  # home → sequence number
+        self._vanished: dict[str, int] = {}
+        self._departures = 0
+        self._values: dict[tuple[str, ...], list[Any]] = {}
+        self._writes: dict[int, tuple[tuple[str, ...], Any]] = {}
+        self._clock = WallClock()
+        self._locks = Locks(self._clock, self.problems)
+        self._durability = "default"
+        self._life = 0  # when the broker started, in events
+        self._highest_before: dict[str, int] = {}
+        self._past: list[_Past] = []
+        self._past_values: list[tuple[int, tuple[str, ...], list[Any]]] = []
+
+    def __repr__(self) -> str:
+        return f"<Checker: {len(self._copies)} copies, {len(self._gone)} gone, {len(self.problems)} problems>"
+
+    @property
+    def live(self) -> int:
+        """Copies that are or may be there."""
+        return len(self._copies)
+
+    def fold(self, events: Sequence[tuple[Any, ...]]) -> None:
+        # Numbers first: the order of sends is judged by them, and they are often learnt later.
+        self._learnt.clear()
+        for event in events:
+            looks = (event[1],) if event[0] in ("seen", "locked") else ()
+            for look in event[1].looks if event[0] in ("audited", "drained") else looks:
+                self._learnt.setdefault((look.home, look.id, look.state == SCHEDULED), look.sequence)
+        for event in events:
+            self._event += 1
+            getattr(self, f"_on_{event[0]}")(*event[1:])
+
+    def _problem(self, copy: _Copy | Look, text: str) -> None:
+        self.problems.append(f"{copy.id} in {copy.home}: {text}")
+
+    # -- sending
+
+    def _on_send(self, ticket: int, of: Sending) -> None:
+        send = self._sends[ticket] = _Send(of, self._event)
+        first = SCHEDULED if of.due else ACTIVE
+        for home, id in itertools.product(of.homes, of.ids):
+            copy = self._copies.get((home, id))
+            is_again = copy is None and (home, id) in self._gone
+            self.totals.retried += copy is not None or is_again
+            if copy is not None:
+                copy.sends.append(send)
+                if ABSENT in copy.base and not of.ping:
+                    copy.base.add(first)
+            elif is_again and home not in self._window_s:
+                continue
+            else:
+                base = {ABSENT} if of.ping else {ABSENT, first}
+                copy = _Copy(home, id, of, next(self._orders), self._highest.get(home, 0), base, [send], is_again)
+                self._copies[home, id] = copy
+            send.copies.append(copy)
+
+    def _on_sent(self, ticket: int, outcome: str, at: float) -> None:
+        send = self._sends.pop(ticket)
+        setattr(self.totals, outcome, getattr(self.totals, outcome) + len(send.of.ids))
+        if outcome == UNKNOWN:
+            self._unanswered.append(send)  # it may still be on its way
+            return
+        send.ended = self._event
+        for copy in send.copies:
+            if outcome == REFUSED:
+                self._refuse(copy, send)
+            elif copy.is_again:
+                self._judge_duplicate(copy, send, at)
+            elif copy.base != {ABSENT}:
+                self._confirm(copy, at)
+
+    def _confirm(self, copy: _Copy, at: float) -> None:
+        copy.base.discard(ABSENT)
+        is_scheduled = copy.of.due > 0
+        if not is_scheduled:
+            copy.stored_at = min(copy.stored_at, at)
+        number = copy.numbers.get(is_scheduled) or self._learnt.get((*copy.key, is_scheduled), 0)
+        self._highest[copy.home] = max(self._highest.get(copy.home, 0), number)
+
+    def _refuse(self, copy: _Copy, send: _Send) -> None:
+        copy.sends.remove(send)
+        if copy.sends:
+            return
+        if ABSENT not in copy.base:
+            self._problem(copy, "it was refused, and was seen before")
+        copy.base = {ABSENT}
+
+    def _judge_duplicate(self, copy: _Copy, send: _Send, at: float) -> None:
+        """Judge a confirmed send with the id of a message that is gone: within the window nothing is stored."""
+        former = self._gone[copy.key]
+        assert former is not None, "windows of duplicates need exact times"
+        window_s, sent_at = self._window_s[copy.home], former.of.at
+        doubt_s = GRACE_S + self._clock.moved(sent_at)
+        if at < sent_at + window_s - doubt_s:
+            if ABSENT not in copy.base:
+                self._problem(copy, "a second message with its id was stored within the window")
+            copy.base = {ABSENT}
+        elif send.of.at > former.stored_at + window_s + doubt_s:
+            self._confirm(copy, at)
+
+    def _stored(self, copy: _Copy) -> None:
+        """It was seen. If only one send can have stored it, everything else in that send is stored too."""
+        self.totals.unknown_stored += ABSENT in copy.base
+        copy.base.discard(ABSENT)
+        if len(copy.sends) == 1:
+            for other in copy.sends[0].copies:
+                if not other.is_again and other.base != {ABSENT}:
+                    other.base.discard(ABSENT)
+
+    # -- seeing
+
+    def _on_seen(self, look: Look, how: str) -> None:
+        self._see(look, how, None)
+
+    def _on_locked(self, look: Look, token: Any, receiver: Any, until: float) -> None:
+        if look.since is None and look.home in self._lock_s:
+            since = until - max(self._clock.offsets(look.at)) - self._lock_s[look.home]
+            look = look._replace(since=min(look.at, since))
+        what = f"{look.id} in {look.home}"
+        self._see(look, RECEIVED, self._locks.new(token, what, look.home, receiver, until, look.at, look.since))
+
+    def _see(self, look: Look, how: str, lock: Lock | None) -> None:
+        if how != PEEKED:
+            self.totals.seen += 1
+            self.totals.by_number += look.state == DEFERRED
+        copy = self._observe(look)
+        if copy is None:
+            return
+        if how != PEEKED:
+            self._check_delivery(copy, look)
+            what = f"{look.id} in {look.home}: it was delivered"
+            self._locks.judge_delivery(lock, copy.locks, look.at, what)
+        since = look.at if look.since is None else look.since
+        if since < copy.fact_at or look.state not in self._states_at(copy, look.at):
+            return  # more is known by now, or a problem already
+        if how == TAKEN:
+            self._narrow(copy, GONE, look.at, {}, is_lazy=False)
+            self.totals.settled += 1
+            self._forget(copy)
+            return
+        self._narrow(copy, look.state, look.at, {
+            ticket: change for ticket, change in copy.doubts.items() if how == PEEKED or change.ended_at > since
+        })  # fmt: skip
+
+    def _narrow(self, copy: _Copy, state: str, at: float, doubts: dict[int, _Change], is_lazy: bool = True) -> None:
+        """Set the state in which a copy certainly is, but for what is in doubt."""
+        if copy.base != {state}:
+            self._remember(copy, at, is_lazy)
+            copy.fact = self._event
+        for other in copy.states - {state}:
+            copy.left[other] = at
+        copy.base, copy.doubts, copy.fact_at = {state}, doubts, at
+
+    def _observe(self, look: Look) -> _Copy | None:
+        """Check what must hold whenever a message shows."""
+        key = look.home, look.id
+        copy = self._copies.get(key)
+        if copy is None:
+            copy = self._gone.get(key)
+            if copy is None:
+                self._problem(look, f"it came back as {look.state}" if key in self._gone else "it was never sent there")
+                return None
+        since = look.at if look.since is None else look.since
+        if look.state not in self._states_at(copy, look.at) and copy.left.get(look.state, -inf) <= since:
+            self._problem(look, self._impossible(copy, look))
+        overdue = self._clock.earliest(look.at) - copy.of.due
+        if look.state == SCHEDULED and overdue > GRACE_S:
+            self._problem(look, f"it is still scheduled {overdue:.1f} s after its time")
+        if not look.intact:
+            self._problem(look, "its body is not what was sent")
+        if look.session != copy.of.session:
+            self._problem(look, f"it was of the session {copy.of.session!r} and is of {look.session!r}")
+        if look.deliveries < copy.deliveries and since >= copy.fact_at:
+            self._problem(look, f"delivery count {copy.deliveries} fell to {look.deliveries}")
+        copy.deliveries = max(copy.deliveries, look.deliveries)
+        self._check_number(copy, look)
+        if look.state == DEAD:
+            self._check_reason(copy, look)
+        if ABSENT in copy.base and copy.base != {ABSENT}:
+            self._stored(copy)
+        if look.state != SCHEDULED:
+            copy.stored_at = min(copy.stored_at, look.at)
+        return copy
+
+    def _impossible(self, copy: _Copy, look: Look) -> str:
+        if copy.states == {GONE}:
+            return f"it came back as {look.state}"
+        early = f", {copy.of.due - look.at:.3f} s before its time" if copy.of.due > look.at else ""
+        return f"it is {look.state}{early}; it can only be {known(copy.states)}"
+
+    def _check_number(self, copy: _Copy, look: Look) -> None:
+        number = copy.numbers.setdefault(look.state == SCHEDULED, look.sequence)
+        if number != look.sequence:
+            self._problem(look, f"sequence number {number} became {look.sequence}")
+            return
+        owner = self._owners.setdefault(look.home, {}).setdefault(number, look.id)
+        if owner != look.id:
+            self._problem(look, f"sequence number {number} is also that of {owner}")
+        if number <= copy.floor:
+            self._problem(look, f"sequence number {number}, but {copy.floor} was given out before it was sent")
+        self._highest[look.home] = max(self._highest.get(look.home, 0), number)
+
+    def _check_reason(self, copy: _Copy, look: Look) -> None:
+        why = (look.reason, look.description)
+        if why in copy.reasons:
+            pass
+        elif look.reason == EXHAUSTED and copy.base != {DEAD}:
+            limit = self._max_delivery_count.get(look.home)
+            if limit is None or look.deliveries < limit:
+                self._problem(look, f"exhausted after {look.deliveries} deliveries of {limit}")
+        elif look.reason == EXPIRED and copy.base != {DEAD}:
+            if look.home not in self._dead_on_expiry or not self._can_expire(copy, look.at):
+                self._problem(look, "dead-lettered as expired before its time, or in a home that drops what expires")
+        else:
+            self._problem(look, f"dead for {why}; it can only be {known(copy.reasons)}")
+        copy.reasons = {why}
+
+    def _check_delivery(self, copy: _Copy, look: Look) -> None:
+        limit = self._max_delivery_count.get(look.home)
+        if look.state == ACTIVE and limit is not None and look.deliveries >= limit:
+            self._problem(look, f"delivered again after {look.deliveries} deliveries of {limit}")
+        since = look.at if look.since is None else look.since
+        if look.state == ACTIVE:
+            self._check_lifetime(copy, since, "delivered")
+
+    def _check_lifetime(self, copy: _Copy, at: float, what: str) -> None:
+        if copy.of.ttl is None or copy.stored_at == inf:
+            return
+        end = copy.stored_at + max(self._clock.offsets(copy.stored_at)) + copy.of.ttl
+        overdue = self._clock.earliest(at) - end
+        if overdue > GRACE_S:
+            self._problem(copy, f"{what} {overdue:.1f} s after its time to live")
+
+    def _on_missed(self, home: str, id: str) -> None:
+        copy = self._copies.get((home, id))
+        if copy is not None and copy.states == {DEFERRED}:
+            self._problem(copy, "it is deferred and can't be received by its number")
+
+    def _on_delivered(self, home: str, session: str, ids: tuple[str, ...]) -> None:
+        copies = [self._copies[home, id] for id in ids if (home, id) in self._copies]
+        if any(later.is_before(copy) for n, copy in enumerate(copies) for later in copies[n + 1 :]):
+            self.problems.append(f"session {session} of {home}: out of order: {', '.join(ids)}")
+        for other in self._copies.values():
+            if other.of.session != session or other.home != home or other.states != {ACTIVE} or other in copies:
+                continue
+            if copies and other.is_before(copies[-1]):
+                self.problems.append(f"session {session} of {home}: {other.id} was skipped before {ids[-1]}")
+
+    # -- settling
+
+    def _on_settle(self, ticket: int, of: Settling) -> None:
+        lock = self._locks.begin(of.token, ticket)
+        copy = self._copies.get((of.home, of.id)) or self._gone.get((of.home, of.id))
+        if copy is None:
+            return  # a problem already, or gone long ago
+        change = self._changes[ticket] = copy.doubts[ticket] = _Change(of, copy, self._event, lock)
+        if of.to == DEAD:
+            copy.reasons.add(change.why)
+
+    def _on_settled(self, ticket: int, outcome: str, at: float) -> None:
+        change = self._changes.pop(ticket, None)
+        if change is None:
+            return
+        of, copy, lock = change.of, change.copy, change.lock
+        if lock is not None:
+            self._locks.judge_answer(lock, ticket, outcome, of.at, at, f"{copy.id}: its {of.to}")
+            lock.is_over |= outcome in (CONFIRMED, LOST)
+        if outcome == UNKNOWN:
+            change.ended_at = at
+            return
+        copy.doubts.pop(ticket, None)
+        if outcome != CONFIRMED:
+            return
+        self.totals.settled += 1
+        if of.to == ABANDON:
+            self._remember(copy, at)
+            copy.counted = max(copy.counted, of.deliveries + 1)
+            copy.deliveries = max(copy.deliveries, copy.counted)
+            copy.fact_at = max(copy.fact_at, at)
+        elif of.to != RELEASE:
+            self._make(copy, change, at)
+
+    def _make(self, copy: _Copy, change: _Change, at: float) -> None:
+        """Note what a confirmed settlement has made of a message."""
+        if copy.fact > change.begun:  # something else is known of the time in which it happened
+            copy.base.add(change.of.to)
+            return
+        doubts = {ticket: other for ticket, other in copy.doubts.items() if other.ended_at > change.of.at}
+        self._narrow(copy, change.of.to, at, doubts, is_lazy=not change.of.synced)
+        if change.of.to == DEAD:
+            copy.reasons = {change.why, *(other.why for other in doubts.values() if other.of.to == DEAD)}
+        if copy.states == {GONE}:
+            self._forget(copy)
+
+    def _forget(self, copy: _Copy) -> None:
+        if self._copies.get(copy.key) is copy:
+            del self._copies[copy.key]
+            self._gone[copy.key] = copy if self._exact else None
+            for number in () if self._exact else copy.numbers.values():
+                self._owners[copy.home].pop(number, None)
+
+    def _on_drop(self, home: str) -> None:
+        for copy in self._copies.values():
+            if copy.home == home:
+                copy.base.add(GONE)
+        self._locks.dropped(home)
+
+    def _on_dropped(self, home: str) -> None:
+        for copy in [copy for copy in self._copies.values() if copy.home == home]:
+            self._narrow(copy, GONE, copy.fact_at, {}, is_lazy=False)
+            self._forget(copy)
+        self._owners.pop(home, None)
+        self._highest.pop(home, None)
+
+    # -- locks
+
+    def _on_accepted(
+        self, home: str, session: str, receiver: Any, until: float, at: float, since: float | None
+    ) -> None:
+        self._locks.accepted(home, session, receiver, until, at, since)
+
+    def _on_renew(self, ticket: int, token: Any, at: float) -> None:
+        self._locks.renew(ticket, token, at)
+
+    def _on_renewed(self, ticket: int, outcome: str, at: float, until: float) -> None:
+        self._locks.renewed(ticket, outcome, at, until)
+
+    def _on_left(self, receiver: Any) -> None:
+        self._departures += 1
+        self._locks.left(receiver)
+
+    # -- registers
+
+    def _on_write(self, ticket: int, key: tuple[str, ...], value: Any) -> None:
+        self._writes[ticket] = (key, value)
+        self._values.setdefault(key, [None]).append(value)
+
+    def _on_written(self, ticket: int, outcome: str) -> None:
+        key, value = self._writes.pop(ticket)
+        if outcome == CONFIRMED:
+            self.totals.written += 1
+            self._set(key, value)
+        elif outcome == REFUSED:
+            self._values[key].remove(value)
+
+    def _on_read(self, key: tuple[str, ...], value: Any) -> None:
+        values = self._values.setdefault(key, [None])
+        if value not in values:
+            self.problems.append(f"{' '.join(key)}: it is {value!r}; it can only be {known(values)}")
+        self._set(key, value)
+
+    def _set(self, key: tuple[str, ...], value: Any) -> None:
+        if self._exact:
+            self._past_values.append((self._event, key, self._values[key]))
+        self._values[key] = [value]
+
+    # -- time
+
+    def _on_stepped(self, seconds: float, at: float) -> None:
+        self._clock.step(seconds, at)
+
+    def _states_at(self, copy: _Copy, at: float) -> set[str]:
+        """Return the states in which a copy may be, also by what the broker does by itself."""
+        states = copy.states
+        if SCHEDULED in states and self._clock.latest(copy.of.at, at) >= copy.of.due - TICK_S:
+            states.add(ACTIVE)
+        if states & {ACTIVE, DEFERRED} and copy.home in self._max_delivery_count:
+            states.add(DEAD)
+        if ACTIVE in states and self._can_expire(copy, at):
+            states.add(DEAD if copy.home in self._dead_on_expiry else GONE)
+        return states
+
+    def _can_expire(self, copy: _Copy, at: float) -> bool:
+        of = copy.of
+        if of.ttl is None:
+            return False
+        return self._clock.latest(of.at, at) >= (of.due or self._clock.earliest(of.at)) + of.ttl - TICK_S
+
+    # -- the broker ends
+
+    def _on_started(self, durability: str, at: float) -> None:
+        self._end_life(at)
+        self._durability, self._life = durability, self._event
+        self._highest_before = dict(self._highest)
+
+    def _on_stopped(self, at: float) -> None:
+        self._end_life(at)
+
+    def _on_killed(self, at: float) -> None:
+        self.totals.kills += 1
+        self._end_life(at)
+        if self._exact:
+            for copy in self._copies.values():
+                copy.deliveries = copy.counted  # a lock that ran out is counted, but nobody waits for that
+
+    def _end_life(self, at: float) -> None:
+        self._locks.end(at)
+        self._end_sends()
+
+    def _end_sends(self) -> None:
+        for send in self._unanswered:
+            send.ended = self._event
+        self._unanswered.clear()
+
+    def _remember(self, copy: _Copy, at: float, is_lazy: bool = True) -> None:
+        if self._exact:
+            self._past.append(
+                _Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons))
+            )  # fmt: skip
+
+    def _on_power_cut(self, at: float, since: float | None) -> None:
+        self._on_killed(at)
+        if self._durability == "none":
+            self._undo_life()
+        elif self._durability == "default" or since is not None:
+            since = at - LAZY_S if since is None else since
+            for past in self._past:
+                if past.is_lazy and past.at >= since:
+                    self._undo(past, past.states - {ABSENT, SCHEDULED})
+
+    def _undo(self, past: _Past, states: set[str]) -> None:
+        """What a copy was then it may be again."""
+        copy = past.copy
+        if self._copies.setdefault(copy.key, copy) is not copy:
+            return
+        self._gone.pop(copy.key, None)
+        copy.base |= states
+        copy.reasons |= past.reasons
+        copy.counted = copy.deliveries = min(copy.counted, past.counted)
+
+    def _undo_life(self) -> None:
+        """Nothing that was written since the broker started is certain."""
+        for past in self._past:
+            if past.event > self._life:
+                self._undo(past, past.states)
+        for copy in self._copies.values():
+            if copy.sends and copy.sends[-1].ended > self._life:
+                copy.base.add(ABSENT)
+            before = self._highest_before.get(copy.home, 0)
+            copy.numbers = {key: number for key, number in copy.numbers.items() if number <= before}
+            copy.floor = min(copy.floor, before)
+        for home, owners in self._owners.items():
+            before = self._highest_before.get(home, 0)
+            self._owners[home] = {number: id for number, id in owners.items() if number <= before}
+        self._highest = dict(self._highest_before)
+        for event, key, values in self._past_values:
+            if event > self._life:
+                self._values[key] = [*self._values[key], *values]
+
+    # -- audits
+
+    def _on_audited(self, inventory: Inventory) -> None:
+        """Nothing is under way: what is not there now will never be."""
+        self.totals.audits += 1
+        self._end_sends()
+        for key in self._values.keys() | inventory.registers.keys():
+            self._on_read(key, inventory.registers.get(key))
+        found: dict[tuple[str, str], list[Look]] = {}
+        for look in inventory.looks:
+            found.setdefault((look.home, look.id), []).append(look)
+        for looks in found.values():
+            self._find(looks)
+        for key, copy in list(self._copies.items()):
+            if key not in found:
+                self._check_absence(copy, inventory.at)
+        self._check_sessions()
+
+    def _find(self, looks: list[Look]) -> None:
+        if len(looks) > 1:
+            self._problem(looks[0], f"{len(looks)} copies: {known(look.state for look in looks)}")
+        look = looks[0]
+        copy = self._observe(look)
+        if copy is None:
+            return
+        if look.state == ACTIVE and not any(lock.last_end > look.at - GRACE_S for lock in copy.locks):
+            self._check_lifetime(copy, look.at, "still there")
+        self._narrow(copy, look.state, look.at, {})
+
+    def _check_absence(self, copy: _Copy, at: float) -> None:
+        states = self._states_at(copy, at)
+        # Until its time nobody can see what waits elsewhere, so that it does not show says nothing: neither that the
+        # send was not stored, nor that a cancellation without an answer was carried out.
+        if copy.of.elsewhere and SCHEDULED in states and self._clock.earliest(at) <= copy.of.due + GRACE_S:
+            return
+        if ABSENT in states and GONE not in states:
+            del self._copies[copy.key]
+            return
+        if GONE not in states:
+            self._lose(copy)
+        self._narrow(copy, GONE, at, {})
+        self._forget(copy)
+
+    def _lose(self, copy: _Copy) -> None:
+        if copy.home not in self._lossy:
+            number = next(reversed(copy.numbers.values()), None)
+            self._problem(copy, f"it is lost; it can only be {known(copy.states)}, its sequence number {number}")
+            return
+        lost = self._vanished[copy.home] = self._vanished.get(copy.home, 0) + 1
+        self.totals.vanished += 1
+        ends = self.totals.kills + self._departures
+        if lost > self._lossy[copy.home] * ends:
+            self._problem(copy, f"{lost} messages vanished, too many for {ends} kills and receivers that left")
+
+    def _check_sessions(self) -> None:
+        sessions: dict[tuple[str, str], list[_Copy]] = {}
+        for copy in self._copies.values():  # in the order in which they were sent
+            if copy.of.session is not None and False in copy.numbers:
+                sessions.setdefault((copy.home, copy.of.session), []).append(copy)
+        for (home, session), copies in sessions.items():
+            for before, copy in itertools.combinations(copies, 2):
+                if before.numbers[False] > copy.numbers[False] and before.is_before(copy):
+                    self.problems.append(f"session {session} of {home}: {copy.id} overtook {before.id}")
+
+    def _on_drained(self, inventory: Inventory, states: tuple[str, ...]) -> None:
+        self._on_audited(inventory)
+        for look in inventory.looks:
+            if look.state in states:
+                self._problem(look, f"it is still {look.state}, and no receiver got it")
+
+
+def known(values: Iterable[Any]) -> str:
+    return " or ".join(sorted(map(str, values))) or "nothing"

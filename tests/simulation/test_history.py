@@ -1,0 +1,368 @@
+"""The checker can fail: stories of broken brokers, each with the problem that it must find, and stories that are right.
+
+A story is told in steps, `verb arguments name=value`, which are the methods of `Story`. A look is written
+`id:number`, with a state and a reason behind it where they matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .checker import Checker
+from .history import (
+    ABANDON,
+    ACTIVE,
+    CONFIRMED,
+    DEAD,
+    DEFERRED,
+    EXHAUSTED,
+    EXPIRED,
+    GONE,
+    RECEIVED,
+    TAKEN,
+    History,
+    Inventory,
+    Look,
+)
+
+DESCRIPTION = "why"
+WORDS = {"complete": GONE, "cancel": GONE, "defer": DEFERRED, "bury": DEAD, "abandon": ABANDON, "release": "release"}
+
+
+class Story:
+    """A history that is told, of a broker with the homes `orders`, `events` and what is published to."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.now = 100.0
+        self.checker = Checker(
+            lossy={"events": 1},
+            max_delivery_count={"limited": 3},
+            lock_s={"orders": 30.0},
+            window_s={"once": 60.0},
+            dead_on_expiry={"buried"},
+            exact=True,
+        )
+        self._open: dict[str, int] = {}
+
+    def tell(self, text: str) -> Story:
+        for step in text.split("|"):
+            verb, *words = step.split()
+            named = dict(word.split("=") for word in words if "=" in word)
+            getattr(self, verb)(*(word for word in words if "=" not in word), **named)
+        return self
+
+    @property
+    def problems(self) -> list[str]:
+        self.checker.fold(self.history.take())
+        return self.checker.problems
+
+    def look(self, text: str, home: str = "orders", count: str = "0", since: str = "", session: str | None = None,
+             description: str = DESCRIPTION, intact: str = "1") -> Look:  # fmt: skip
+        id, number, state, reason = [*text.split(":"), ACTIVE, ""][: 2 + 2] if text.count(":") < 3 else text.split(":")
+        return Look(
+            home, id, state, int(number), self.now, int(count), intact == "1", reason or None,
+            description if reason else None, session, self.now - float(since) if since else None,
+        )  # fmt: skip
+
+    # what clients do
+
+    def send(self, *ids: str, to: str = "orders", outcome: str = CONFIRMED, due: str = "", takes: str = "0",
+             ttl: str = "", **options: Any) -> None:  # fmt: skip
+        ticket = self.history.send(
+            ids, to.split(","), at=self.now, due=self.now + float(due) if due else 0.0,
+            ttl=float(ttl) if ttl else None, **options,
+        )  # fmt: skip
+        self.now += float(takes)
+        self.history.sent(ticket, outcome, self.now)
+
+    def see(self, text: str, how: str = RECEIVED, **fields: Any) -> None:
+        self.history.seen(self.look(text, **fields), how)
+
+    def take(self, text: str, **fields: Any) -> None:
+        self.see(text, TAKEN, **fields)
+
+    def lock(self, text: str, token: str, by: str = "one", lasts: str = "30", **fields: Any) -> None:
+        look = self.look(text, **fields)
+        self.history.locked(look, token, by, self.now - float(fields.get("since", 0)) + float(lasts))
+
+    def settle(self, id: str, how: str, outcome: str = CONFIRMED, home: str = "orders", **fields: Any) -> None:
+        self.begin(id, how, home=home, **fields)
+        self.end(id, outcome)
+
+    def begin(self, id: str, how: str, reason: str | None = None, count: str = "0", home: str = "orders",
+              token: str | None = None) -> None:  # fmt: skip
+        self._open[id] = self.history.settle(
+            home, id, WORDS[how], at=self.now, reason=reason, description=DESCRIPTION if reason else None,
+            deliveries=int(count), token=token, synced=how == "cancel",
+        )  # fmt: skip
+
+    def end(self, id: str, outcome: str = CONFIRMED) -> None:
+        self.history.settled(self._open.pop(id), outcome, self.now)
+
+    def accept(self, session: str, by: str, lasts: str = "30") -> None:
+        self.history.accepted("orders", session, by, self.now + float(lasts), at=self.now)
+
+    def renew(self, token: str, outcome: str = CONFIRMED, lasts: str = "30") -> None:
+        self.history.renewed(self.history.renew(token, self.now), outcome, self.now, self.now + float(lasts))
+
+    def write(self, value: str, outcome: str = CONFIRMED) -> None:
+        self.history.written(self.history.write(("state", "s"), value), outcome)
+
+    def read(self, value: str) -> None:
+        self.history.read(("state", "s"), value)
+
+    def miss(self, id: str) -> None:
+        self.history.missed("orders", id)
+
+    def deliver(self, session: str, *ids: str) -> None:
+        self.history.delivered("orders", session, ids)
+
+    def leave(self, receiver: str) -> None:
+        self.history.left(receiver)
+
+    def delete(self, home: str) -> None:
+        self.history.drop(home)
+        self.history.dropped(home)
+
+    # what happens to the broker
+
+    def wait(self, seconds: str) -> None:
+        self.now += float(seconds)
+
+    def step(self, seconds: str) -> None:
+        self.history.stepped(float(seconds), self.now)
+
+    def start(self, durability: str) -> None:
+        self.history.started(durability, self.now)
+
+    def kill(self) -> None:
+        self.history.killed(self.now)
+        self.now += 0.001
+
+    def cut(self, fails: str = "") -> None:
+        self.history.power_cut(self.now, self.now - float(fails) if fails else None)
+        self.now += 0.001
+
+    def audit(self, *looks: str, state: str | None = None, **fields: Any) -> None:
+        self.history.audited(self._inventory(looks, state, fields))
+
+    def drain(self, *looks: str, **fields: Any) -> None:
+        self.history.drained(self._inventory(looks, None, fields))
+
+    def _inventory(self, looks: tuple[str, ...], state: str | None, fields: dict[str, Any]) -> Inventory:
+        homes = fields.pop("home", "orders").split(",")
+        found = [self.look(text, home=home, **fields) for home in homes for text in looks]
+        return Inventory(self.now, found, {} if state is None else {("state", "s"): state})
+
+
+BROKEN = [
+    # lost, there twice, there though it must not be
+    ("send a | audit", "a in orders: it is lost; it can only be active"),
+    ("send a | audit a:1 | audit", "it is lost; it can only be active, its sequence number 1"),
+    ("send a | see a:1 | settle a complete refused | audit", "it is lost"),
+    ("send a | see a:1 | settle a complete lost | audit", "it is lost"),
+    ("send a | see a:1 | settle a abandon unknown | audit", "it is lost"),
+    ("send a | see a:1 | settle a complete unknown | see a:1 | audit", "it is lost"),
+    ("send a outcome=unknown | see a:1 | audit", "it is lost"),
+    ("send a | see a:1 | kill | audit", "it is lost"),
+    ("send a | audit a:1 a:2", "a in orders: 2 copies: active or active"),
+    ("send a | see a:1 | settle a bury unknown reason=r | audit a:1 a:1:dead:r", "2 copies: active or dead"),
+    ("send a outcome=refused | audit a:1", "it is active; it can only be absent"),
+    ("send a outcome=refused | see a:1", "it is active; it can only be absent"),
+    ("send a outcome=refused | audit | see a:1", "it was never sent there"),
+    ("send a ping=1 | audit a:1", "it is active; it can only be absent"),
+    ("audit a:1", "it was never sent there"),
+    ("send a | audit a:1 home=other", "a in other: it was never sent there"),
+    ("send a | see a:1 | settle a complete | audit a:1", "it came back as active"),
+    ("send a | see a:1 | settle a complete | audit | audit a:1", "it came back as active"),
+    ("send a to=events | take a:1 home=events | take a:1 home=events", "it came back as active"),
+    ("send a b to=events | kill | audit", "2 messages vanished, too many for 1 kills"),
+    ("send a to=events | audit", "1 messages vanished, too many for 0 kills"),
+    ("send a | see a:1 intact=0", "its body is not what was sent"),
+    # sends are whole or not at all
+    ("send a b c outcome=unknown | audit a:1 c:3", "b in orders: it is lost"),
+    ("send a b outcome=unknown | see a:1 | settle a complete | audit", "b in orders: it is lost"),
+    ("send a to=news/one,news/two | see a:1 home=news/one | settle a complete home=news/one | audit",
+     "a in news/two: it is lost"),
+    ("send a to=news/one,news/two outcome=unknown | audit a:1 home=news/one", "a in news/two: it is lost"),
+    ("send a to=news/one | audit a:1 home=news/one,news/two", "a in news/two: it was never sent there"),
+    # sequence numbers
+    ("send a | see a:1 | audit a:2", "sequence number 1 became 2"),
+    ("send a | see a:1 | settle a complete | audit | send b | audit b:1", "sequence number 1 is also that of a"),
+    ("send a b | audit a:1 b:1", "sequence number 1 is also that of a"),
+    ("send a | send b | audit a:7 b:6", "b in orders: sequence number 6, but 7 was given out before it was sent"),
+    ("send a | see a:7 | kill | send b | see b:5", "sequence number 5, but 7 was given out"),
+    # delivery counts and dead letters
+    ("send a | see a:1 count=1 | audit a:1", "delivery count 1 fell to 0"),
+    ("send a | see a:1 | settle a abandon | audit a:1", "delivery count 1 fell to 0"),
+    ("send a | see a:1 | settle a abandon | kill | audit a:1", "delivery count 1 fell to 0"),
+    ("send a to=limited | see a:1 home=limited count=3", "delivered again after 3 deliveries of 3"),
+    ("send a to=limited | audit a:1:dead:exhausted home=limited count=2", "exhausted after 2 deliveries of 3"),
+    ("send a | audit a:1:dead:exhausted count=2", "it is dead; it can only be active"),
+    ("send a | see a:1 | settle a bury reason=r | audit a:1", "it is active; it can only be dead"),
+    ("send a | see a:1 | settle a bury reason=r | audit a:1:dead:q", "dead for ('q', 'why'); it can only be ('r'"),
+    ("send a | see a:1 | settle a bury reason=r | audit a:1:dead:r description=not", "dead for ('r', 'not')"),
+    ("send a | see a:1 | settle a bury reason=r | audit a:1:dead:exhausted count=3", "dead for ('MaxDelivery"),
+    ("send a to=limited | audit a:1:dead:r home=limited", "dead for ('r', 'why'); it can only be nothing"),
+    # deferred
+    ("send a | see a:1 | settle a defer | see a:1", "it is active; it can only be deferred"),
+    ("send a | see a:1 | settle a defer | audit a:1", "it is active; it can only be deferred"),
+    ("send a | see a:1 | settle a defer | miss a", "it is deferred and can't be received by its number"),
+    # scheduled
+    ("send a due=5 | see a:1", "it is active, 5.000 s before its time; it can only be scheduled"),
+    ("send a due=0.1 | wait 3 | audit a:1:scheduled", "it is still scheduled 2.9 s after its time"),
+    ("send a due=5 | audit", "it is lost; it can only be scheduled"),
+    ("send a due=5 elsewhere=1 | audit | wait 8 | audit", "it is lost; it can only be scheduled"),
+    ("send a due=5 | wait 6 | see a:2 | settle a complete | see a:3", "it came back as active"),
+    ("send a due=5 | settle a cancel | audit a:1:scheduled", "it came back as scheduled"),
+    ("send a due=5 | settle a cancel | wait 6 | see a:2", "it came back as active"),
+    ("send a due=5 elsewhere=1 | settle a cancel | audit | wait 6 | see a:1", "it came back as active"),
+    ("send a due=5 elsewhere=1 | settle a cancel unknown | wait 8 | audit | see a:1", "it came back as active"),
+    ("send a due=5 elsewhere=1 outcome=refused | audit | wait 6 | see a:1", "it was never sent there"),
+    ("send a due=50 | step 40 | wait 5 | see a:1", "it is active"),
+    # time to live
+    ("send a ttl=5 | wait 8 | see a:1", "delivered 3.0 s after its time to live"),
+    ("send a ttl=5 | wait 8 | audit a:1", "still there 3.0 s after its time to live"),
+    ("send a ttl=5 | wait 4 | audit", "it is lost"),
+    ("send a ttl=5 | wait 6 | audit a:1:dead:expired", "it is dead; it can only be active"),
+    ("send a to=buried ttl=5 | wait 6 | audit", "it is lost"),
+    ("send a to=buried ttl=5 | wait 4 | audit a:1:dead:expired home=buried", "it is dead; it can only be active"),
+    # duplicates
+    ("send a outcome=unknown | send a | audit a:1 a:2", "2 copies"),
+    ("send a outcome=unknown | see a:1 | send a | see a:2", "sequence number 1 became 2"),
+    ("send a outcome=unknown | see a:1 | settle a complete | send a | audit a:2", "it came back as active"),
+    ("send a to=once | take a:1 home=once | wait 30 | send a to=once | see a:2 home=once", "it is active; it can only"),
+    ("send a to=once | take a:1 home=once | wait 70 | send a to=once | audit", "a in once: it is lost"),
+    # sessions and registers
+    ("send a session=s | see a:1 session=t", "it was of the session 's' and is of 't'"),
+    ("send a b session=s | audit a:2 b:1 session=s", "session s of orders: b overtook a"),
+    ("send a session=s | send b session=s | deliver s b a", "session s of orders: out of order: b, a"),
+    ("send a b session=s | deliver s b", "session s of orders: a was skipped before b"),
+    ("write one | audit", "state s: it is None; it can only be one"),
+    ("write one | write two | read one", "state s: it is 'one'; it can only be two"),
+    ("write one | write two unknown | audit state=one | audit state=two", "state s: it is 'two'; it can only be one"),
+    ("audit state=what", "state s: it is 'what'; it can only be None"),
+    ("write one | write two refused | audit state=two", "state s: it is 'two'; it can only be one"),
+    ("send a to=news/guest | delete news/guest | audit a:1 home=news/guest", "it came back as active"),
+    # locks
+    ("send a | lock a:1 t | wait 29 | lock a:1 u by=two", "it was delivered to two while one held its lock"),
+    ("send a | lock a:1 t | wait 29 | take a:1", "it was delivered while one held its lock"),
+    ("send a | lock a:1 t | renew t lasts=60 | wait 31 | lock a:1 u by=two", "while one held its lock"),
+    ("send a | lock a:1 t | settle a abandon refused token=t | lock a:1 u by=two", "while one held its lock"),
+    ("send a | lock a:1 t | step 60 | wait 5 | lock a:1 u by=two lasts=90", "while one held its lock"),
+    ("send a | lock a:1 t | wait 31 | settle a complete token=t", "its gone was confirmed, but the lock of a in"),
+    ("send a | lock a:1 t | kill | settle a complete token=t", "was confirmed, but the lock of a in orders was over"),
+    ("send a | lock a:1 t | settle a abandon token=t | settle a complete token=t", "was confirmed, but the lock"),
+    ("send a | lock a:1 t | wait 29 | settle a complete lost token=t", "refused as lost, but the lock of a in orders"),
+    ("send a | lock a:1 t | wait 29 | renew t lost", "a renewal was refused as lost, but the lock of a"),
+    ("send a | lock a:1 t | wait 31 | renew t", "a renewal was confirmed, but the lock of a in orders was over"),
+    ("accept s by=one | wait 5 | accept s by=two", "the session s of orders was given to two while one held its lock"),
+    ("accept s by=one | wait 29 | renew one | wait 5 | accept s by=two", "was given to two while one held its lock"),
+    ("accept s by=one | wait 31 | renew one", "was confirmed, but the lock of the session s of orders was over"),
+    # a receiver that is slow to hear does not excuse what comes later
+    ("send a | lock a:1 t | wait 1 | settle a complete token=t | wait 9 | lock a:1 u by=two since=8", "it came back"),
+    ("send a | see a:1 | begin a complete | see a:1 peeked | end a | audit a:1", "it came back as active"),
+    # power cuts
+    ("send a | cut | audit", "it is lost"),
+    ("send a | see a:1 | settle a complete | wait 1 | cut | audit a:1", "it came back as active"),
+    ("start strict | send a | see a:1 | settle a complete | cut | audit a:1", "it came back as active"),
+    ("start none | send a | start none | cut | audit", "it is lost"),
+    ("send a | see a:1 | settle a complete | cut | audit | audit a:1", "it came back as active"),
+    ("send a due=5 | settle a cancel | cut | audit a:1:scheduled", "it came back as scheduled"),
+    ("send a to=events | take a:1 home=events | cut | audit a:1 home=events", "it came back as active"),
+    ("write one | cut | audit", "state s: it is None; it can only be one"),
+    ("send a | see a:1 | settle a bury reason=r | cut | audit", "it is lost; it can only be active or dead"),
+    ("send a | see a:1 | settle a complete | wait 1 | kill | audit a:1", "it came back as active"),
+    # the end
+    ("send a | drain a:1", "it is still active, and no receiver got it"),
+    ("send a | drain", "it is lost"),
+]  # fmt: skip
+
+RIGHT = [
+    "send a b | see a:1 | settle a complete | see b:2 | settle b abandon | audit b:2 count=1",
+    "send a outcome=unknown | audit | send b outcome=unknown | audit b:2 | see b:2 | settle b complete unknown | audit",
+    "send a outcome=refused | send p ping=1 | audit",
+    "send a to=events | kill | audit",
+    "send a to=events | leave one | audit",
+    "send a | see a:1 | settle a bury unknown reason=r | audit a:1:dead:r | see a:1:dead:r | settle a complete | audit",
+    "send a to=limited | see a:1 home=limited count=2 | settle a abandon home=limited count=2 | audit"
+    " a:1:dead:exhausted home=limited count=3 | see a:1:dead:exhausted home=limited count=3",
+    "send a to=news/one,news/two | see a:1 home=news/one | settle a complete home=news/one | audit a:1 home=news/two",
+    "send a outcome=unknown | see a:2 | settle a complete | send a | audit",
+    "send a outcome=unknown | audit | send a | see a:1",
+    "send a due=5 | audit a:1:scheduled | wait 6 | see a:2 | settle a complete",
+    "send a due=5 | settle a cancel unknown | audit",
+    "send a due=0.1 | wait 1 | settle a cancel refused | audit a:3",
+    "send a | see a:3 | settle a defer unknown | miss a | audit a:3:deferred | see a:3:deferred",
+    "send a b session=s | deliver s a b | audit a:1 b:2 session=s",
+    "write one | write two unknown | audit state=two",
+    "send a to=t/guest | see a:1 home=t/guest | delete t/guest | send b to=t/guest | see b:1 home=t/guest",
+    # what waits on a topic may show although an audit did not find it
+    "send a due=5 elsewhere=1 | settle a cancel unknown | audit | wait 5 | see a:1 | settle a complete",
+    "send a due=5 elsewhere=1 outcome=unknown | audit | wait 5 | see a:1 | settle a complete",
+    # a step of the wall clock brings due times nearer, and is noticed after a while
+    "send a due=50 | step 50 | wait 1 | see a:2",
+    "send a due=5 | wait 6 | step -50 | wait 5 | see a:2",
+    "send a due=5 | step -50 | wait 6 | audit a:1:scheduled",
+    # lifetimes
+    "send a ttl=5 | wait 6 | audit",
+    "send a ttl=5 | wait 4 | see a:1 | settle a complete",
+    "send a ttl=500 | step 500 | wait 1 | audit",
+    "send a to=buried ttl=5 | wait 6 | audit a:1:dead:expired home=buried",
+    # windows of duplicates
+    "send a to=once | take a:1 home=once | wait 30 | send a to=once | audit",
+    "send a to=once | take a:1 home=once | wait 70 | send a to=once | see a:2 home=once",
+    "send a to=once | take a:1 home=once | wait 59 | send a to=once takes=3 | audit",
+    # two clients at one message
+    "send a | see a:1 | begin a bury reason=r | see a:1:dead:r | settle a complete unknown home=orders | audit",
+    # locks
+    "send a | lock a:1 t | wait 31 | lock a:1 u by=two count=1 | settle a complete lost token=t"
+    " | settle a complete token=u",
+    "send a | lock a:1 t | settle a abandon token=t | lock a:1 u by=two count=1 | settle a complete token=u",
+    "send a | lock a:1 t | leave one | lock a:1 u by=two",
+    "send a | lock a:1 t | kill | lock a:1 u by=two | settle a complete lost token=t",
+    "send a | lock a:1 t | begin a complete token=t | wait 1 | end a unknown | lock a:1 u by=two",
+    "send a | lock a:1 t | wait 20 | renew t | wait 20 | settle a complete token=t",
+    "accept s by=one | leave one | accept s by=two | wait 31 | accept s by=three",
+    # one delivery was so long on its way that its lock was over, and the message gone, when it came
+    "send a | wait 31 | lock a:1 u by=two count=1 | wait 1 | settle a complete token=u | wait 1 | lock a:1 t since=33"
+    " | settle a complete lost token=t | audit",
+    # power cuts
+    "send a | see a:1 | settle a complete | wait 0.05 | cut | audit a:1",
+    "send a | see a:1 | settle a complete | wait 0.05 | cut | audit",
+    "send a | see a:1 | settle a bury reason=r | cut | audit a:1",
+    "send a | see a:1 | settle a abandon | cut | audit a:1",
+    "send a | see a:1 | settle a complete | wait 5 | cut fails=6 | audit a:1",
+    "start none | send a b | see a:1 | settle a complete | write one | cut | audit | send c | see c:1",
+    "start none | send a b | see a:1 | settle a complete | cut | audit a:1 b:2",
+    "start strict | send a | see a:1 | settle a complete | cut | audit",
+    # the end
+    "send a b | see a:1 | settle a complete | see b:2 | settle b bury reason=r | drain b:2:dead:r",
+]  # fmt: skip
+
+
+def with_reasons(text: str) -> str:
+    return text.replace(":exhausted", f":{EXHAUSTED}").replace(":expired", f":{EXPIRED}")
+
+
+@pytest.mark.parametrize(("text", "problem"), BROKEN)
+def test_the_checker_sees_what_is_wrong(text: str, problem: str) -> None:
+    found = Story().tell(with_reasons(text)).problems
+    assert any(problem in each for each in found), found
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_the_checker_is_content_with_what_is_right(text: str) -> None:
+    assert Story().tell(with_reasons(text)).problems == []
+
+
+def test_the_checker_counts_what_it_saw_and_forgets_what_is_gone() -> None:
+    story = Story().tell("send a b c outcome=unknown | see a:1 | settle a complete | kill | audit b:2 c:3 | send a")
+    assert story.problems == []
+    assert story.checker.live == 2
+    totals = story.checker.totals
+    assert (totals.unknown, totals.unknown_stored, totals.settled, totals.retried) == (3, 1, 1, 1)
+    assert (totals.kills, totals.audits) == (1, 1)

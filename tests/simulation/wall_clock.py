@@ -1,0 +1,42 @@
+"""What the broker may believe the time is, when the wall clock is set under it. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from math import inf
+
+from .history import GRACE_S
+
+
+class WallClock:
+    """How far the wall clock was ahead of the time that passes evenly, since when. The broker notices a step within
+    GRACE_S."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[float, float]] = [(-inf, 0.0)]
+
+    def __repr__(self) -> str:
+        return f"<WallClock: {self._steps[-1][1]} s ahead after {len(self._steps) - 1} steps>"
+
+    def step(self, seconds: float, at: float) -> None:
+        self._steps.append((at, self._steps[-1][1] + seconds))
+
+    def offsets(self, at: float) -> list[float]:
+        """Return how far ahead the broker may believe the wall clock to be."""
+        ends = [begun for begun, _ in self._steps[1:]] + [inf]
+        both = zip(self._steps, ends, strict=True)
+        return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S]
+
+    def earliest(self, at: float) -> float:
+        """Return the earliest time that the broker may believe it is."""
+        return at + min(self.offsets(at))
+
+    def latest(self, since: float, at: float) -> float:
+        """Return the latest time that the broker may have believed it was, between these."""
+        ends = [begun + GRACE_S for begun, _ in self._steps[1:]] + [inf]
+        both = zip(self._steps, ends, strict=True)
+        return max(min(end, at) + offset for (begun, offset), end in both if begun <= at and end > since)
+
+    def moved(self, since: float) -> float:
+        """Return by how much the wall clock was set since then, forth and back."""
+        return sum(abs(new - old) for (_, old), (at, new) in itertools.pairwise(self._steps) if at > since)
