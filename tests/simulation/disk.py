@@ -20,7 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 SECTOR_BYTES: Final = 64  # small, so that short records tear too
 CHANGES: Final = ("create", "lock", "pwrite", "fdatasync", "truncate", "fallocate", "rename", "unlink", "fsync_dir")
@@ -120,6 +120,7 @@ class SimulatedDisk:
         self.latency_s: dict[str, float] = {}
         self.elapsed_s = 0.0
         self.dies_at: int | None = None
+        self.on_stop: Callable[[], None] | None = None  # called when the machine stops
         self.is_dead = False
         self.calls = 0
         self._log: deque[tuple[str, str]] = deque(maxlen=1000)
@@ -389,6 +390,12 @@ class SimulatedDisk:
 
     # --
 
+    def _stop(self) -> NoReturn:
+        self.is_dead = True
+        if self.on_stop is not None:
+            self.on_stop()
+        raise MachineStopped
+
     def _call(self, name: str, path: str) -> int | None:
         """Count the call and let the faults strike. Return the bytes after which a write stops short, if it does."""
         if self.is_dead:
@@ -398,8 +405,7 @@ class SimulatedDisk:
         if self.latency_s:
             self.elapsed_s += self.latency_s.get(name, 0.0)
         if self.dies_at is not None and self.calls >= self.dies_at:
-            self.is_dead = True
-            raise MachineStopped
+            self._stop()
         if self.is_read_only_now and name in CHANGES:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         self._after = None
@@ -433,8 +439,7 @@ class SimulatedDisk:
             case "done_error":
                 self._after = OSError(number or errno.EIO, os.strerror(number or errno.EIO), path)
             case "stop":
-                self.is_dead = True
-                raise MachineStopped
+                self._stop()
             case "slow":
                 self.elapsed_s += fault.value
             case "room":

@@ -85,7 +85,7 @@ class NamespaceServer:
         #: After which a link that nothing moves on is detached; the service does so after ten minutes.
         self.link_idle_timeout_s = plan.link_idle_timeout
         self.loop = asyncio.get_running_loop()
-        self.connections: set[AmqpConnection] = set()
+        self.connections: dict[AmqpConnection, None] = {}  # in the order in which they came
         self.unauthenticated = broker.unauthenticated
         self.faults = Faults(self._faults_changed)
         self.namespace: Namespace
@@ -159,13 +159,11 @@ class NamespaceServer:
 
     async def start(self) -> None:
         """Replay the journal, apply the plan and accept connections. After a failure, `stop` ends what was begun."""
-        make_folder(str(self._folder))
-        self._keys = KeyRing.load(self._folder)
+        self._keys = self._broker.open_keys(self._folder)
         apply_keys(self._keys, self._plan, self.clock())
         if self._broker.emulator:
             self._keys.lend(EMULATOR_KEY)
-        options = Options(durability=self._broker.durability, salvage=self._broker.salvage)
-        journal = Journal.open(self._folder / "journal", options)
+        journal = self._broker.open_journal(self._folder)
         self._ends.push_async_callback(asyncio.to_thread, journal.close)
         self._open_namespace(journal)
         await apply_plan(self.namespace, self._plan, self.clock)
@@ -211,7 +209,7 @@ class NamespaceServer:
             gc.freeze()
         self._journal = journal
         self._log_notes()
-        journal.start(self.loop.call_soon_threadsafe, write_here=True)
+        self._broker.start_journal(journal)
 
     async def stop(self) -> None:
         """Stop in the reverse order of starting: accept nobody, close the connections, sync the journal."""
@@ -438,6 +436,21 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {self.data}: {', '.join(self.namespaces) or 'no namespaces'}>"
+
+    # What it takes from the machine that it runs on; tests/simulation has a simulated one.
+
+    def open_keys(self, folder: Path) -> KeyRing:
+        """Return the keys of a namespace, made at its first start."""
+        make_folder(str(folder))
+        return KeyRing.load(folder)
+
+    def open_journal(self, folder: Path) -> Journal:
+        """Return the journal of a namespace, to be replayed."""
+        return Journal.open(folder / "journal", Options(durability=self.durability, salvage=self.salvage))
+
+    def start_journal(self, journal: Journal) -> None:
+        """Open a journal that was replayed for appends; its answers come on this loop."""
+        journal.start(asyncio.get_running_loop().call_soon_threadsafe, write_here=True)
 
     def faults(self, name: str) -> Faults:
         """Return the faults of a namespace, to be set and cleared on the broker's own loop."""

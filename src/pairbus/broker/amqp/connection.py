@@ -133,7 +133,7 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BYTES_HIGH)
         self._is_secure = transport.get_extra_info("sslcontext") is not None
-        self.host.connections.add(self)
+        self.host.connections[self] = None
         self.host.recorder.connected()
         self._account()
         self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
@@ -237,7 +237,7 @@ class AmqpConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.host.connections.discard(self)
+        self.host.connections.pop(self, None)
         self.host.unauthenticated.release(self)
         self._transport = None
         self.can_write = False

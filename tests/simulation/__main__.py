@@ -1,0 +1,112 @@
+"""Runs worlds by their seeds, replays one with all that happened in it, and makes a failing one small.
+
+python -m tests.simulation --seeds 1000            a thousand worlds, on all cores
+python -m tests.simulation --seed 4711             one of them, line by line
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from .run import Run, Violation
+from .shrink import shrink
+from .world import World, draw
+
+_CHUNK = 50
+
+
+def fails(world: World) -> bool:
+    try:
+        Run(world).run()
+    except Violation:
+        return True
+    return False
+
+
+def first_failing(seeds: range) -> tuple[int, str] | None:
+    """Return the first of the seeds whose world fails, and why."""
+    for seed in seeds:
+        try:
+            Run(draw(seed)).run()
+        except Violation as violation:
+            return seed, str(violation)
+        except Exception as error:
+            return seed, f"the simulation itself failed: {error!r}"
+    return None
+
+
+def replay(world: World) -> bool:
+    """Print the world and what happens in it; return whether everything held."""
+    print("\n".join(world.describe()))
+    run = Run(world)
+    violation = None
+    try:
+        run.run()
+    except Violation as error:
+        violation = error
+    print("\n".join(run.trace.lines()))
+    print(f"digest {run.digest}, {run.loop.now:.1f} simulated seconds")
+    print("everything held" if violation is None else f"VIOLATION of seed {world.seed}:\n{violation}")
+    return violation is None
+
+
+def run_many(start: int, count: int, jobs: int) -> int:
+    """Run worlds until one fails; return the exit code."""
+    began = time.perf_counter()
+    chunks = [range(first, min(first + _CHUNK, start + count)) for first in range(start, start + count, _CHUNK)]
+    done = 0
+    told = began
+    for result in _results(chunks, jobs):
+        if result is not None:
+            return _report(*result)
+        done += _CHUNK
+        now = time.perf_counter()
+        if now - told > 10:
+            told = now
+            print(
+                f"{min(done, count):,} of {count:,} seeds, {(now - began) / done * 1000:.0f} ms each", file=sys.stderr
+            )
+    seconds = time.perf_counter() - began
+    print(f"{count:,} seeds from {start} held, in {seconds:.0f} s ({seconds / count * 1000:.1f} ms each)")
+    return 0
+
+
+def _results(chunks: Sequence[range], jobs: int) -> Iterator[tuple[int, str] | None]:
+    if jobs == 1:
+        yield from map(first_failing, chunks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=20) as pool:
+        yield from pool.imap(first_failing, chunks)
+
+
+def _report(seed: int, why: str) -> int:
+    print(f"seed {seed}:\n{why}\nmaking it small …", file=sys.stderr)
+    world = shrink(draw(seed), fails)
+    replay(world)
+    print(f"replay the whole world: make simulate SEED={seed}")
+    return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--seeds", type=int, default=500, help="how many to run (500)")
+    parser.add_argument("--start", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
+    parser.add_argument("--shrink", action="store_true", help="make the world of --seed small first")
+    options = parser.parse_args(arguments)
+    if options.seed is None:
+        return run_many(options.start, options.seeds, options.jobs)
+    world = draw(options.seed)
+    if options.shrink and fails(world):
+        world = shrink(world, fails)
+    return 0 if replay(world) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

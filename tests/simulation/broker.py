@@ -1,0 +1,204 @@
+"""The real broker as a process of the simulated world: on a simulated disk, network and clock.
+
+Everything from the listener to the journal's files is the broker's own code. Simulated are the sockets, the files and
+the clock; left out are TLS, the control socket and the key file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pairbus.broker.access.keys import ROOT_RULE, KeyRing
+from pairbus.broker.config.plan import NamespacePlan
+from pairbus.broker.model.description import RIGHTS, AuthorizationRule
+from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.journal import Journal, Options
+
+from .disk import MachineStopped, SimulatedDisk
+from .loop import Clock, Process, SimulatedLoop
+from .network import SimulatedNetwork
+
+KEY = "c2ltdWxhdGVk"
+PORT = 5672
+#: A broker waits for four minutes; simulated time is cheap, but not free.
+IDLE_S = 20.0
+_ROOT = AuthorizationRule(key_name=ROOT_RULE, rights=RIGHTS, primary_key=KEY)
+
+
+class SimulatedMachine:
+    """A host with a disk and a clock, on which a broker is started, stopped, killed, or left without power."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: SimulatedLoop,
+        network: SimulatedNetwork,
+        plan: NamespacePlan,
+        options: Options,
+        seed: str,
+    ) -> None:
+        self.name = name
+        self.clock = Clock(loop)
+        self.disk = SimulatedDisk()
+        self.process: Process | None = None
+        self.server: NamespaceServer | None = None
+        self._loop = loop
+        self._network = network
+        self._plan = plan
+        self._options = options
+        self._seed = seed
+        self._lives = 0
+        self._had_power = True
+
+    def __repr__(self) -> str:
+        return f"<SimulatedMachine {self.name}: {self.process or 'no process'}>"
+
+    @property
+    def is_serving(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    async def start(self) -> None:
+        """Start the broker on what the disk holds; raises what the broker raises."""
+        self._lives += 1
+        if self.process is not None:
+            self._network.power_back(self.process)
+        process = self.process = Process(f"{self.name} {self._lives}")
+        process.on_death.append(lambda: self._network.lose(process, silently=not self._had_power))
+        self._had_power = True
+        self.disk.on_stop = partial(self._stopped, process)
+        broker = _SimulatedBroker(self, process, random.Random(f"{self._seed} {process.name}"))
+        await process.run(self._loop.create_task, broker.begin(self._plan))
+        self.server = broker.namespaces[self.name]
+
+    async def stop(self) -> None:
+        """Stop the broker as a SIGTERM does."""
+        if self.server is not None and self.process is not None and self.process.is_alive:
+            await self.process.run(self._loop.create_task, self.server.stop())
+            self.process.kill()
+
+    def kill(self) -> None:
+        """End the process; the machine and its page cache go on."""
+        if self.process is not None:
+            self.process.kill()
+        self._replace(self.disk.kill())
+
+    def cut_power(self, chance: random.Random | None) -> None:
+        """End the machine: of what was not synced any part may be on the disk, or, without chance, nothing."""
+        self._had_power = False
+        if self.process is not None:
+            self.process.kill()
+        self._replace(self.disk.power_cut(chance))
+
+    def _stopped(self, process: Process) -> None:
+        """The disk stopped, and with it the machine, in the middle of a call."""
+        self._had_power = False
+        process.kill()
+
+    def _replace(self, disk: SimulatedDisk) -> None:
+        """Go on with what is left, and with the faults that have not struck yet."""
+        disk.faults = self.disk.faults
+        self.disk = disk
+
+    def open_journal(self, folder: Path) -> Journal:
+        return Journal.open(f"/{self.name}/journal", self._options, self.disk, self._loop.time)
+
+
+class _SimulatedBroker(Broker):
+    def __init__(self, machine: SimulatedMachine, process: Process, rng: random.Random) -> None:
+        super().__init__(
+            Path("/nowhere"),
+            host=machine.name,
+            advertise=machine.name,
+            emulator=False,
+            durability="default",
+            ledger=False,
+            clock=machine.clock,
+            salvage=False,
+        )
+        self.certificates = cast(Any, SimpleNamespace(server_context=lambda: None, ca_file="none"))
+        self._machine = machine
+        self._process = process
+        self._rng = rng
+
+    async def begin(self, plan: NamespacePlan) -> None:
+        """Start the one namespace."""
+        server = NamespaceServer(self, plan)
+        server.idle_timeout_s = IDLE_S
+        self.namespaces = {plan.name: server}
+        await server.reserve()
+        await server.start()
+
+    def open_keys(self, folder: Path) -> KeyRing:
+        return KeyRing(folder, (_ROOT,))
+
+    def open_journal(self, folder: Path) -> Journal:
+        return self._machine.open_journal(folder)
+
+    def start_journal(self, journal: Journal) -> None:
+        DiskThread(journal, self._machine._loop, self._process, self._rng)
+
+
+class DiskThread:
+    """The journal's writer thread as callbacks of the loop: it wakes some time after it was given work, and what it
+    answers comes some time later."""
+
+    def __init__(self, journal: Journal, loop: SimulatedLoop, process: Process, rng: random.Random) -> None:
+        self._journal = journal
+        self._loop = loop
+        self._process = process
+        self._rng = rng
+        self._items: deque[Any] = deque()
+        self._timer: Any = None
+        journal.start(self._post, thread=False, write_here=True)
+        writer = journal._writer
+        assert writer is not None
+        self._writer = writer
+        writer.queue = cast(Any, self)
+
+    # as the queue between the loop's thread and the writer's
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._wake(self._rng.choice((0.0, 0.0002, 0.001, 0.001, 0.01)))
+
+    def get(self, block: bool, timeout: float | None = None) -> Any:
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        delay = self._rng.choice((0.0, 0.0, 0.0005))
+        if delay:
+            self._loop.call_later(delay, callback)
+        else:
+            self._loop.call_soon(callback)
+
+    def _wake(self, delay: float) -> None:
+        when = self._loop.now + delay
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        if self._journal._state != "started":
+            return
+        try:
+            self._writer.turn(wait=False)
+        except MachineStopped:
+            return
+        if self._items:
+            self._wake(0.0002)
+        else:
+            timeout = self._writer.log.timeout(self._loop.now)
+            if timeout is not None:
+                self._wake(timeout)

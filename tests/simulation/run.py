@@ -1,0 +1,318 @@
+"""Runs one world: first the storm, then the calm in which everything has to come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import logging
+import random
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
+
+from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
+from pairbus.broker.model.description import (
+    CorrelationFilter,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.errors import BrokerError
+from pairbus.journal import JournalError, Options
+
+from .broker import PORT, SimulatedMachine
+from .checker import Checker
+from .disk import MachineStopped
+from .loop import EPOCH, Livelock, SimulatedLoop
+from .network import SimulatedNetwork
+from .workload import Drainer, SimulatedClient, Trace
+from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, STORM_S, WINDOW_S, Trouble, World
+
+NAMESPACE = "contoso"
+#: What has not come to rest by then never will: locks, schedules, idle times and time-outs are all shorter.
+CALM_S = 120.0
+T = TypeVar("T")
+
+
+class Violation(AssertionError):
+    """Something that must hold did not."""
+
+
+def plan_of(world: World) -> NamespacePlan:
+    """Return the entities of a world as a broker's configuration."""
+    common: dict[str, Any] = {"lock_duration": LOCK_S, "max_delivery_count": DELIVERIES_MAX}
+    special: dict[str, dict[str, Any]] = {
+        "orders": {},
+        "jobs": {"requires_session": True},
+        "once": {"requires_duplicate_detection": True, "duplicate_window": WINDOW_S},
+        "brief": {"default_ttl": BRIEF_S, "dead_letter_on_expiration": True},
+    }
+    queues = [
+        EntityPlan(description=QueueDescription(name=name, **common, **special[name]))
+        for name in world.entities
+        if name in special
+    ]
+    topics = []
+    if "news" in world.entities:
+        red = RuleDescription(name="red", filter=CorrelationFilter(properties={"colour": "red"}))
+        subscriptions = [
+            SubscriptionPlan(
+                entity=EntityPlan(description=SubscriptionDescription(topic="news", name=name, **common)), rules=rules
+            )
+            for name, rules in (("all", ()), ("red", (red,)))
+        ]
+        topics.append(
+            TopicPlan(entity=EntityPlan(description=TopicDescription(name="news")), subscriptions=tuple(subscriptions))
+        )
+    return NamespacePlan(name=NAMESPACE, ports=(PORT,), queues=tuple(queues), topics=tuple(topics))
+
+
+def lossy_homes(world: World) -> dict[str, int]:
+    """Return how many messages may vanish when a receiver leaves a home in which some receive and delete."""
+    found: dict[str, int] = {}
+    for client in world.clients:
+        for step in client.steps:
+            options = dict(step.options)
+            if options.get("mode") == "delete":
+                found[step.entity] = max(found.get(step.entity, 0), options["count"], options.get("credit", 0))
+    return found
+
+
+@contextlib.contextmanager
+def deterministic(seed: int, loop: SimulatedLoop, network: SimulatedNetwork) -> Iterator[None]:
+    """Give everything that is random or reads a clock the seed's dice and the loop's time, and keep what is logged as
+    an error."""
+    dice = random.Random(f"{seed} secrets")
+    patches: dict[str, Any] = {
+        "os.urandom": dice.randbytes,
+        "uuid.uuid4": lambda: uuid.UUID(bytes=dice.randbytes(16), version=4),
+        "random.random": dice.random,
+        "time.time": lambda: loop.now,
+        "time.monotonic": loop.time,
+        "pairbus.broker.amqp.connection.monotonic": loop.time,
+        "pairbus.broker.telemetry.inventory.monotonic": loop.time,
+        "pairbus.journal.compaction.perf_counter": loop.time,
+        # what a world leaves behind is collected when it is over
+        "pairbus.broker.server.gc": SimpleNamespace(disable=int, enable=int, freeze=int),
+        "pairbus.broker.net.listener._new_socket": network.new_socket,
+    }
+    log = logging.getLogger("pairbus")
+    handler = _Errors(loop.problems)
+    level, propagates = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            for name, replacement in patches.items():
+                stack.enter_context(mock.patch(name, replacement))
+            yield
+    finally:
+        gc.enable()
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagates
+
+
+class _Errors(logging.Handler):
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__()
+        self._problems = problems
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, MachineStopped):
+            self._problems.append(f"the broker logged: {record.getMessage()}: {error!r}")
+
+
+class Run:
+    """One world while it runs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.loop = SimulatedLoop()  # type: ignore[abstract]  # only what runs here is there
+        dooms = {(name, number): doom for name, number, doom in world.dooms}
+        self.network = SimulatedNetwork(self.loop, str(world.seed), dooms)
+        options = Options(
+            segment_bytes=world.segment_bytes,
+            durability=world.durability,  # type: ignore[arg-type]
+            reserve_bytes=min(1024, world.segment_bytes),
+            allocate_bytes=min(1024, world.segment_bytes),
+        )
+        self.machine = SimulatedMachine(NAMESPACE, self.loop, self.network, plan_of(world), options, str(world.seed))
+        self.machine.disk.faults += world.disk
+        self.trace = Trace(self.loop)
+        homes = [home for entity in world.entities for home in HOMES[entity]]
+        self.checker = Checker(
+            lossy=lossy_homes(world),
+            max_delivery_count=dict.fromkeys(homes, DELIVERIES_MAX),
+            lock_s={home: LOCK_S for home in homes if home != "jobs"},
+            window_s={"once": WINDOW_S},
+            dead_on_expiry=("brief",),
+            exact=True,
+        )
+        self.clients = [
+            SimulatedClient(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
+            for client in world.clients
+        ]
+        self._dice = random.Random(f"{world.seed} machine")
+        self._is_calm = False
+
+    def __repr__(self) -> str:
+        return f"<Run of seed {self.world.seed} at {self.loop.now:.3f} s>"
+
+    def run(self) -> str:
+        """Return a digest of all that happened; raise Violation."""
+        with deterministic(self.world.seed, self.loop, self.network):
+            try:
+                self.loop.run(self._storm_and_calm())
+            except Livelock as error:
+                raise Violation(str(error)) from None
+            finally:
+                self._judge()
+        return self.digest
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(repr(self.trace.events).encode()).hexdigest()[:16]
+
+    def _judge(self) -> None:
+        self.checker.fold(self.trace.facts)
+        found = [*self.checker.problems, *self.loop.problems]
+        if found:
+            raise Violation("\n".join(found[:20]))
+
+    async def _storm_and_calm(self) -> None:
+        await self._start()
+        for client in self.clients:
+            client.start()
+        for trouble in self.world.troubles:
+            await asyncio.sleep(max(0.0, trouble.at - self.loop.now))
+            await self._meet(trouble)
+        while self.loop.now < STORM_S and not all(client.is_done for client in self.clients):
+            await asyncio.sleep(0.5)
+        await self._calm()
+
+    # -- the storm
+
+    async def _meet(self, trouble: Trouble) -> None:
+        machine = self.machine
+        self.trace.note(f"broker: {trouble}")
+        if trouble.kind == "clock":
+            self._step_clock(trouble.seconds)
+        elif trouble.kind == "freeze":
+            if machine.process is not None:
+                machine.process.frozen_until = self.loop.now + trouble.seconds
+        elif trouble.kind == "cut-off":
+            self.network.cut_off(NAMESPACE, trouble.seconds)
+        else:
+            await self._end(trouble)
+            await asyncio.sleep(trouble.seconds)
+            await self._start()
+
+    def _step_clock(self, seconds: float) -> None:
+        self.machine.clock.offset += seconds
+        self.trace.stepped(seconds, self.loop.now)
+
+    async def _end(self, trouble: Trouble) -> None:
+        if trouble.kind == "stop" and self.machine.is_serving:
+            with contextlib.suppress(JournalError, OSError):
+                await self.machine.stop()
+            self.machine.kill()
+            self.trace.killed(self.loop.now)
+        elif trouble.kind == "power":
+            self.machine.cut_power(self._dice if trouble.torn else None)
+            self.trace.power_cut(self.loop.now)
+        else:
+            self.machine.kill()
+            self.trace.killed(self.loop.now)
+
+    async def _start(self) -> None:
+        """Start the broker, again and again while its disk is too sick for it."""
+        while True:
+            try:
+                await self.machine.start()
+                self.trace.started(self.world.durability, self.loop.now)
+                return
+            except (BrokerError, JournalError, OSError, MachineStopped) as error:
+                self.trace.note(f"broker: can't start: {error}")
+                self.machine.kill()
+                await asyncio.sleep(1.0)
+
+    # -- the calm
+
+    async def _calm(self) -> None:
+        self.trace.note("calm")
+        self.network.heal()
+        if self.machine.process is not None:
+            self.machine.process.frozen_until = 0.0
+        self.machine.disk.faults.clear()
+        self.machine.disk.capacity = None
+        if self.machine.clock.offset != EPOCH:
+            self._step_clock(EPOCH - self.machine.clock.offset)
+            await asyncio.sleep(3.0)  # until the broker has noticed: tokens are judged by its time
+        if not self.machine.is_serving:
+            self.machine.kill()
+            await self._start()
+        deadline = self.loop.now + CALM_S
+        while not all(client.is_done for client in self.clients):
+            if self.loop.now > deadline:
+                waiting = ", ".join(repr(client) for client in self.clients if not client.is_done)
+                raise Violation(f"after {CALM_S:g} s of calm some clients are not done: {waiting}")
+            await asyncio.sleep(0.5)
+        drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
+        await drainer.audit()
+        dues = [event[2].due for event in self.trace.events if event[0] == "send"]
+        await drainer.drain(self.loop.now + CALM_S, max([due for due in dues if due < 1e9], default=0.0) + 1.0)
+        for client in self.clients:
+            client.process.kill()
+        for _ in range(20):  # idle time-outs find whoever left without a word
+            if self.machine.server is not None and self.machine.server._listener.connections:
+                await asyncio.sleep(5.0)
+        self._check_rest()
+        # what was settled stays settled
+        self.machine.kill()
+        self.trace.killed(self.loop.now)
+        await self._start()
+        await drainer.audit()
+        await self.machine.stop()
+
+    def _registers(self) -> dict[tuple[str, ...], Any]:
+        """Return the states of all sessions, as the broker has them in memory."""
+        server = self.machine.server
+        assert server is not None
+        if "jobs" not in self.world.entities:
+            return {}
+        namespace = server.namespace
+        queue = namespace.queues["jobs"].active
+        found = {each: namespace.get_session_state(queue, each, server.clock()) for each in SESSIONS}
+        return {("jobs", session): state.decode() for session, state in found.items() if state is not None}
+
+    def _check_rest(self) -> None:
+        """With everybody gone and everything received, nothing of it may be left."""
+        server = self.machine.server
+        assert server is not None
+        namespace = server.namespace
+        left = {
+            "connections": len(server.connections),
+            "sockets": server._listener.connections,
+            "receivers": sum(len(dispatcher._sources) for dispatcher in server._dispatchers.values()),
+            "receivers that wait for a session": sum(len(each._waiting) for each in server._session_waiters.values()),
+            "bytes of clients without a token": server.unauthenticated.held_bytes,
+            "messages": namespace.message_count,
+            "bytes of messages": namespace.resident_bytes,
+        }
+        for what, count in left.items():
+            if count:
+                self.checker.problems.append(f"at the end there are {what}: {count}")
+
+
+def simulate(world: World) -> str:
+    """Run a world and return the digest of what happened in it; raise Violation."""
+    return Run(world).run()
