@@ -600,6 +600,8 @@ class Checker:
         for copy in self._copies.values():
             if copy.sends and copy.sends[-1].ended > self._life:
                 copy.base.add(ABSENT)
+                for send in copy.sends:
+                    send.copies.clear()  # a part of it may be there
             before = self._highest_before.get(copy.home, 0)
             copy.numbers = {key: number for key, number in copy.numbers.items() if number <= before}
             copy.floor = min(copy.floor, before)
@@ -637,7 +639,9 @@ class Checker:
         if copy is None:
             return
         if look.state == ACTIVE and not any(lock.last_end > look.at - GRACE_S for lock in copy.locks):
-            self._check_lifetime(copy, look.at, "still there")
+            # a receiver that asked for more than it took may hold it, unseen, for as long as a lock lasts
+            unseen_s = self._lock_s.get(copy.home, 0.0) if self._exact else 0.0
+            self._check_lifetime(copy, look.at - unseen_s, "still there")
         self._narrow(copy, look.state, look.at, {})
 
     def _check_absence(self, copy: _Copy, at: float) -> None:
