@@ -19,7 +19,7 @@ from .disk import MachineStopped
 
 T = TypeVar("T")
 #: More callbacks than this in one run mean that the world turns without moving on.
-CALLBACKS_MAX = 2_000_000
+CALLBACKS_MAX = 300_000
 EPOCH = 1_800_000_000.0
 
 
@@ -119,6 +119,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             timer = heapq.heappop(timers)[2]
             if not timer._cancelled:  # type: ignore[attr-defined]
                 ready.append(timer)
+        self.callbacks += len(ready)
+        if self.callbacks > CALLBACKS_MAX:
+            raise Livelock(f"more than {CALLBACKS_MAX:,} callbacks by {self.now:.3f} s")
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:  # type: ignore[attr-defined]
@@ -131,9 +134,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     self._later(process.frozen_until, handle)
                     continue
             handle._run()  # type: ignore[attr-defined]
-        self.callbacks += 1
-        if self.callbacks > CALLBACKS_MAX:
-            raise Livelock(f"more than {CALLBACKS_MAX:,} turns of the loop at {self.now:.3f} s")
 
     def _later(self, when: float, handle: asyncio.Handle) -> None:
         self._count += 1

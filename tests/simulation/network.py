@@ -75,9 +75,10 @@ class SimulatedNetwork:
         """Hold what is sent to the host and from it for so long, as TCP does while packets are lost."""
         self._cut_off[host] = max(self._cut_off.get(host, 0.0), self.loop.now + seconds)
 
-    def heal(self) -> None:
-        """Let new connections through again; what is under way arrives when it would have."""
-        self._cut_off.clear()
+    @property
+    def all_arrived_at(self) -> float:
+        """When everything that is on its way will have arrived, and all hosts can be reached."""
+        return max((*self._cut_off.values(), *(each.arrives_at for each in self.transports)), default=0.0)
 
     def held_until(self, host: str) -> float:
         return self._cut_off.get(host, 0.0)
@@ -242,7 +243,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_closing = False
         self._is_reading = True
         self._is_swallowed = False  # what it writes goes nowhere
-        self._arrives_at = 0.0
+        self.arrives_at = 0.0
         self._carried = 0
         self._in_flight = 0
         self._high = 64 * 1024
@@ -326,14 +327,14 @@ class SimulatedTransport(asyncio.Transport):
             self._later(self.peer._arrive, piece)
 
     def _later(self, arrive: Callable[..., None], *arguments: Any) -> None:
-        at = max(self._arrives_at, self._loop.now + self._rng.choice(_DELAYS_S), self._network.held_until(self._host))
-        self._arrives_at = at
+        at = max(self.arrives_at, self._loop.now + self._rng.choice(_DELAYS_S), self._network.held_until(self._host))
+        self.arrives_at = at
         self._loop.call_at(at, arrive, *arguments, context=_WORLDS_OWN)
 
     def _meet(self, doom: Doom) -> None:
         self._network.ended(self)
         if doom.kind == "stall":
-            self._arrives_at = max(self._arrives_at, self._loop.now) + doom.seconds
+            self.arrives_at = max(self.arrives_at, self._loop.now) + doom.seconds
         elif doom.kind == "silence":
             self._is_swallowed = self.peer._is_swallowed = True
         else:

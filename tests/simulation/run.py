@@ -247,11 +247,15 @@ class Run:
 
     # -- the calm
 
+    async def _let_all_arrive(self) -> None:
+        """Wait for whatever is frozen or on its way: later it would be no calm."""
+        frozen = 0.0 if self.machine.process is None else self.machine.process.frozen_until
+        last = max((frozen, self.network.all_arrived_at))
+        await asyncio.sleep(max(0.0, last - self.loop.now) + 1.0)
+
     async def _calm(self) -> None:
         self.trace.note("calm")
-        self.network.heal()
-        if self.machine.process is not None:
-            self.machine.process.frozen_until = 0.0
+        await self._let_all_arrive()
         self.machine.disk.faults.clear()
         self.machine.disk.capacity = None
         if self.machine.clock.offset != EPOCH:
