@@ -10,17 +10,19 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pytest
 
 from pairbus.journal import Journal, Record
+from tests.simulation.checker import Totals
+from tests.simulation.history import History
 
-from .broker_process import SMALL_SEGMENTS, BrokerProcess
-from .crash_check import History
-from .crash_load import Load, Workers, create_queues, look, new_checker
+from .broker_process import BrokerProcess
+from .crash_load import Load, Proof, take_inventory
+from .crash_traffic import TRAFFIC
 
 #: The SDK leaves sockets and coroutines behind when a connection fails under it.
 UNTIDY_SDK: Final = [
@@ -40,24 +42,9 @@ def new_seed() -> int:
     return seed
 
 
-class Proof(NamedTuple):
-    """What is done to the broker, and what is held against it."""
-
-    history: Callable[[], Any]
-    checker: Callable[[], Any]
-    prepare: Callable[[str, str, Any], None]
-    workers: Callable[[], Workers | None]
-    look: Callable[[str, str], Coroutine[Any, Any, Any]]
-    lives_s: tuple[float, float] = (0.05, 1.5)  # of a broker that serves, until it is killed
-    journal: dict[str, Any] = SMALL_SEGMENTS
-
-
-PLAIN: Final = Proof(History, new_checker, create_queues, lambda: None, look)
-
-
 class Drive:
-    def __init__(self, data: Path, seed: int, proof: Proof = PLAIN) -> None:
-        self.history = proof.history()
+    def __init__(self, data: Path, seed: int, proof: Proof = TRAFFIC) -> None:
+        self.history = History()
         self.checker = proof.checker()
         self._proof = proof
         self.broker = BrokerProcess(data, journal=proof.journal)
@@ -69,7 +56,7 @@ class Drive:
         return f"<Drive seed {self._seed}: {self.checker!r}>"
 
     @property
-    def totals(self) -> Any:
+    def totals(self) -> Totals:
         return self.checker.totals
 
     def run(self, kills: int, seconds: float = 0.0, **least: int) -> None:
@@ -145,7 +132,7 @@ class Drive:
         broker.start()
         if audited:
             load.wait_parked()
-            self.history.audited(asyncio.run(self._proof.look(broker.connection_string, broker.ca_file)))
+            self.history.audited(asyncio.run(take_inventory(broker.connection_string, broker.ca_file)))
             self.checker.fold(self.history.take())
             found = "\n".join(self.checker.problems)
             assert found == "", f"seed {self._seed}, after {self.totals.kills} kills, {self.checker!r}:\n{found}"

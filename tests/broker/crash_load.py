@@ -1,37 +1,28 @@
-"""A mixed load that outlives its broker: the official SDK, sync and async, and the wire client, asyncio and sync.
+"""A load that outlives its broker: its workers, what they say into the history, and an inventory of the broker.
 
 Every worker writes into the `History` what it is about to do and what came of it, notices an outage by its own errors
-and goes on by itself when the broker is back. No client retries: one attempt, one id. Only the driver knows when the
-broker is killed; it may hold the workers at a gate, to look at the broker while nothing is under way.
-
-    queue     senders                               receivers
-    orders    SDK sync: singles and lists           SDK sync: complete, abandon, dead-letter, forget
-              SDK async: batches; wire: refused     SDK async: its dead letters
-    events    SDK async: singles; wire: pings       SDK async and wire: receive-and-delete
-    bulk      wire: pipelined singles, batches      wire: settled in ranges on the link and by token over $management
-    archive   wire sync: single, pipelined          nobody
-    temp-*    wire sync                             nobody: it is created, filled and deleted
+and goes on by itself when the broker is back. No client retries: one call, one attempt. Only the driver knows when the
+broker is killed; it may hold the workers at a gate, to look at the broker while nothing is under way. What the workers
+do is in crash_traffic.py and crash_features.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import itertools
 import random
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.core.pipeline.transport import RequestsTransport
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import FalseRuleFilter, ServiceBusAdministrationClient, TrueRuleFilter
 
 from pairbus.amqp.message import (
     Properties,
@@ -43,119 +34,54 @@ from pairbus.amqp.message import (
 )
 from pairbus.wire import ReceivedMessage, Receiver, WireClient, WireError
 from pairbus.wire.sync import WireClient as SyncWireClient
-
-from .crash_check import (
+from tests.simulation.checker import Checker
+from tests.simulation.history import (
     ABANDON,
-    COMPLETE,
+    ACTIVE,
     CONFIRMED,
-    DEAD_LETTER,
-    LOCKED,
+    DEAD,
+    DEFERRED,
+    GONE,
     REFUSED,
-    TAKEN,
+    SCHEDULED,
     UNKNOWN,
-    Audit,
-    Checker,
     History,
-    Sighting,
+    Inventory,
+    Look,
     body_of,
 )
 
-MAX_DELIVERY_COUNT: Final = 4
-LOCK_S: Final = 5
 DESCRIPTION: Final = "said by the crash load"
 PING: Final = "application/vnd.ms-servicebus-ping"
-#: The most that receivers of `events` may have on its way to them: each receiver's credit.
-TAKE_COUNT: Final = 20
-ARCHIVE_MAX: Final = 20_000
+SESSIONS: Final = [f"s{number}" for number in range(5)]
+OUTAGE_S: Final = 0.05
 _DEPTH_MAX: Final = 400
-_OUTAGE_S: Final = 0.03
+_BATCH_BYTES_MAX: Final = 200_000
 _WIRE_OPTIONS: Final[dict[str, Any]] = {"timeout": 10.0, "backoff": lambda: itertools.repeat(0.03)}
-
-
-def new_checker() -> Checker:
-    return Checker(
-        lossy={"events": 2 * TAKE_COUNT},
-        max_delivery_count={"orders": MAX_DELIVERY_COUNT, "bulk": MAX_DELIVERY_COUNT},
-        description=DESCRIPTION,
-    )
-
-
-def admin_client(connection_string: str, ca_file: str) -> ServiceBusAdministrationClient:
-    return ServiceBusAdministrationClient.from_connection_string(
-        connection_string, transport=RequestsTransport(connection_verify=ca_file), retry_total=0
-    )
-
-
-def create_queues(connection_string: str, ca_file: str, history: History) -> None:
-    options = {"max_delivery_count": MAX_DELIVERY_COUNT, "lock_duration": datetime.timedelta(seconds=LOCK_S)}
-    with admin_client(connection_string, ca_file) as admin:
-        for name in ("orders", "events", "bulk", "archive"):
-            admin.create_queue(name, **options)
-            history.queue(name, "create", CONFIRMED)
-
-
-# -- what a message looks like from each side
-
-
-def payload_of(id: str, **properties: Any) -> bytes:
-    return encode_message(properties=Properties(message_id=id, **properties), body=body_of(id))
-
-
-def sdk_message(id: str) -> ServiceBusMessage:
-    return ServiceBusMessage(body_of(id), message_id=id)
-
-
-def sight(queue: str, dead: bool, message: ReceivedMessage) -> Sighting:
-    """From what the wire client received or peeked."""
-    payload, sections = message.payload, message.sections
-    id = read_properties(payload, sections).message_id
-    body = b"".join(part for _, part in read_body(payload, sections))
-    properties = read_application_properties(payload, sections) if dead else {}
-    return Sighting(
-        queue, dead, str(id), message.sequence_number or 0, message.delivery_count, body == body_of(str(id)),
-        properties.get("DeadLetterReason"), properties.get("DeadLetterErrorDescription"),
-    )  # fmt: skip
-
-
-def sight_sdk(queue: str, dead: bool, message: Any) -> Sighting:
-    return Sighting(
-        queue, dead, message.message_id, message.sequence_number, message.delivery_count,
-        b"".join(message.body) == body_of(message.message_id),
-        message.dead_letter_reason, message.dead_letter_error_description,
-    )  # fmt: skip
-
-
-def split_of(payload: bytes) -> ReceivedMessage:
-    split(payload)
-    return ReceivedMessage(payload, 0, b"", None, True)
-
-
-async def look(connection_string: str, ca_file: str) -> Audit:
-    """All that the broker has. Only meaningful while nobody else is at it."""
-    with admin_client(connection_string, ca_file) as admin:
-        names = [queue.name for queue in await asyncio.to_thread(lambda: list(admin.list_queues()))]
-    sightings: list[Sighting] = []
-    async with WireClient.from_connection_string(connection_string, **_WIRE_OPTIONS) as client:
-        for name in names:
-            for path, dead in ((name, False), (f"{name}/$deadletterqueue", True)):
-                start = 1
-                while found := await client.peek(path, start, 1000):
-                    sightings += [sight(name, dead, split_of(payload)) for payload in found]
-                    start = sightings[-1].sequence + 1
-    return Audit(frozenset(names), sightings)
-
-
-# -- the load
-
-
+_STATES: Final = {0: ACTIVE, 1: DEFERRED, 2: SCHEDULED}
+_SDK_VERBS: Final = {
+    GONE: "complete_message", ABANDON: "abandon_message", DEFERRED: "defer_message", DEAD: "dead_letter_message",
+}  # fmt: skip
+_WIRE_VERBS: Final = {GONE: "complete", ABANDON: "abandon", DEFERRED: "defer", DEAD: "dead_letter"}
+Key = tuple[str, ...]
 Workers = tuple[dict[str, Callable[["Worker"], None]], dict[str, Callable[["Worker"], Any]]]
+
+
+class Proof(NamedTuple):
+    """What is done to the broker, and what is held against it."""
+
+    checker: Callable[[], Checker]
+    prepare: Callable[[str, str, History], None]
+    workers: Callable[[], Workers]
+    lives_s: tuple[float, float]  # of a broker that serves, until it is killed
+    journal: dict[str, Any]
 
 
 class Load:
     def __init__(
-        self, connection_string: str, ca_file: str, seed: int, history: Any, workers: Workers | None = None
+        self, connection_string: str, ca_file: str, seed: int, history: History, workers: Workers = ({}, {})
     ) -> None:
-        """`workers`: sync ones and async ones, if not those of this file."""
+        """`workers`: sync ones and async ones."""
         self.connection_string = connection_string
         self.ca_file = ca_file
         self.history = history
@@ -167,27 +93,23 @@ class Load:
         self._over = threading.Event()
         self._gate = threading.Event()
         self._gate.set()
-        self._threads: list[threading.Thread] = []
-        sync_workers, async_workers = workers or (_SYNC_WORKERS, _ASYNC_WORKERS)
-        for name, run in sync_workers.items():
-            self._add(name, run)
-        self._tasks = [self._worker(name, run) for name, run in async_workers.items()]
+        self._threads = [
+            threading.Thread(target=self.worker(name, run).run, name=f"load {name}", daemon=True)
+            for name, run in workers[0].items()
+        ]
+        self._tasks = [self.worker(name, run) for name, run in workers[1].items()]
+        self._threads.append(threading.Thread(target=self._run_loop, name="load loop", daemon=True))
 
     def __repr__(self) -> str:
         parked = sum(worker.is_parked for worker in self.workers)
         return f"<Load: {len(self.workers)} workers, {parked} parked, {sum(self.errors.values())} errors noticed>"
 
-    def _worker(self, name: str, run: Callable[[Worker], Any]) -> Worker:
+    def worker(self, name: str, run: Callable[[Worker], Any]) -> Worker:
         worker = Worker(self, name, run, random.Random(f"{self._seed} {name}"))
         self.workers.append(worker)
         return worker
 
-    def _add(self, name: str, run: Callable[[Worker], None]) -> None:
-        worker = self._worker(name, run)
-        self._threads.append(threading.Thread(target=worker.run, name=f"load {name}", daemon=True))
-
     def start(self) -> None:
-        self._threads.append(threading.Thread(target=self._run_loop, name="load loop", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -205,9 +127,6 @@ class Load:
     def is_open(self) -> bool:
         return self._gate.is_set()
 
-    def wait_at_gate(self) -> None:
-        self._gate.wait()
-
     def hold(self) -> None:
         """From here on every worker ends what it has under way and waits."""
         self._gate.clear()
@@ -215,21 +134,20 @@ class Load:
     def release(self) -> None:
         self._gate.set()
 
-    def wait_parked(self, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while moving := [worker.name for worker in self.workers if not worker.is_parked]:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"these workers hang in a call: {', '.join(moving)}")
-            time.sleep(0.01)
+    def wait_parked(self) -> None:
+        self._wait("these workers hang in a call", lambda worker: worker.is_parked)
 
-    def wait_resumed(self, timeout_s: float = 60.0) -> None:
+    def wait_resumed(self) -> None:
         """Until every worker has had success from now on."""
         before = {worker: worker.successes for worker in self.workers}
+        self._wait("these workers did not find back by themselves", lambda worker: worker.successes > before[worker])
+
+    def _wait(self, otherwise: str, is_done: Callable[[Worker], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while idle := [worker.name for worker in self.workers if worker.successes == before[worker]]:
+        while waiting := [worker.name for worker in self.workers if not is_done(worker)]:
             if time.monotonic() > deadline:
-                raise AssertionError(f"these workers did not find back by themselves: {', '.join(idle)}")
-            time.sleep(0.02)
+                raise AssertionError(f"{otherwise}: {', '.join(waiting)}")
+            time.sleep(0.01)
 
     def stop(self) -> None:
         self._over.set()
@@ -264,7 +182,7 @@ class Worker:
                 self._run(self)
             except Exception as error:
                 self.note(error)
-                time.sleep(_OUTAGE_S)
+                time.sleep(OUTAGE_S)
         self.is_parked = True
 
     async def run_async(self) -> None:
@@ -273,7 +191,7 @@ class Worker:
                 await self._run(self)
             except Exception as error:
                 self.note(error)
-                await asyncio.sleep(_OUTAGE_S)
+                await asyncio.sleep(OUTAGE_S)
         self.is_parked = True
 
     def note(self, error: Exception) -> None:
@@ -282,78 +200,112 @@ class Worker:
         if isinstance(error, (AssertionError, KeyError, NameError, TypeError, UnboundLocalError)):
             self.load.surprises.append(f"{kind}: {traceback.format_exc(limit=-4)}")
 
-    def proceed(self) -> bool:
-        if not self.load.is_open:
-            self.is_parked = True
-            self.load.wait_at_gate()
-            self.is_parked = False
-        self.rounds += 1
+    def proceed(self, pause_s: float = 0.0, ahead_of: str = "") -> bool:
+        """Wait as `pause_s` says, and while the receivers of `ahead_of` have enough to do, so that what an audit has to
+        look at stays small."""
+        time.sleep(pause_s)
+        while not self._may_proceed(ahead_of):
+            time.sleep(0.01)
         return not self.load.is_over
 
-    async def proceed_async(self) -> bool:
-        while not self.load.is_open:
-            self.is_parked = True
+    async def proceed_async(self, pause_s: float = 0.0, ahead_of: str = "") -> bool:
+        await asyncio.sleep(pause_s)
+        while not self._may_proceed(ahead_of):
             await asyncio.sleep(0.01)
-        self.is_parked = False
-        self.rounds += 1
         return not self.load.is_over
 
-    # sending
+    def _may_proceed(self, ahead_of: str) -> bool:
+        self.is_parked = not self.load.is_open
+        is_next = not self.is_parked and (self.load.depth[ahead_of] <= _DEPTH_MAX or self.load.is_over)
+        self.rounds += is_next
+        return is_next
 
-    def new_id(self) -> str:
-        return f"{self.name}-{next(self._numbers)}"
+    async def repeat(self, step: Callable[[], Any], ahead_of: str = "") -> None:
+        """With a client that finds back by itself, whatever it says."""
+        while await self.proceed_async(ahead_of=ahead_of):
+            try:
+                await step()
+            except WireError as error:
+                self.note(error)
+                await asyncio.sleep(OUTAGE_S)
 
-    def begin(self, home: str, count: int, *, ping: bool = False) -> list[str]:
-        ids = [self.new_id() for _ in range(count)]
-        self.history.attempt(home, ids, ping=ping)
-        return ids
+    # what is said before and after each call
 
-    def begin_singles(self, home: str, count: int) -> list[str]:
-        return [id for _ in range(count) for id in self.begin(home, 1)]
+    def new_ids(self, count: int, bytes_max: float = _BATCH_BYTES_MAX) -> list[str]:
+        """Return ids for messages which, together, make one transfer: a batch that is cut is no longer one thing."""
+        ids = [f"{self.name}-{next(self._numbers)}" for _ in range(count)]
+        return ids if sum(len(body_of(id)) for id in ids) <= bytes_max else ids[:1]
 
-    def end(self, home: str, ids: Sequence[str], outcome: str) -> None:
-        for id in ids:
-            self.history.sent(id, outcome)
+    @contextlib.contextmanager
+    def sending(self, ids: Sequence[str], *homes: str, **of: Any) -> Iterator[None]:
+        ticket = self.history.send(ids, homes, **of)
+        with outcome_for(lambda outcome: self._sent(ticket, len(ids), homes, outcome)):
+            yield
+
+    @contextlib.contextmanager
+    def pipelining(self, ids: Sequence[str], home: str) -> Iterator[list[WireError | None]]:
+        """Each message is a send of its own. What is yielded is to be filled with their results."""
+        tickets = [self.history.send([id], [home]) for id in ids]
+        results: list[WireError | None] = []
+        otherwise = UNKNOWN
+        try:
+            yield results
+        except WireError as error:
+            otherwise = outcome_of(error)
+            raise
+        finally:
+            outcomes = [CONFIRMED if problem is None else outcome_of(problem) for problem in results]
+            for ticket, outcome in zip(tickets, outcomes or [otherwise] * len(tickets), strict=True):
+                self._sent(ticket, 1, (home,), outcome)
+
+    def _sent(self, ticket: int, count: int, homes: Sequence[str], outcome: str) -> None:
+        self.history.sent(ticket, outcome)
         if outcome == CONFIRMED:
             self.successes += 1
-            self.load.depth[home] += len(ids)
+            self.load.depth.update(dict.fromkeys(homes, count))
 
-    def sending(self, home: str, ids: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        return outcome_for(lambda outcome: self.end(home, ids, outcome))
+    def saw(self, look: Look, **how: str) -> Look:
+        self.history.seen(look, **how)
+        return look
 
-    def is_ahead(self, home: str) -> bool:
-        """Of the receivers, so that what an audit has to look at stays small."""
-        return self.load.depth[home] > _DEPTH_MAX
+    def settle(self, look: Look, to: str, reason: str | None = None) -> int:
+        description = None if reason is None else DESCRIPTION
+        return self.history.settle(
+            look.home, look.id, to, reason=reason, description=description, deliveries=look.deliveries
+        )
 
-    # receiving
+    @contextlib.contextmanager
+    def settling(self, look: Look, to: str) -> Iterator[str | None]:
+        """Yield the reason for a dead letter."""
+        reason = self.reason_for(to)
+        ticket = self.settle(look, to, reason)
+        with outcome_for(lambda outcome: self.settled(ticket, look, to, outcome)):
+            yield reason
 
-    def seen(self, sighting: Sighting, how: str) -> None:
-        self.history.seen(sighting, how)
+    def settled(self, ticket: int, look: Look, to: str, outcome: str) -> None:
+        self.history.settled(ticket, outcome)
+        self.successes += outcome == CONFIRMED
+        if outcome != REFUSED and to != ABANDON and look.state == ACTIVE:
+            self.load.depth[look.home] -= 1
 
-    def choose(self) -> tuple[str, str | None]:
-        chance = self.rng.random()
-        if chance < 0.75:
-            return COMPLETE, None
-        if chance < 0.87:
-            return ABANDON, None
-        return DEAD_LETTER, f"reason {self.rng.randrange(5)}"
+    def reason_for(self, to: str) -> str | None:
+        return f"reason {self.rng.randrange(5)}" if to == DEAD else None
 
-    def settling(
-        self, home: str, sighting: Sighting, action: str, reason: str | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        settlement = self.history.settle(sighting, action, reason)
-        return outcome_for(lambda outcome: self.settled(home, settlement, action, outcome))
+    @contextlib.contextmanager
+    def writing(self, values: dict[Key, Any]) -> Iterator[None]:
+        tickets = [self.history.write(key, value) for key, value in values.items()]
 
-    def settled(self, home: str, settlement: tuple[str, int], action: str, outcome: str) -> None:
-        self.history.settled(settlement, outcome)
-        if outcome == CONFIRMED:
-            self.successes += 1
-        if outcome != REFUSED and action != ABANDON:
-            self.load.depth[home] -= 1
+        def done(outcome: str) -> None:
+            self.successes += outcome == CONFIRMED
+            for ticket in tickets:
+                self.history.written(ticket, outcome)
+
+        with outcome_for(done):
+            yield
 
 
 def outcome_of(error: WireError) -> str:
-    """The wire client's word: not unknown means that it has not happened."""
+    """Return the wire client's word: not unknown means that it has not happened."""
     return UNKNOWN if error.outcome_unknown else REFUSED
 
 
@@ -371,350 +323,183 @@ def outcome_for(done: Callable[[str], None]) -> Iterator[None]:
         done(outcome)
 
 
-# -- the official SDK, sync
+# -- clients
 
 
-def send_orders(worker: Worker) -> None:
-    with (
-        ServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_sender("orders") as sender,
-    ):
-        while worker.proceed():
-            if worker.is_ahead("orders"):
-                time.sleep(0.01)
-                continue
-            ids = worker.begin("orders", worker.rng.choice((1, 1, 1, 3, 20)))
-            messages = [sdk_message(id) for id in ids]
-            with worker.sending("orders", ids):
-                sender.send_messages(messages if len(messages) > 1 else messages[0])
+def admin_client(connection_string: str, ca_file: str) -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        connection_string, transport=RequestsTransport(connection_verify=ca_file), retry_total=0
+    )
 
 
-def receive_orders(worker: Worker) -> None:
-    with (
-        ServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_receiver("orders") as receiver,
-    ):
-        while worker.proceed():
-            messages = receiver.receive_messages(worker.rng.randint(1, 20), max_wait_time=0.3)
-            sightings = [sight_sdk("orders", False, message) for message in messages]
-            for sighting in sightings:
-                worker.seen(sighting, LOCKED)
-            for message, sighting in zip(messages, sightings, strict=True):
-                if worker.rng.random() < 0.03:
-                    continue  # its lock runs out
-                action, reason = worker.choose()
-                with worker.settling("orders", sighting, action, reason):
-                    if action == COMPLETE:
-                        receiver.complete_message(message)
-                    elif action == ABANDON:
-                        receiver.abandon_message(message)
-                    else:
-                        receiver.dead_letter_message(message, reason=reason, error_description=DESCRIPTION)
+@contextlib.contextmanager
+def sdk_client(worker: Worker) -> Iterator[ServiceBusClient]:
+    """When the gate is open: connecting takes the SDK so long that an audit would wait for it."""
+    worker.proceed()
+    with ServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client:
+        yield client
 
 
-# -- the official SDK, async
+@contextlib.asynccontextmanager
+async def async_sdk_client(worker: Worker) -> AsyncIterator[AsyncServiceBusClient]:
+    await worker.proceed_async()
+    async with AsyncServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client:
+        yield client
 
 
-async def send_batches(worker: Worker) -> None:
+def wire_client(worker: Worker) -> WireClient:
+    """The client that is back at once when the broker is."""
+    return WireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS)
+
+
+def sync_wire_client(worker: Worker) -> contextlib.closing[SyncWireClient]:
+    return contextlib.closing(SyncWireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS))
+
+
+def sdk_receiver(client: Any, home: str, **options: Any) -> Any:
+    topic, _, subscription = home.partition("/")
+    if subscription:
+        return client.get_subscription_receiver(topic, subscription, **options)
+    return client.get_queue_receiver(home, **options)
+
+
+def path_of(home: str, is_dead: bool = False) -> str:
+    return home.replace("/", "/Subscriptions/") + "/$DeadLetterQueue" * is_dead
+
+
+def settle_by_sdk(receiver: Any, message: Any, to: str, reason: str | None) -> Any:
+    """Return what a sync receiver returns, or what is to be awaited."""
+    why = {"reason": reason, "error_description": DESCRIPTION} if to == DEAD else {}
+    return getattr(receiver, _SDK_VERBS[to])(message, **why)
+
+
+async def settle_by_wire(receiver: Receiver, messages: list[ReceivedMessage], to: str, reason: str | None) -> None:
+    await getattr(receiver, _WIRE_VERBS[to])(messages, *((reason, DESCRIPTION) if to == DEAD else ()))
+
+
+# -- what a message looks like from each side
+
+
+def payload_of(id: str, **properties: Any) -> bytes:
+    return encode_message(properties=Properties(message_id=id, **properties), body=body_of(id))
+
+
+def sdk_message(id: str, **options: Any) -> ServiceBusMessage:
+    return ServiceBusMessage(body_of(id), message_id=id, **options)
+
+
+def split_of(payload: bytes) -> ReceivedMessage:
+    split(payload)
+    return ReceivedMessage(payload, 0, b"", None, True)
+
+
+def look_at(home: str, is_dead: bool, payload: bytes) -> Look:
+    """Of what the wire client received or peeked."""
+    message = split_of(payload)
+    properties = read_properties(payload, message.sections)
+    id = str(properties.message_id)
+    body = b"".join(part for _, part in read_body(payload, message.sections))
+    state, said = _STATES[message.annotations.get("x-opt-message-state", 0)], {}
+    if is_dead:
+        said = read_application_properties(payload, message.sections)
+        state = DEAD if state == ACTIVE else f"{state} among the dead letters"
+    return Look(
+        home, id, state, message.sequence_number or 0, time.time(), message.delivery_count, body == body_of(id),
+        said.get("DeadLetterReason"), said.get("DeadLetterErrorDescription"), properties.group_id,
+    )  # fmt: skip
+
+
+def look_sdk(home: str, message: Any, state: str = ACTIVE) -> Look:
+    assert message.state == (ServiceBusMessageState.DEFERRED if state == DEFERRED else ServiceBusMessageState.ACTIVE)
+    id, is_dead = message.message_id, state == DEAD
+    return Look(
+        home, id, state, message.sequence_number, time.time(), message.delivery_count,
+        b"".join(message.body) == body_of(id), message.dead_letter_reason if is_dead else None,
+        message.dead_letter_error_description if is_dead else None, message.session_id,
+    )  # fmt: skip
+
+
+# -- all that the broker has
+
+
+def list_registers(admin: ServiceBusAdministrationClient) -> dict[Key, Any]:
+    registers: dict[Key, Any] = {}
+    for queue in admin.list_queues():
+        registers["queue", queue.name] = queue.user_metadata or ""
+    for topic in admin.list_topics():
+        registers["topic", topic.name] = topic.user_metadata or ""
+        for subscription in admin.list_subscriptions(topic.name):
+            home = f"{topic.name}/{subscription.name}"
+            registers["subscription", home] = subscription.user_metadata or ""
+            for rule in admin.list_rules(topic.name, subscription.name):
+                registers["rule", home, rule.name] = _words_of(rule.filter)
+    return registers
+
+
+def _words_of(filter: Any) -> str:
+    named = {TrueRuleFilter: "true", FalseRuleFilter: "false"}
+    return named.get(type(filter)) or f"colour {filter.properties['colour']}"
+
+
+async def take_inventory(connection_string: str, ca_file: str) -> Inventory:
+    """Only meaningful while nobody else is at the broker."""
+    with admin_client(connection_string, ca_file) as admin:
+        registers = await asyncio.to_thread(list_registers, admin)
+    sessions = SESSIONS if ("queue", "sessions") in registers else []
+    async with WireClient.from_connection_string(connection_string, timeout=60.0) as client:
+        if ("queue", "due") in registers:
+            await _catch_up(client)
+        begun = time.time()
+        homes = [key[1] for key in registers if key[0] in ("queue", "subscription")]
+        looks, *states = await asyncio.gather(
+            _peek_all(client, homes), *(_session_state(connection_string, session) for session in sessions)
+        )
+        looks = await without_overtaken(client, looks)
+    named = {("state", session): state for session, state in zip(sessions, states, strict=True)}
+    return Inventory(begun, looks, registers | named)
+
+
+async def _catch_up(client: WireClient) -> None:
+    """Until what fell due while the broker was down is active: that is begun at the start, but on a slow disk it takes
+    longer than our first look does. A ping is on the disk after all that was begun before it; the second one is for
+    what compaction met on the way, which is written twice."""
+    sender = await client.sender("due")
+    for _ in range(2):
+        await sender.send(payload_of("ping", content_type=PING))
+
+
+async def _session_state(connection_string: str, session: str) -> str | None:
+    """Also proof that nothing holds a session after a restart."""
     async with (
-        AsyncServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_sender("orders") as sender,
+        AsyncServiceBusClient.from_connection_string(connection_string, retry_total=0) as client,
+        client.get_queue_receiver("sessions", session_id=session) as receiver,
     ):
-        while await worker.proceed_async():
-            if worker.is_ahead("orders"):
-                await asyncio.sleep(0.01)
+        return text_of(await receiver.session.get_state())
+
+
+def text_of(state: Any) -> str | None:
+    return None if state is None else bytes(state).decode()
+
+
+async def _peek_all(client: WireClient, homes: list[str]) -> list[Look]:
+    looks: list[Look] = []
+    for home, is_dead in itertools.product(homes, (False, True)):
+        start = 1
+        while found := await client.peek(path_of(home, is_dead), start, 1000):
+            looks += [look_at(home, is_dead, payload) for payload in found]
+            start = looks[-1].sequence + 1
+    return looks
+
+
+async def without_overtaken(client: WireClient, looks: list[Look]) -> list[Look]:
+    """A message whose time comes between two looks gets a new number, and is seen with both. Where it was seen first it
+    is no longer, which is looked up: a second copy would stay."""
+    active = {(look.home, look.id): look.sequence for look in looks if look.state == ACTIVE}
+    kept = []
+    for look in looks:
+        if look.state == SCHEDULED and active.get((look.home, look.id), 0) > look.sequence:
+            again = await client.peek(path_of(look.home), look.sequence, 1)
+            if not any(look_at(look.home, False, payload).sequence == look.sequence for payload in again):
                 continue
-            batch = await sender.create_message_batch()
-            ids = worker.begin("orders", worker.rng.randint(1, 4))
-            with worker.sending("orders", ids):
-                for id in ids:
-                    batch.add_message(sdk_message(id))
-                await sender.send_messages(batch)
-
-
-async def send_events(worker: Worker) -> None:
-    async with (
-        AsyncServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_sender("events") as sender,
-    ):
-        while await worker.proceed_async():
-            if worker.is_ahead("events"):
-                await asyncio.sleep(0.01)
-                continue
-            ids = worker.begin("events", 1)
-            with worker.sending("events", ids):
-                await sender.send_messages(sdk_message(ids[0]))
-
-
-async def take_events(worker: Worker) -> None:
-    async with (
-        AsyncServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_receiver("events", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
-    ):
-        while await worker.proceed_async():
-            for message in await receiver.receive_messages(TAKE_COUNT, max_wait_time=0.3):
-                worker.seen(sight_sdk("events", False, message), TAKEN)
-                worker.load.depth["events"] -= 1
-                worker.successes += 1
-
-
-async def receive_dead_orders(worker: Worker) -> None:
-    async with (
-        AsyncServiceBusClient.from_connection_string(worker.connection_string, retry_total=0) as client,
-        client.get_queue_receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
-    ):
-        while await worker.proceed_async():
-            for message in await receiver.receive_messages(5, max_wait_time=0.3):
-                sighting = sight_sdk("orders", True, message)
-                worker.seen(sighting, LOCKED)
-                action = worker.rng.choice((COMPLETE, COMPLETE, ABANDON))
-                with worker.settling("dead orders", sighting, action):
-                    if action == COMPLETE:
-                        await receiver.complete_message(message)
-                    else:
-                        await receiver.abandon_message(message)
-
-
-# -- the wire client
-
-
-async def send_bulk(worker: Worker) -> None:
-    async with WireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS) as client:
-        sender = await client.sender("bulk")
-        while await worker.proceed_async():
-            if worker.is_ahead("bulk"):
-                await asyncio.sleep(0.01)
-                continue
-            try:
-                if worker.rng.random() < 0.5:
-                    await _pipeline(worker, sender)
-                else:
-                    await _batch(worker, sender)
-            except WireError as error:
-                worker.note(error)
-                await asyncio.sleep(_OUTAGE_S)
-
-
-async def _pipeline(worker: Worker, sender: Any) -> None:
-    ids = worker.begin_singles("bulk", worker.rng.randint(1, 100))
-    try:
-        results = await sender.send_many([payload_of(id) for id in ids])
-    except WireError as error:
-        worker.end("bulk", ids, outcome_of(error))
-        raise
-    for id, problem in zip(ids, results, strict=True):
-        worker.end("bulk", [id], CONFIRMED if problem is None else outcome_of(problem))
-
-
-async def _batch(worker: Worker, sender: Any) -> None:
-    ids = worker.begin("bulk", worker.rng.randint(2, 5))
-    payloads = [payload_of(id) for id in ids]
-    if sum(map(len, payloads)) > 200_000:  # it would be cut, and then is no longer one thing
-        worker.end("bulk", ids, REFUSED)
-        return
-    with worker.sending("bulk", ids):
-        await sender.send_batch(payloads)
-
-
-async def receive_bulk(worker: Worker) -> None:
-    async with WireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS) as client:
-        receiver = await client.receiver("bulk", credit=worker.rng.choice((0, 50)))
-        while await worker.proceed_async():
-            try:
-                messages = await receiver.receive(50, 0.3)
-                by_action: dict[tuple[str, str | None], list[tuple[ReceivedMessage, Sighting]]] = {}
-                for message in messages:
-                    sighting = sight("bulk", False, message)
-                    worker.seen(sighting, LOCKED)
-                    by_action.setdefault(worker.choose(), []).append((message, sighting))
-                for (action, reason), group in by_action.items():
-                    if worker.rng.random() < 0.3:
-                        await _settle_by_token(worker, client, group, action, reason)
-                    else:
-                        await _settle_on_link(worker, receiver, group, action, reason)
-            except WireError as error:
-                worker.note(error)
-                await asyncio.sleep(_OUTAGE_S)
-
-
-async def _settle_on_link(
-    worker: Worker,
-    receiver: Receiver,
-    group: list[tuple[ReceivedMessage, Sighting]],
-    action: str,
-    reason: str | None,
-) -> None:
-    messages = [message for message, _ in group]
-    settlements = [worker.history.settle(sighting, action, reason) for _, sighting in group]
-    refused: Sequence[int] = ()
-    outcome = CONFIRMED
-    try:
-        if action == COMPLETE:
-            await receiver.complete(messages)
-        elif action == ABANDON:
-            await receiver.abandon(messages)
-        else:
-            await receiver.dead_letter(messages, reason, DESCRIPTION)
-    except WireError as error:
-        refused = error.delivery_ids
-        outcome = CONFIRMED if refused else outcome_of(error)
-        worker.note(error)
-    for message, settlement in zip(messages, settlements, strict=True):
-        worker.settled("bulk", settlement, action, REFUSED if message.delivery_id in refused else outcome)
-
-
-async def _settle_by_token(
-    worker: Worker,
-    client: WireClient,
-    group: list[tuple[ReceivedMessage, Sighting]],
-    action: str,
-    reason: str | None,
-) -> None:
-    tokens = [message.lock_token for message, _ in group if message.lock_token is not None]
-    assert len(tokens) == len(group)
-    status = {COMPLETE: "completed", ABANDON: "abandoned", DEAD_LETTER: "suspended"}[action]
-    settlements = [worker.history.settle(sighting, action, reason) for _, sighting in group]
-    outcome = CONFIRMED
-    described = DESCRIPTION if action == DEAD_LETTER else None
-    try:
-        await client.settle_by_token("bulk", tokens, status, reason=reason, description=described)
-    except WireError as error:
-        # of several tokens some may hold: the answer does not say which
-        outcome = UNKNOWN if len(tokens) > 1 else outcome_of(error)
-        worker.note(error)
-    for settlement in settlements:
-        worker.settled("bulk", settlement, action, outcome)
-
-
-async def take_events_by_wire(worker: Worker) -> None:
-    async with WireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS) as client:
-        receiver = await client.receiver("events", mode="delete")
-        while await worker.proceed_async():
-            try:
-                for message in await receiver.receive(worker.rng.randint(1, TAKE_COUNT), 0.3):
-                    worker.seen(sight("events", False, message), TAKEN)
-                    worker.load.depth["events"] -= 1
-                    worker.successes += 1
-            except WireError as error:
-                worker.note(error)
-                await asyncio.sleep(_OUTAGE_S)
-
-
-async def send_what_is_refused(worker: Worker) -> None:
-    """A batch with something in it that is no message; and pings, which are confirmed and stored nowhere."""
-    async with WireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS) as client:
-        orders, events = await client.sender("orders"), await client.sender("events")
-        while await worker.proceed_async():
-            await asyncio.sleep(0.02)
-            try:
-                if worker.rng.random() < 0.5:
-                    ids = worker.begin("events", 1, ping=True)
-                    await events.send(payload_of(ids[0], content_type=PING))
-                    worker.end("pings", ids, CONFIRMED)
-                else:
-                    ids = worker.begin("orders", 3)
-                    payloads = [payload_of(id) for id in ids]
-                    await orders.send_batch([*payloads, b"\x00\x53\x75no message"])
-                    raise AssertionError("a batch with garbage in it was accepted")
-            except WireError as error:
-                worker.end("orders", ids, outcome_of(error))
-                worker.successes += not error.outcome_unknown
-                worker.note(error)
-
-
-# -- the wire client, sync
-
-
-def send_archive(worker: Worker) -> None:
-    client = SyncWireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS)
-    try:
-        sender = client.sender("archive")
-        while worker.proceed():
-            time.sleep(0.005 if worker.load.depth["archive"] < ARCHIVE_MAX else 0.5)
-            ids = worker.begin_singles("archive", worker.rng.choice((1, 1, 8)))
-            payloads = [payload_of(id) for id in ids]
-            try:
-                results: list[WireError | None] = [None]
-                if len(ids) > 1:
-                    results = sender.send_many(payloads)
-                else:
-                    sender.send(payloads[0])
-            except WireError as error:
-                worker.end("archive", ids, outcome_of(error))
-                worker.note(error)
-                time.sleep(_OUTAGE_S)
-                continue
-            for id, problem in zip(ids, results, strict=True):
-                worker.end("archive", [id], CONFIRMED if problem is None else outcome_of(problem))
-    finally:
-        client.close()
-
-
-def come_and_go(worker: Worker) -> None:
-    """Queues: created, filled, deleted, and created again under the same name."""
-    for number in itertools.count(1):
-        name = f"temp-{worker.rng.randrange(4)}"
-        home = f"{name}#{number}"
-        for step in _life_of(worker, name, home):
-            while worker.proceed():
-                try:
-                    step()
-                    worker.successes += 1
-                    break
-                except Exception as error:
-                    worker.note(error)
-                    time.sleep(_OUTAGE_S)
-            if worker.load.is_over:
-                return
-
-
-def _life_of(worker: Worker, name: str, home: str) -> Iterator[Callable[[], None]]:
-    def create() -> None:
-        worker.history.queue(home, "create", UNKNOWN)
-        with admin_client(worker.connection_string, worker.load.ca_file) as admin:
-            try:
-                admin.create_queue(name)
-            except ResourceExistsError:
-                pass  # an attempt without an answer was carried out
-        worker.history.queue(home, "create", CONFIRMED)
-
-    def fill() -> None:
-        client = SyncWireClient.from_connection_string(worker.connection_string, **_WIRE_OPTIONS)
-        try:
-            sender = client.sender(name)
-            ids = worker.begin(home, 3)
-            with worker.sending(home, ids):
-                sender.send_batch([payload_of(id) for id in ids])
-        finally:
-            client.close()
-
-    def delete() -> None:
-        worker.history.queue(home, "delete", UNKNOWN)
-        with admin_client(worker.connection_string, worker.load.ca_file) as admin:
-            try:
-                admin.delete_queue(name)
-            except ResourceNotFoundError:
-                pass
-        worker.history.queue(home, "delete", CONFIRMED)
-
-    yield create
-    yield fill
-    yield delete
-
-
-_SYNC_WORKERS: Final[dict[str, Callable[[Worker], None]]] = {
-    "sdk-sync-send": send_orders,
-    "sdk-sync-receive": receive_orders,
-    "wire-sync-send": send_archive,
-    "queues": come_and_go,
-}
-_ASYNC_WORKERS: Final[dict[str, Callable[[Worker], Coroutine[Any, Any, None]]]] = {
-    "sdk-async-batches": send_batches,
-    "sdk-async-send": send_events,
-    "sdk-async-take": take_events,
-    "sdk-async-dead": receive_dead_orders,
-    "wire-send": send_bulk,
-    "wire-receive": receive_bulk,
-    "wire-take": take_events_by_wire,
-    "wire-refused": send_what_is_refused,
-}
+        kept.append(look)
+    return kept

@@ -11,7 +11,7 @@ import pytest
 
 from .attacks import crowd, shuffled
 from .crash_drive import UNTIDY_SDK, Drive, new_seed
-from .crash_feature_load import FEATURES
+from .crash_features import FEATURES
 from .siege import Siege
 
 pytestmark = [*UNTIDY_SDK, pytest.mark.soak, pytest.mark.timeout(0)]
