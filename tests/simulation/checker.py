@@ -169,6 +169,8 @@ class Checker:
         self._writes: dict[int, tuple[tuple[str, ...], Any]] = {}
         self._clock = WallClock()
         self._locks = Locks(self._clock, self.problems)
+        self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
+        self._on_renew, self._on_renewed = self._locks.renew, self._locks.renewed
         self._durability = "default"
         self._life = 0  # when the broker started, in events
         self._highest_before: dict[str, int] = {}
@@ -278,8 +280,8 @@ class Checker:
 
     def _on_locked(self, look: Look, token: Any, receiver: Any, until: float) -> None:
         if look.since is None and look.home in self._lock_s:
-            since = until - max(self._clock.offsets(look.at)) - self._lock_s[look.home]
-            look = look._replace(since=min(look.at, since))
+            lock_s = self._lock_s[look.home]
+            look = look._replace(since=min(look.at, until - max(self._clock.offsets(look.at, lock_s)) - lock_s))
         what = f"{look.id} in {look.home}"
         self._see(look, RECEIVED, self._locks.new(token, what, look.home, receiver, until, look.at, look.since))
 
@@ -395,9 +397,11 @@ class Checker:
         if overdue > GRACE_S:
             self._problem(copy, f"{what} {overdue:.1f} s after its time to live")
 
-    def _on_missed(self, home: str, id: str) -> None:
+    def _on_missed(self, home: str, id: str, at: float, since: float) -> None:
         copy = self._copies.get((home, id))
-        if copy is not None and copy.states == {DEFERRED}:
+        if copy is None or copy.fact_at > since or any(lock.last_end > at for lock in copy.locks if not lock.is_over):
+            return
+        if copy.states == {DEFERRED}:
             self._problem(copy, "it is deferred and can't be received by its number")
 
     def _on_delivered(self, home: str, session: str, ids: tuple[str, ...]) -> None:
@@ -476,19 +480,6 @@ class Checker:
         self._owners.pop(home, None)
         self._highest.pop(home, None)
 
-    # -- locks
-
-    def _on_accepted(
-        self, home: str, session: str, receiver: Any, until: float, at: float, since: float | None
-    ) -> None:
-        self._locks.accepted(home, session, receiver, until, at, since)
-
-    def _on_renew(self, ticket: int, token: Any, at: float) -> None:
-        self._locks.renew(ticket, token, at)
-
-    def _on_renewed(self, ticket: int, outcome: str, at: float, until: float) -> None:
-        self._locks.renewed(ticket, outcome, at, until)
-
     def _on_left(self, receiver: Any) -> None:
         self._departures += 1
         self._locks.left(receiver)
@@ -519,9 +510,6 @@ class Checker:
         self._values[key] = [value]
 
     # -- time
-
-    def _on_stepped(self, seconds: float, at: float) -> None:
-        self._clock.step(seconds, at)
 
     def _states_at(self, copy: _Copy, at: float) -> set[str]:
         """Return the states in which a copy may be, also by what the broker does by itself."""

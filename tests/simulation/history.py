@@ -43,6 +43,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 #: Outcomes. LOST: refused, since the lock is lost.
@@ -81,7 +82,8 @@ class Look(NamedTuple):
 class Sending(NamedTuple):
     """One send; several ids are one batch, and `homes` are all that will have them.
 
-    `due`: it is scheduled; `elsewhere`: it waits where nobody sees it."""
+    `due`: it is scheduled; `elsewhere`: it waits where nobody sees it. An id is sent again only to homes that find
+    duplicates, and after their window only when the first message is gone."""
 
     ids: tuple[str, ...]
     homes: tuple[str, ...]
@@ -163,9 +165,9 @@ class History:
         """A message was received with a lock; `seen`, for those who know tokens and times."""
         self.events.append(("locked", look, token, receiver, until))
 
-    def missed(self, home: str, id: str) -> None:
-        """The broker says that there is no deferred message with the number of this one."""
-        self.events.append(("missed", home, id))
+    def missed(self, home: str, id: str, at: float = inf, since: float = inf) -> None:
+        """The broker, which was asked at `since`, says that there is no deferred message with this one's number."""
+        self.events.append(("missed", home, id, at, since))
 
     def delivered(self, home: str, session: str, ids: Sequence[str]) -> None:
         """All that a receiver of the session got in one go, while it held no other message of it."""

@@ -22,8 +22,8 @@ class Lock:
     is_of_session: bool
     first_end: float  # without any doubt it holds until here,
     last_end: float  # and is over from here on
-    is_over: bool
-    has_left: bool = False
+    has_left: bool = False  # or something else may have ended it
+    is_over: bool = False
     doubts: set[int] = field(default_factory=set)  # tickets of what may have ended or prolonged it
 
     def holds(self, at: float, ticket: int = 0) -> bool:
@@ -47,15 +47,15 @@ class Locks:
         self, token: Any, what: str, home: str, receiver: Any, until: float, at: float, since: float | None,
         is_of_session: bool = False,
     ) -> Lock:  # fmt: skip
-        first_end, last_end = self._ends(until, at)
+        since = at if since is None else since
         # That of a broker which has ended since is over.
-        is_over = (at if since is None else since) <= self._ended_at
-        lock = self._by_token[token] = Lock(what, home, receiver, is_of_session, first_end, last_end, is_over)
+        ends = self._ends(until, at, since)
+        lock = self._by_token[token] = Lock(what, home, receiver, is_of_session, *ends, since <= self._ended_at)
         return lock
 
-    def _ends(self, until: float, at: float) -> tuple[float, float]:
-        """Return between which moments a lock ends that the broker said at `at` to hold until then."""
-        offsets = self._clock.offsets(at)
+    def _ends(self, until: float, at: float, since: float) -> tuple[float, float]:
+        """Return between which moments a lock ends that the broker, between these, said to hold until then."""
+        offsets = self._clock.offsets(at, at - since)
         return until - max(offsets) - TICK_S, until - min(offsets) + TICK_S
 
     def begin(self, token: Any, ticket: int) -> Lock | None:
@@ -108,7 +108,7 @@ class Locks:
         for lock, last_end in locks:
             self.judge_answer(lock, ticket, outcome, begun_at, at, "a renewal")
             if outcome == CONFIRMED:
-                lock.first_end, lock.last_end = self._ends(until, at)
+                lock.first_end, lock.last_end = self._ends(until, at, begun_at)
             elif outcome != UNKNOWN:
                 lock.last_end = last_end
                 lock.is_over |= outcome == LOST

@@ -115,7 +115,7 @@ class Story:
         self.history.read(("state", "s"), value)
 
     def miss(self, id: str) -> None:
-        self.history.missed("orders", id)
+        self.history.missed("orders", id, self.now, self.now)
 
     def deliver(self, session: str, *ids: str) -> None:
         self.history.delivered("orders", session, ids)
@@ -323,6 +323,8 @@ RIGHT = [
     " | settle a complete token=u",
     "send a | lock a:1 t | settle a abandon token=t | lock a:1 u by=two count=1 | settle a complete token=u",
     "send a | lock a:1 t | leave one | lock a:1 u by=two",
+    "send a | kill | lock a:1 t since=0.001 | settle a complete token=t",
+    "send a | see a:1 | settle a defer | lock a:1:deferred t | miss a",
     "send a | lock a:1 t | kill | lock a:1 u by=two | settle a complete lost token=t",
     "send a | lock a:1 t | begin a complete token=t | wait 1 | end a unknown | lock a:1 u by=two",
     "send a | lock a:1 t | wait 20 | renew t | wait 20 | settle a complete token=t",

@@ -21,11 +21,11 @@ class WallClock:
     def step(self, seconds: float, at: float) -> None:
         self._steps.append((at, self._steps[-1][1] + seconds))
 
-    def offsets(self, at: float) -> list[float]:
-        """Return how far ahead the broker may believe the wall clock to be."""
+    def offsets(self, at: float, before_s: float = 0.0) -> list[float]:
+        """Return how far ahead the broker may believe the wall clock to be, then and so long before."""
         ends = [begun for begun, _ in self._steps[1:]] + [inf]
         both = zip(self._steps, ends, strict=True)
-        return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S]
+        return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S - before_s]
 
     def earliest(self, at: float) -> float:
         """Return the earliest time that the broker may believe it is."""
