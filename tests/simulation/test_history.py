@@ -69,14 +69,18 @@ class Story:
 
     # what clients do
 
-    def send(self, *ids: str, to: str = "orders", outcome: str = CONFIRMED, due: str = "", takes: str = "0",
-             ttl: str = "", **options: Any) -> None:  # fmt: skip
-        ticket = self.history.send(
-            ids, to.split(","), at=self.now, due=self.now + float(due) if due else 0.0,
-            ttl=float(ttl) if ttl else None, **options,
-        )  # fmt: skip
+    def send(self, *ids: str, outcome: str = CONFIRMED, takes: str = "0", **of: Any) -> None:
+        self.offer(*ids, **of)
         self.now += float(takes)
-        self.history.sent(ticket, outcome, self.now)
+        self.answer(ids[0], outcome)
+
+    def offer(self, *ids: str, to: str = "orders", due: str = "", ttl: str = "", **of: Any) -> None:
+        of |= {"due": self.now + float(due)} if due else {}
+        of |= {"ttl": float(ttl)} if ttl else {}
+        self._open[ids[0]] = self.history.send(ids, to.split(","), at=self.now, **of)
+
+    def answer(self, id: str, outcome: str = CONFIRMED) -> None:
+        self.history.sent(self._open.pop(id), outcome, self.now)
 
     def see(self, text: str, how: str = RECEIVED, **fields: Any) -> None:
         self.history.seen(self.look(text, **fields), how)
@@ -173,6 +177,7 @@ BROKEN = [
     ("send a outcome=refused | audit a:1", "it is active; it can only be absent"),
     ("send a outcome=refused | see a:1", "it is active; it can only be absent"),
     ("send a outcome=refused | audit | see a:1", "it was never sent there"),
+    ("offer a | see a:1 | answer a refused", "it was refused, and was seen before"),
     ("send a ping=1 | audit a:1", "it is active; it can only be absent"),
     ("audit a:1", "it was never sent there"),
     ("send a | audit a:1 home=other", "a in other: it was never sent there"),
@@ -230,11 +235,13 @@ BROKEN = [
     ("send a ttl=5 | wait 6 | audit a:1:dead:expired", "it is dead; it can only be active"),
     ("send a to=buried ttl=5 | wait 6 | audit", "it is lost"),
     ("send a to=buried ttl=5 | wait 4 | audit a:1:dead:expired home=buried", "it is dead; it can only be active"),
+    ("send a to=limited ttl=5 | audit a:1:dead:expired home=limited", "dead-lettered as expired before its time"),
     # duplicates
     ("send a outcome=unknown | send a | audit a:1 a:2", "2 copies"),
     ("send a outcome=unknown | see a:1 | send a | see a:2", "sequence number 1 became 2"),
     ("send a outcome=unknown | see a:1 | settle a complete | send a | audit a:2", "it came back as active"),
     ("send a to=once | take a:1 home=once | wait 30 | send a to=once | see a:2 home=once", "it is active; it can only"),
+    ("send a to=once | take a:1 home=once | offer a to=once | see a:2 home=once | answer a", "a second message with"),
     ("send a to=once | take a:1 home=once | wait 70 | send a to=once | audit", "a in once: it is lost"),
     # sessions and registers
     ("send a session=s | see a:1 session=t", "it was of the session 's' and is of 't'"),
