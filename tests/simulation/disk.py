@@ -20,7 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
 SECTOR_BYTES: Final = 64  # small, so that short records tear too
 CHANGES: Final = ("create", "lock", "pwrite", "fdatasync", "truncate", "fallocate", "rename", "unlink", "fsync_dir")
@@ -109,6 +109,18 @@ class _Node:
         self.unsynced.clear()
 
 
+_Change = tuple[str, _Node | None, str]  # a path, what it leads to now, and the path that this had before
+
+
+class Folder(NamedTuple):
+    """A folder that was deleted, with all that was in it."""
+
+    folder: str
+    nodes: dict[str, _Node]
+    disk_names: dict[str, _Node]
+    unsynced_names: list[_Change]
+
+
 class SimulatedDisk:
     def __init__(self, capacity: int | None = None, chance: random.Random | None = None) -> None:
         self.capacity = capacity
@@ -126,7 +138,7 @@ class SimulatedDisk:
         self._log: deque[tuple[str, str]] = deque(maxlen=1000)
         self._nodes: dict[str, _Node] = {}
         self._disk_names: dict[str, _Node] = {}
-        self._unsynced_names: list[tuple[str, _Node | None, str]] = []
+        self._unsynced_names: list[_Change] = []
         self._gone: set[str] = set()  # folders that were deleted
         self._changes = 0  # of names
         self._stopped_write: tuple[_Node, int, bytes] | None = None
@@ -207,23 +219,28 @@ class SimulatedDisk:
             piece = bytearray(len(piece)) if how < 0.7 else bytearray(self.chance.randbytes(len(piece)))
         node.disk[start : start + SECTOR_BYTES] = piece
 
-    def delete_folder(self, folder: str) -> dict[str, object]:
+    def delete_folder(self, folder: str) -> Folder:
         """Delete the folder and all that is in it, at once and for good, and return it for `restore_folder`."""
-        names: dict[str, object] = {path: node for path, node in self._nodes.items() if path.startswith(f"{folder}/")}
-        for path in names:
-            del self._nodes[path]
-            self._disk_names.pop(path, None)
-        self._unsynced_names = [change for change in self._unsynced_names if not change[0].startswith(f"{folder}/")]
+        inside = f"{folder}/"
+        gone = Folder(
+            folder,
+            {path: node for path, node in self._nodes.items() if path.startswith(inside)},
+            {path: node for path, node in self._disk_names.items() if path.startswith(inside)},
+            [change for change in self._unsynced_names if change[0].startswith(inside)],
+        )
+        self._nodes = {path: node for path, node in self._nodes.items() if path not in gone.nodes}
+        self._disk_names = {path: node for path, node in self._disk_names.items() if path not in gone.disk_names}
+        self._unsynced_names = [change for change in self._unsynced_names if change not in gone.unsynced_names]
         self._gone.add(folder)
         self._changes += 1
-        return names
+        return gone
 
-    def restore_folder(self, folder: str, names: dict[str, object]) -> None:
+    def restore_folder(self, gone: Folder) -> None:
         """Put a deleted folder back as it was, as if it had only been moved."""
-        for path, node in names.items():
-            assert isinstance(node, _Node)
-            self._nodes[path] = self._disk_names[path] = node
-        self._gone.discard(folder)
+        self._nodes.update(gone.nodes)
+        self._disk_names.update(gone.disk_names)
+        self._unsynced_names += gone.unsynced_names
+        self._gone.discard(gone.folder)
         self._changes += 1
 
     @property

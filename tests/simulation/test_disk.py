@@ -215,7 +215,7 @@ def test_a_folder_that_is_read_only_deleted_or_put_back() -> None:
     assert files.pread(fd, 6, 0) == b"synced"
     files.is_read_only_now = False
     assert files.is_same(fd, "j/a") and files.stamp("j") == stamp
-    names = files.delete_folder("j")
+    folder = files.delete_folder("j")
     assert not files.is_same(fd, "j/a") and files.stamp("j") is None
     with pytest.raises(FileNotFoundError):
         files.create("j/b")
@@ -225,7 +225,7 @@ def test_a_folder_that_is_read_only_deleted_or_put_back() -> None:
     gone = files.power_cut(everything=True)
     gone.make_folder("j")
     assert gone.listdir("j") == []
-    files.restore_folder("j", names)
+    files.restore_folder(folder)
     assert files.is_same(fd, "j/a") and files.stamp("j") not in (None, stamp)
     assert files.power_cut(everything=True).content("j/a") == b"SYNCED"
 
