@@ -7,7 +7,7 @@ import pytest
 
 from pairbus.journal import JournalCorrupt, JournalError, JournalFull, Options, Record
 from tests.journal.rig import SMALL, Rig, check_crash
-from tests.simulation.disk import MachineStopped, SimulatedDisk
+from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 PUT, GONE = 1, 2
 
@@ -166,6 +166,16 @@ async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> N
     with pytest.raises(JournalError, match="deleting"):
         await compact(rig, owner)
     rig.files.fault = None
+    assert await compact(rig, owner) == 1
+
+
+async def test_a_segment_that_cannot_be_read_is_tried_again() -> None:
+    rig, owner = filled()
+    for call in ("open", "pread"):
+        for number in (1, 2):
+            rig.files.faults = [DiskFault("error", call, at=rig.files.calls + number)]
+            with pytest.raises(JournalError, match=r"EIO|Input/output"):
+                await compact(rig, owner)
     assert await compact(rig, owner) == 1
 
 

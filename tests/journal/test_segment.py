@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from pairbus.journal import Journal, JournalCorrupt, Options
+from pairbus.journal import Journal, JournalCorrupt, JournalFailed, Options
 from pairbus.journal.record import SEGMENT_HEADER_BYTES
 from pairbus.journal.segment import segment_name, segment_number
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import DiskFault, SimulatedDisk
 
 SALVAGE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, salvage=True)
 
@@ -240,3 +242,13 @@ def test_replay_reads_only_what_survey_found() -> None:
     journal = Journal.open(FOLDER, SMALL, files)
     assert list(journal.replay()) == []
     journal.close()
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_start_fails_with_an_error_of_the_journal_whatever_the_disk_does_not_do(number: int) -> None:
+    files = on_disk(written())
+    files.faults = [DiskFault("error", at=files.calls + number, value=errno.EMFILE)]
+    with pytest.raises(JournalFailed) as caught:
+        Rig(files).open()
+    assert caught.value.errno == errno.EMFILE
+    assert len(reopened(files.kill()).records) == 6

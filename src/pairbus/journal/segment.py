@@ -149,13 +149,14 @@ def scan(
     files: Files, segment: Segment, after_lsn: int, salvage: bool, notes: list[str], chunk_bytes: int = _CHUNK_BYTES
 ) -> Generator[list[Record], None, None]:
     """Yield the segment's records, a list per chunk read. Set `segment.end` and `segment.synced` at the end."""
-    fd = files.open(segment.path)
     try:
-        yield from _scan(files, fd, segment, after_lsn, salvage, notes, chunk_bytes)
+        fd = files.open(segment.path)
+        try:
+            yield from _scan(files, fd, segment, after_lsn, salvage, notes, chunk_bytes)
+        finally:
+            files.close(fd)
     except OSError as error:
         raise JournalFailed(f"segment {segment.number} cannot be read: {error}", errno=error.errno) from error
-    finally:
-        files.close(fd)
 
 
 def _scan(
