@@ -118,6 +118,22 @@ def exit_on(condition: bool) -> None:
         raise SystemExit
 
 
+def test_a_write_that_went_to_the_place_of_an_earlier_record_is_refused() -> None:
+    """It is a whole record of this segment; that it lies before what it calls synced gives it away."""
+    rig = written(4)
+    path = rig.segment_paths()[-1]
+    starts = [offset - 28 for _, _, _, offset in rig.answers]
+    for last, lost in ((1, 0), (2, 0), (3, 1), (3, 2)):
+        files = rig.files.power_cut()
+        content = files.content(path)
+        content[starts[lost] : starts[lost] + 58] = content[starts[last] : starts[last] + 58]
+        content[starts[last] :] = bytes(len(content) - starts[last])
+        with pytest.raises(JournalCorrupt, match=f"damaged at offset {starts[lost]}"):
+            Rig(files).open()
+        kept = [bytes([65 + i]) * 30 for i in range(last) if i != lost]
+        assert Rig(files.kill(), SALVAGE).open().replayed() == kept
+
+
 def test_damage_in_an_older_segment_is_refused() -> None:
     rig = written(60, 200)
     paths = rig.segment_paths()

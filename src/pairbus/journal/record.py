@@ -132,6 +132,7 @@ def decode(buffer: bytes, salt: int, segment: int, base: int, after_lsn: int, sy
         if (
             magic != RECORD_MAGIC
             or length > RECORD_BYTES_MAX
+            or known > base + position  # written for a place further on
             or crc(view[position : position + _HEAD_BYTES], salt) != head_crc
         ):
             bad = True

@@ -194,11 +194,11 @@ def _judge(files: Files, fd: int, segment: Segment, spot: int, salvage: bool, no
     rest = files.pread(fd, max(0, min(segment.size, end) - spot), spot)
     if segment.end is None and not rest.strip(b"\0"):
         return None  # allocated ahead, never written
-    known, resume, position = end if segment.is_sure else spot, None, 1
+    known, resume, position = end if segment.is_sure else spot, None, 0
     while (place := find(rest, segment.header.salt, position)) is not None:
         if place.whole:
             known = max(known, place.synced)
-            if resume is None:
+            if resume is None and place.position:
                 resume = spot + place.position
             position = place.end
         else:
