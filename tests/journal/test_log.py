@@ -350,6 +350,28 @@ def test_lazy_records_written_again_are_read_and_compacted_under_the_place_that_
     assert not rig.journal._relocations
 
 
+def test_settlements_are_kept_while_neither_a_sync_nor_a_new_segment_succeeds() -> None:
+    rig = Rig().open()
+    assert rig.send(b"settled", lazy=True) is None
+    rig.files.fail("fdatasync", "create", times=99)
+    rig.turn(after=0.1)  # the sync that is due
+    rig.turn(after=0.5)  # and a look whether the disk serves again
+    assert rig.journal.pending_bytes
+    rig.files.faults.clear()
+    rig.turn(after=0.5)
+    rig.turn(after=0.1)
+    assert not rig.journal.pending_bytes
+    assert reopened(rig.files.power_cut()).replayed() == [b"settled"]
+
+
+def test_a_stop_says_that_settlements_are_lost() -> None:
+    rig = Rig().open()
+    assert rig.send(b"settled", lazy=True) is None
+    rig.files.fail("fdatasync", times=99)
+    with pytest.raises(JournalFailed):
+        rig.journal.close()
+
+
 def test_what_was_replayed_from_the_cache_alone_is_made_durable() -> None:
     """Killed right after a failed sync: the cache shows records that no later sync would bring to the disk."""
     rig = Rig().open()

@@ -362,7 +362,7 @@ class Log:
         try:
             self._fdatasync()
         except OSError as error:
-            self._redo = self._abandon(error, "sync", [])
+            self._give_up(error, "sync")
             return False
         return True
 
@@ -376,7 +376,7 @@ class Log:
         try:
             self._pwrite(frame(self._salt, self.synced, self._lsn, 0, b"", MARK), self.offset)
         except OSError as error:
-            self._redo = self._abandon(error, "write", [])
+            self._give_up(error, "write")
             return
         self.offset = self._marked_at = self.sizes[self.number] = end
 
@@ -598,6 +598,11 @@ class Log:
             return []
         self._refuse(sends, trouble)
         return answered + lazy
+
+    def _give_up(self, error: OSError, doing: str) -> None:
+        """Abandon the segment outside a commit; the lazy records are in `_redo` then, with a new segment or without."""
+        again = self._abandon(error, doing, [])
+        self._redo += again  # in two lines: it changes _redo itself
 
     def _answered(self, entry: Entry, number: int, offset: int) -> Entry:
         """Return the entry for writing again: its caller was told a place, which `relocated` keeps good."""
