@@ -6,7 +6,7 @@ import random
 import pytest
 
 from pairbus.journal import JournalCorrupt, JournalError, JournalFull, Options, Record
-from tests.journal.rig import SMALL, Rig, check_crash
+from tests.journal.rig import FOLDER, SMALL, Rig, check_crash
 from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 PUT, GONE = 1, 2
@@ -167,6 +167,22 @@ async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> N
         await compact(rig, owner)
     rig.files.fault = None
     assert await compact(rig, owner) == 1
+
+
+@pytest.mark.parametrize("fault", [DiskFault("done_error", "unlink"), DiskFault("error", "fsync_dir")])
+async def test_a_deletion_that_failed_after_the_file_was_gone_is_finished_later(fault: DiskFault) -> None:
+    rig, owner = filled()
+    rig.files.faults = [fault]
+    with pytest.raises(JournalError, match="deleting"):
+        await compact(rig, owner)
+    names = rig.files.delete_folder(FOLDER)
+    rig.files.make_folder(FOLDER)
+    with pytest.raises(JournalError, match="deleting"):  # there is another folder in its place
+        await compact(rig, owner)
+    rig.files.restore_folder(names)
+    assert await compact(rig, owner) == 1
+    assert await compact(rig, owner) == 2
+    assert set(Owner(Rig(rig.files.power_cut()).open()).places) == set(owner.places)
 
 
 async def test_a_segment_that_cannot_be_read_is_tried_again() -> None:

@@ -386,7 +386,7 @@ class Journal:
         path = f"{self.folder}/{segment_name(number)}"
         self._compacting = True
         try:
-            if self._is_dead(number):
+            if self._is_dead(number) or (self._log is not None and self._log.deleting == path):
                 self._has_read(segments[0].size)
             else:
                 chunks = self._chunks(number, path, segments[0].size)

@@ -71,6 +71,7 @@ class Log:
         self.written: dict[int, int] = {}  # payload bytes per segment, as the answers told
         self.is_full = False
         self.syncs = 0
+        self.deleting = ""  # the path of the segment that was last removed, or is to be: it is needed no more
         self.released_bytes = 0  # of memory: payload bytes that no longer have to be kept
         self._lsn = lsn
         self._answer = answer
@@ -210,8 +211,13 @@ class Log:
         if self.number and self.offset > self.synced and not self._sync():
             self._drain([], now)
             return self.trouble or JournalFailed(f"{path} is kept: the sync before its deletion failed")
+        was_tried, self.deleting = self.deleting == path, path
         try:
-            self.files.unlink(path)
+            try:
+                self.files.unlink(path)
+            except FileNotFoundError:
+                if not was_tried or not self._is_in_place():
+                    raise
             self.files.fsync_dir(self.folder)
         except OSError as problem:
             return from_os_error(problem, f"deleting {path}")
