@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -183,6 +184,20 @@ async def test_a_deletion_that_failed_after_the_file_was_gone_is_finished_later(
     assert await compact(rig, owner) == 1
     assert await compact(rig, owner) == 2
     assert set(Owner(Rig(rig.files.power_cut()).open()).places) == set(owner.places)
+
+
+async def test_without_durability_too_the_originals_stay_until_their_copies_are_on_the_disk() -> None:
+    first, _ = filled(options=replace(SMALL, durability="none"))
+    first.journal.close()
+    rig = Rig(first.files.power_cut(), first.options).open()
+    owner = Owner(rig)
+    expected = set(owner.places)
+    rig.files.fail("fdatasync")
+    with pytest.raises(JournalError, match="is kept"):
+        await compact(rig, owner)
+    assert set(Owner(Rig(rig.files.power_cut(), rig.options).open()).places) == expected
+    assert await compact(rig, owner) == 1
+    assert set(Owner(Rig(rig.files.power_cut(), rig.options).open()).places) == expected
 
 
 async def test_a_segment_that_cannot_be_read_is_tried_again() -> None:

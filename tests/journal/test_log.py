@@ -372,6 +372,19 @@ def test_a_stop_says_that_settlements_are_lost() -> None:
         rig.journal.close()
 
 
+def test_a_clean_stop_without_durability_syncs_what_a_failed_sync_did_not() -> None:
+    rig = Rig(options=NONE).open()
+    assert rig.send(b"one") is None
+    rig.files.fail("fdatasync")
+    rig.journal.close()
+    assert reopened(rig.files.power_cut(), NONE).replayed() == [b"one"]
+    rig = Rig(options=NONE).open()
+    assert rig.send(b"one") is None
+    rig.files.fail("fdatasync", times=99)
+    with pytest.raises(JournalFailed):
+        rig.journal.close()
+
+
 def test_what_was_replayed_from_the_cache_alone_is_made_durable() -> None:
     """Killed right after a failed sync: the cache shows records that no later sync would bring to the disk."""
     rig = Rig().open()

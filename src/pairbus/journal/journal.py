@@ -27,7 +27,7 @@ from pairbus.journal.errors import (
     from_os_error,
 )
 from pairbus.journal.files import Files, RealFiles
-from pairbus.journal.log import LAZY, PRIVILEGED, Done, Log
+from pairbus.journal.log import LAZY, PRIVILEGED, Done, Log, write_again
 from pairbus.journal.options import Options
 from pairbus.journal.record import RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, Record, decode_segment_header
 from pairbus.journal.relocation import Relocations
@@ -37,7 +37,6 @@ from pairbus.journal.writer import Command, Post, Writer
 LOCK_NAME = "lock"
 _OPEN_FILES_MAX = 64
 _NOTES_MAX = 1000
-_REWRITE_BYTES = 4 * 1024 * 1024
 # While compaction runs, so many bytes of the oldest segments are read for each byte that dies. With four, and begun
 # when the dead are half of the living, all that lives is copied before the dead are as many as the living.
 _PACE = 4
@@ -188,27 +187,12 @@ class Journal:
             return None, (0, 0, True)
         for segment in self._chain:
             if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
-                self._rewrite(segment)
+                write_again(self.files, segment.path, segment.synced, segment.end or SEGMENT_HEADER_BYTES)
         last = self._chain[-1]
         if last.end == SEGMENT_HEADER_BYTES:
             del self._ends[last.number]
             return last, last.header[3:]
         return None, (last.number, last.end or 0, True)
-
-    def _rewrite(self, segment: Segment) -> None:
-        end = segment.end or SEGMENT_HEADER_BYTES
-        fd = self.files.open(segment.path)
-        try:
-            if segment.size > end:
-                self.files.truncate(fd, end)
-            for offset in range(segment.synced, end, _REWRITE_BYTES):
-                data = self.files.pread(fd, min(_REWRITE_BYTES, end - offset), offset)
-                written = 0
-                while written < len(data):
-                    written += self.files.pwrite(fd, data[written:], offset + written)
-            self.files.fdatasync(fd)
-        finally:
-            self.files.close(fd)
 
     # -- service
 

@@ -43,7 +43,33 @@ PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's 
 ANSWERED = 4  # a lazy record whose caller was told that it is written
 RESERVE_NAME = "reserve"
 PROBE_S = 0.25
+_REWRITE_BYTES = 4 * 1024 * 1024
 _ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
+
+
+def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
+    done = files.pwrite(fd, data, offset)
+    while done < len(data):
+        more = files.pwrite(fd, data[done:], offset + done)
+        if not more:
+            raise OSError(errno.EIO, "a write of no bytes")
+        done += more
+
+
+def write_again(files: Files, path: str, start: int, end: int) -> None:
+    """Write a part of a file anew as it is, cut it there, and sync it.
+
+    After a sync that failed, or in another process, the cache may hold what the disk does not, and a sync alone would
+    not bring it there."""
+    fd = files.open(path)
+    try:
+        if files.size(fd) > end:
+            files.truncate(fd, end)
+        for offset in range(start, end, _REWRITE_BYTES):
+            write_all(files, fd, files.pread(fd, min(_REWRITE_BYTES, end - offset), offset), offset)
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
 
 
 class Log:
@@ -95,9 +121,9 @@ class Log:
         self._probed_at = -1e9
         self._abandons = 0
         self._has_claimed = False
+        self._unsure: dict[str, int] = {}  # abandoned segments that were not synced (durability none), and their ends
         self._leftovers: list[str] = []  # files of abandoned segments without records
         self.trouble: JournalError | None = None  # why there is no segment
-        self._last_failure: JournalError | None = None
 
     # -- what the writer calls
 
@@ -196,14 +222,17 @@ class Log:
     def flush(self) -> JournalError | None:
         """Sync all that is written, in every mode."""
         self._abandons = 0
-        self._last_failure = None
         if self._redo or (self.number and self.offset > self.synced and not self._sync()):
             self._drain([], self._probed_at)
             if self.number and self.offset > self.synced:
                 self._sync()
         if self._redo:
             return self.trouble or JournalFailed("settlements that were answered could not be written again")
-        return self._last_failure if self.options.durability == "none" else None
+        try:
+            self._make_sure()
+        except OSError as error:
+            return from_os_error(error, "records that were answered could not be written again")
+        return None
 
     def delete(self, path: str, now: float) -> JournalError | None:
         """Remove the oldest segment's file for good, after what was copied out of it is on the disk."""
@@ -213,6 +242,7 @@ class Log:
             return self.trouble or JournalFailed(f"{path} is kept: the sync before its deletion failed")
         was_tried, self.deleting = self.deleting == path, path
         try:
+            self._make_sure(but=path)
             try:
                 self.files.unlink(path)
             except FileNotFoundError:
@@ -298,7 +328,7 @@ class Log:
                     late.append((done, None, number, offset))
             offset += size
         try:
-            self._pwrite(b"".join(pieces), self.offset)
+            write_all(self.files, self._fd, b"".join(pieces), self.offset)
             if mode == "none":
                 self._check_in_place()
         except OSError as error:
@@ -329,14 +359,6 @@ class Log:
         number, size = self.number, sum([entry[3] for entry in entries])
         self.released_bytes += size
         self.written[number] = self.written.get(number, 0) + size
-
-    def _pwrite(self, data: bytes, offset: int) -> None:
-        done = self.files.pwrite(self._fd, data, offset)
-        while done < len(data):
-            more = self.files.pwrite(self._fd, data[done:], offset + done)
-            if not more:
-                raise OSError(errno.EIO, "a write of no bytes")
-            done += more
 
     def _fdatasync(self) -> None:
         self.files.fdatasync(self._fd)
@@ -380,11 +402,19 @@ class Log:
         if self._allocates and end > self._allocated:
             return
         try:
-            self._pwrite(frame(self._salt, self.synced, self._lsn, 0, b"", MARK), self.offset)
+            mark = frame(self._salt, self.synced, self._lsn, 0, b"", MARK)
+            write_all(self.files, self._fd, mark, self.offset)
         except OSError as error:
             self._give_up(error, "write")
             return
         self.offset = self._marked_at = self.sizes[self.number] = end
+
+    def _make_sure(self, but: str = "") -> None:
+        """Bring to the disk what is in abandoned segments that were not synced (durability none), or raise OSError."""
+        for path in [path for path in self._unsure if path != but]:
+            write_again(self.files, path, SEGMENT_HEADER_BYTES, self._unsure[path])
+            del self._unsure[path]
+        self._unsure.pop(but, None)
 
     # -- refusing
 
@@ -586,7 +616,6 @@ class Log:
         number = self.number
         end = self.offset if self.options.durability == "none" else self.synced
         trouble = from_os_error(error, f"{doing} failed in segment {number} at offset {self.offset}")
-        self._last_failure = trouble
         self._note(f"{trouble}; the segment ends at offset {end}")
         if no_room(error):
             self._enter_full(f"{doing} failed")
@@ -633,6 +662,8 @@ class Log:
         self.sizes[number] = end
         if end > SEGMENT_HEADER_BYTES:
             self._previous = (number, end, end <= self.synced)
+            if end > self.synced and not sync:
+                self._unsure[f"{self.folder}/{segment_name(number)}"] = end
         elif not sync:
             del self.sizes[number]
             self._leftovers.append(f"{self.folder}/{segment_name(number)}")
