@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from dataclasses import replace
 
@@ -198,6 +199,27 @@ async def test_without_durability_too_the_originals_stay_until_their_copies_are_
     assert set(Owner(Rig(rig.files.power_cut(), rig.options).open()).places) == expected
     assert await compact(rig, owner) == 1
     assert set(Owner(Rig(rig.files.power_cut(), rig.options).open()).places) == expected
+
+
+@pytest.mark.parametrize("how", ["not unlinked", "not reused"])
+async def test_a_file_that_is_left_over_does_not_look_like_a_missing_segment_later(how: str) -> None:
+    """It is no link of the chain, and the segment after it says so; it must be gone before that one is."""
+    rig = Rig().open()
+    if how == "not unlinked":
+        rig.files.fail("pwrite", "unlink", path="0001")
+        assert rig.send(b"refused") is not None
+    else:
+        rig = Rig(rig.files.kill())
+        rig.files.fail("fdatasync", number=errno.ENOSPC, path="0001")
+        rig.open()
+    owner = Owner(rig)
+    for i in range(60):
+        owner.put(b"%04d" % i, 150)
+        rig.turn(after=1.0)
+    assert len(owner.places) == 60
+    await compact(rig, owner)
+    for files in (rig.files.power_cut(), *(rig.files.power_cut(random.Random(seed)) for seed in range(20))):
+        assert set(Owner(Rig(files).open()).places) == set(owner.places)
 
 
 async def test_a_segment_that_cannot_be_read_is_tried_again() -> None:

@@ -123,6 +123,7 @@ class Log:
         self._has_claimed = False
         self._unsure: dict[str, int] = {}  # abandoned segments that were not synced (durability none), and their ends
         self._leftovers: list[str] = []  # files of abandoned segments without records
+        self._has_removed = False  # such a file, since the folder was last synced
         self.trouble: JournalError | None = None  # why there is no segment
 
     # -- what the writer calls
@@ -142,6 +143,8 @@ class Log:
             self.trouble = from_os_error(error, "no segment can be made")
             if not no_room(error):
                 raise self.trouble from error
+            if reuse is not None:
+                self._leftovers.append(reuse.path)
 
     def commit(self, batch: list[Entry], now: float) -> None:
         """Write, sync if the batch or the lazy deadline asks for it, answer. Never raises OSError."""
@@ -243,6 +246,7 @@ class Log:
         was_tried, self.deleting = self.deleting == path, path
         try:
             self._make_sure(but=path)
+            self._settle_removals(path)
             try:
                 self.files.unlink(path)
             except FileNotFoundError:
@@ -552,13 +556,36 @@ class Log:
         except OSError:
             if fd >= 0:
                 self._close_fd(fd)
-            with contextlib.suppress(OSError):
-                files.unlink(path)
+            self._remove_leftovers([path])
             raise
         self._take(fd, number, salt, allocated)
-        while self._leftovers:  # not before: their headers said where the segment before them ends
-            with contextlib.suppress(OSError):
-                files.unlink(self._leftovers.pop())
+        self._has_removed = False
+        # Not before: their headers said where the segment before them ends.
+        leftovers, self._leftovers = self._leftovers, []
+        self._remove_leftovers(leftovers)
+
+    def _remove_leftovers(self, paths: list[str]) -> None:
+        """Remove files that are no links of the chain; what cannot be removed now is in `_leftovers` afterwards."""
+        for path in paths:
+            try:
+                self.files.unlink(path)
+                self._has_removed = True
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self._leftovers.append(path)
+
+    def _settle_removals(self, before: str) -> None:
+        """See to it that no file of before this segment comes back, or raise OSError: with the segment gone, such a
+        file would look as if the segment were missing."""
+        for path in [path for path in self._leftovers if path < before]:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.unlink(path)
+            self._leftovers.remove(path)
+            self._has_removed = True
+        if self._has_removed:
+            self.files.fsync_dir(self.folder)
+            self._has_removed = False
 
     def _reuse(self, segment: Segment) -> None:
         """Go on in a segment that has a header and nothing else."""
