@@ -23,7 +23,7 @@ from pairbus.broker.model.description import (
     TopicDescription,
 )
 from pairbus.errors import BrokerError
-from pairbus.journal import JournalError, Options
+from pairbus.journal import JournalCorrupt, JournalError, Options
 
 from .broker import PORT, SimulatedMachine
 from .checker import Checker
@@ -36,6 +36,7 @@ from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, STORM_S, WI
 NAMESPACE = "contoso"
 #: What has not come to rest by then never will: locks, schedules, idle times and time-outs are all shorter.
 CALM_S = 120.0
+_STARTS_MAX = 100
 T = TypeVar("T")
 
 
@@ -235,15 +236,18 @@ class Run:
 
     async def _start(self) -> None:
         """Start the broker, again and again while its disk is too sick for it."""
-        while True:
+        for _ in range(_STARTS_MAX):
             try:
                 await self.machine.start()
                 self.trace.started(self.world.durability, self.loop.now)
                 return
+            except JournalCorrupt as error:
+                raise Violation(f"the broker takes its journal for damaged: {error}") from None
             except (BrokerError, JournalError, OSError, MachineStopped) as error:
                 self.trace.note(f"broker: can't start: {error}")
                 self.machine.kill()
                 await asyncio.sleep(1.0)
+        raise Violation(f"the broker did not start in {_STARTS_MAX} attempts")
 
     # -- the calm
 

@@ -173,6 +173,20 @@ def test_an_activation_that_could_not_be_written_is_tried_again_after_a_while(ri
     assert rig.received() == [b"a"]
 
 
+def test_an_activation_that_the_disk_refused_later_is_tried_again_too(rig: Rig) -> None:
+    rig.schedule(make_special(b"a", at=1060.0))
+    rig.files.is_read_only_now = True
+    rig.now = 1060.0
+    rig.namespace.tick(rig.now)
+    assert rig.namespace.deadline is None  # it is taken, and its record on its way
+    rig.turn()
+    rig.answer()
+    rig.files.is_read_only_now = False
+    assert rig.namespace.deadline == 1061.0
+    rig.pass_time(5.0)
+    assert rig.received() == [b"a"]
+
+
 def test_a_copy_made_while_it_becomes_active_does_not_make_it_two(rig: Rig) -> None:
     rig.schedule(make_special(b"later", at=1060.0))
     rig.grow()

@@ -202,8 +202,7 @@ class EnqueueOperations(PublishOperations):
             if again:
                 self._store.maintenance.retry(partial(self._activate, queue, messages, activations, True))
                 return
-            for message in messages:
-                queue.restore(message)
+            self._store.restore(queue, messages)
             return
         self._journal.release(segment, nbytes)
         if recopied(messages):

@@ -121,7 +121,7 @@ class PublishOperations(SettlementOperations):
             try:
                 content = self._store.content(message) if message.content is None else message.content
             except JournalError:
-                topic.active.restore(message)
+                self._store.restore(topic.active, [message])
                 continue
             record.add_due(message, content, now)
             messages.append(message)
@@ -146,9 +146,7 @@ class PublishOperations(SettlementOperations):
             return
         queue = topic.active
         if error is not None:
-            for message in messages:
-                queue.restore(message)
-            self._store.watched[queue] = None
+            self._store.restore(queue, messages)
             return
         self._journal.release(segment, records.BATCH_HEAD_BYTES)
         for each in publications:

@@ -110,8 +110,7 @@ class ReceiveOperations(SettlementOperations):
             for message in messages:
                 self._store.fetch(queue, message)
         except JournalError as error:
-            for message in messages:
-                queue.restore(message)
+            self._store.restore(queue, messages)
             done([], refusal_of(error))
             return
         self.remove(queue, messages, False, finish)

@@ -76,9 +76,7 @@ class SettlementOperations(StoreOperations):
             try:
                 changes = [self._failed(queue, message, outcome) for message in messages]
             except (AmqpError, JournalError) as error:
-                for message in messages:
-                    queue.restore(message)
-                self._store.watched[queue] = None
+                self._store.restore(queue, messages)
                 if isinstance(error, JournalError):
                     finish(refusal_of(error))
                 else:
@@ -202,9 +200,7 @@ class SettlementOperations(StoreOperations):
             self._store.maintenance.retry(repeat)
             finish(None)
             return
-        for message in messages:
-            queue.restore(message)
-        self._store.watched[queue] = None
+        self._store.restore(queue, messages)
         queue.wake()
         finish(refusal_of(error))
 

@@ -5,7 +5,7 @@ It decides nothing but how memory is shared between queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format.content import message_id_in
@@ -128,6 +128,12 @@ class Store:
     def content(self, message: Message) -> bytes:
         """Read the content from the journal. Raises JournalError."""
         return self.journal.read(message.segment, message.offset, message.length)
+
+    def restore(self, queue: MessageQueue, messages: Iterable[Message]) -> None:
+        """Give messages back to their queue after a change that could not be written; time brings them out again."""
+        for message in messages:
+            queue.restore(message)
+        self.watched[queue] = None
 
     def fetch(self, queue: MessageQueue, message: Message) -> None:
         """Read the content into memory, room or not: once removed, its place on disk may go at any time."""
