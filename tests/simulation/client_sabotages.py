@@ -209,11 +209,4 @@ SABOTAGES = (
         "        if self.state is S and now >= self.since + 1e9 * self.failover_interval:\n",
         "Sends fail for as long as the primary is away, and nothing is diverted.",
     ),
-    Sabotage(
-        "trial-sent-by-everyone",
-        "pairbus.pairing.routing.failover",
-        'self.probe == "trial" and self.is_diverting and not self._held and not self._probing and now >= self._next',
-        'self.probe == "trial" and self.is_diverting and not self._held',
-        "Every send waits for a primary that is away, instead of one in a while.",
-    ),
 )
