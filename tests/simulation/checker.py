@@ -393,7 +393,7 @@ class Checker:
         if copy.of.ttl is None or copy.stored_at == inf:
             return
         end = copy.stored_at + max(self._clock.offsets(copy.stored_at)) + copy.of.ttl
-        overdue = self._clock.earliest(at) - end
+        overdue = self._clock.earliest(max(at, copy.stored_at)) - end
         if overdue > GRACE_S:
             self._problem(copy, f"{what} {overdue:.1f} s after its time to live")
 
