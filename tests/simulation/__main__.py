@@ -13,16 +13,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from .run import Run, Violation
+from .run import Violation
 from .shrink import shrink
-from .world import World, draw
+from .worlds import AnyWorld, run_of, world_of
 
 _CHUNK = 50
 
 
-def fails(world: World) -> bool:
+def fails(world: AnyWorld) -> bool:
     try:
-        Run(world).run()
+        run_of(world).run()
     except Violation:
         return True
     return False
@@ -32,7 +32,7 @@ def first_failing(seeds: range) -> tuple[int, str] | None:
     """Return the first of the seeds whose world fails, and why."""
     for seed in seeds:
         try:
-            Run(draw(seed)).run()
+            run_of(world_of(seed)).run()
         except Violation as violation:
             return seed, str(violation)
         except Exception as error:
@@ -40,10 +40,10 @@ def first_failing(seeds: range) -> tuple[int, str] | None:
     return None
 
 
-def replay(world: World) -> bool:
+def replay(world: AnyWorld) -> bool:
     """Print the world and what happens in it; return whether everything held."""
     print("\n".join(world.describe()))
-    run = Run(world)
+    run = run_of(world)
     violation = None
     try:
         run.run()
@@ -86,7 +86,7 @@ def _results(chunks: Sequence[range], jobs: int) -> Iterator[tuple[int, str] | N
 
 def _report(seed: int, why: str) -> int:
     print(f"seed {seed}:\n{why}\nmaking it small …", file=sys.stderr)
-    world = shrink(draw(seed), fails)
+    world = shrink(world_of(seed), fails)
     replay(world)
     print(f"replay the whole world: make simulate SEED={seed}")
     return 1
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seed is None:
         return run_many(options.start, options.seeds, options.jobs)
-    world = draw(options.seed)
+    world = world_of(options.seed)
     if options.shrink and fails(world):
         world = shrink(world, fails)
     return 0 if replay(world) else 1

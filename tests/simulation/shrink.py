@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .world import World
+from .worlds import AnyWorld
 
-Fails = Callable[[World], bool]
+Fails = Callable[[AnyWorld], bool]
 
 
-def shrink(world: World, fails: Fails, seconds: float = 60.0) -> World:
+def shrink(world: AnyWorld, fails: Fails, seconds: float = 60.0) -> AnyWorld:
     """Return the smallest world that still fails and could be found in the time: parts are left out in ever smaller
     groups, the big ones first."""
     end = time.perf_counter() + seconds

@@ -1,0 +1,593 @@
+"""A world with two brokers, a paired client and a syphon: what was diverted in an outage has to come home.
+
+Real are both brokers, the decisions of a paired client (Coordinator, Dispatch and what they stand on), the rewriting of
+messages for the backlog, and the whole syphon with its connections. The paired client sends with the wire client in
+place of the SDK.
+
+Rules
+- A send that returns was confirmed by a broker (P22), and is not sent again after that.
+- In the end each message that was sent is in the primary, intact, and where duplicates are detected once. What no
+  broker can have taken is not there. Elsewhere too it is there once, unless an answer of the primary was lost.
+- What the primary refuses for good is a dead letter of the backlog in the end, and nothing else is.
+- While only one of the two brokers is in trouble, sends fail no longer than the failover interval (P16).
+- In the calm the syphon empties the backlog, and every entity returns to its primary (P21).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.amqp.message import Header, Properties, encode_message, read_properties
+from pairbus.amqp.types import UInt
+from pairbus.broker.access.keys import ROOT_RULE
+from pairbus.broker.config.plan import EntityPlan, NamespacePlan
+from pairbus.broker.model.description import QueueDescription
+from pairbus.credentials import SharedKey
+from pairbus.journal import JournalError, Options
+from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.events import SendPing
+from pairbus.pairing.options import Settings
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryPrimary, Wait
+from pairbus.pairing.routing.verdicts import is_reach
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.engine import SyphonEngine
+from pairbus.wire import ReceivedMessage, Sender, WireClient, WireError
+from pairbus.wire.errors import Busy, NotFound, QuotaExceeded, Refused, TimedOut, TooLarge, Unauthorized
+
+from .broker import KEY, PORT, SimulatedMachine
+from .disk import MachineStopped
+from .loop import Clock, Livelock, Process, SimulatedLoop
+from .network import Doom, SimulatedNetwork
+from .run import Violation, deterministic
+from .world import Trouble
+
+PRIMARY, SECONDARY = "contoso", "fabrikam"
+BACKLOG = ("backlog/0", "backlog/1")
+#: It requires sessions, and what is sent to it has none: the primary refuses it for good.
+JOBS = "jobs"
+LOCK_S = 10.0
+SEND_S = 8.0
+CALM_S = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairedSend:
+    """Some messages for an entity, sent after a pause: one by one, or all at once."""
+
+    after_s: float
+    entity: str
+    count: int
+    together: bool
+
+    def __str__(self) -> str:
+        return f"+{self.after_s:g} s send {self.count} to {self.entity}{' at once' if self.together else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class PairWorld:
+    """What a seed decides of two brokers, a paired client and a syphon."""
+
+    seed: int
+    failover_interval: float
+    ping_interval: float
+    probe: str
+    while_suspect: str
+    segment_bytes: int
+    sends: tuple[PairedSend, ...]
+    troubles: tuple[tuple[str, Trouble], ...]  # of the primary, the secondary, or the syphon
+    dooms: tuple[tuple[str, int, Doom], ...]
+
+    def describe(self) -> list[str]:
+        return [
+            f"seed {self.seed}: a pair, failover after {self.failover_interval:g} s, {self.probe} every "
+            f"{self.ping_interval:g} s, while suspect: {self.while_suspect}, segments of {self.segment_bytes} bytes",
+            *(f"paired client: {send}" for send in self.sends),
+            *(f"{which}: {trouble}" for which, trouble in self.troubles),
+            *(f"{name}, connection {number}: {doom}" for name, number, doom in self.dooms),
+        ]
+
+    @property
+    def size(self) -> int:
+        return len(self.sends) + len(self.troubles) + len(self.dooms)
+
+    def parts(self) -> list[tuple[str, int, int]]:
+        counts = {"send": len(self.sends), "trouble": len(self.troubles), "doom": len(self.dooms)}
+        return [(kind, index, 0) for kind, count in counts.items() for index in range(count)]
+
+    def without(self, left_out: set[tuple[str, int, int]]) -> PairWorld:
+        def kept(kind: str, items: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(item for index, item in enumerate(items) if (kind, index, 0) not in left_out)
+
+        return replace(
+            self,
+            sends=kept("send", self.sends),
+            troubles=kept("trouble", self.troubles),
+            dooms=kept("doom", self.dooms),
+        )
+
+
+def draw_pair(seed: int) -> PairWorld:
+    """Return the world of a seed."""
+    rng = random.Random(f"{seed} pair")
+    sends = tuple(
+        PairedSend(
+            rng.choice((0.0, 0.1, 0.5, 2.0, 5.0)),
+            rng.choice(("once", "orders", "orders", "orders", JOBS)),
+            rng.choice((1, 3, 8)),
+            rng.random() < 0.5,
+        )
+        for _ in range(rng.choice((2, 4, 8)))
+    )
+    troubles = []
+    if rng.random() < 0.5:  # an outage at the beginning, so that there is something to bring home
+        kind = rng.choice(("kill", "power", "cut-off"))
+        troubles.append((PRIMARY, Trouble(0.0, kind, rng.choice((3.0, 6.0, 12.0)))))
+    for which in rng.choice(((), (PRIMARY,), (PRIMARY,), (SECONDARY,), (PRIMARY, "syphon"), (PRIMARY, SECONDARY))):
+        for _ in range(rng.choice((1, 1, 2))):
+            kind = "kill" if which == "syphon" else rng.choice(("kill", "power", "stop", "cut-off"))
+            at = rng.choice((0.5, 1.0, 4.0, 6.0, 12.0)) + rng.choice((0.001, 0.01, 0.0317, 0.1, 0.2, 0.5, 1.0))
+            troubles.append((which, Trouble(at, kind, rng.choice((0.0, 1.0, 6.0, 25.0)), rng.random() < 0.5)))
+    dooms = []
+    if rng.random() < 0.5:
+        for name in ("paired client", "syphon 1", "syphon 1"):
+            for number in range(1, 6):
+                if rng.random() < 0.4:
+                    doom = rng.choice(("reset", "reset", "silence", "stall"))
+                    after = rng.choice((rng.randrange(600, 3000), rng.randrange(1200, 6000)))
+                    dooms.append((name, number, Doom(doom, rng.random() < 0.5, after, 6.0 if doom == "stall" else 0.0)))
+    return PairWorld(
+        seed,
+        rng.choice((0.0, 1.0, 5.0)),
+        rng.choice((0.5, 2.0)),
+        rng.choice(("ping", "ping", "trial")),
+        rng.choice(("raise", "divert")),
+        rng.choice((4096, 262144)),
+        sends,
+        tuple(sorted(troubles, key=lambda each: each[1].at)),
+        tuple(dooms),
+    )
+
+
+def _plan(name: str, queues: tuple[QueueDescription, ...]) -> NamespacePlan:
+    return NamespacePlan(name=name, ports=(PORT,), queues=tuple(EntityPlan(description=each) for each in queues))
+
+
+_PLANS = {
+    PRIMARY: _plan(
+        PRIMARY,
+        (
+            QueueDescription(name="orders", lock_duration=LOCK_S),
+            QueueDescription(name=JOBS, lock_duration=LOCK_S, requires_session=True),
+            QueueDescription(
+                name="once", lock_duration=LOCK_S, requires_duplicate_detection=True, duplicate_window=3600.0
+            ),
+        ),
+    ),
+    SECONDARY: _plan(
+        SECONDARY,
+        tuple(QueueDescription(name=name, lock_duration=LOCK_S, max_delivery_count=2147483647) for name in BACKLOG),
+    ),
+}
+
+
+def _client(host: str, clock: Clock, **options: Any) -> WireClient:
+    credential = SharedKey(ROOT_RULE, KEY)
+    return WireClient(host, PORT, tls=False, credential=credential, idle_timeout=5.0, clock=clock, **options)
+
+
+def as_sdk_error(error: WireError) -> BaseException:
+    """Return what the SDK would raise in place of the wire client's error."""
+    kinds: dict[type[WireError], Any] = {
+        TimedOut: OperationTimeoutError,
+        Busy: ServiceBusServerBusyError,
+        QuotaExceeded: ServiceBusQuotaExceededError,
+        NotFound: MessagingEntityNotFoundError,
+        Unauthorized: ServiceBusAuthorizationError,
+        TooLarge: MessageSizeExceededError,
+    }
+    for kind, raised in kinds.items():
+        if isinstance(error, kind):
+            found: BaseException = raised(message=str(error))
+            return found
+    if isinstance(error, Refused):
+        return ServiceBusError(str(error), condition=error.condition)
+    return ServiceBusConnectionError(message=str(error))
+
+
+def payload_of(id: str) -> bytes:
+    return encode_message(properties=Properties(message_id=id), body=f"{id}|".encode() * 5)
+
+
+_PING = encode_message(
+    header=Header(ttl=UInt(1000)),
+    properties=Properties(content_type="application/vnd.ms-servicebus-ping", group_id="s", message_id="ping"),
+    body=b"",
+)
+
+
+class PairedClient:
+    """A paired client without the SDK: it carries out what `Dispatch` says, and sends pings when it is told to."""
+
+    def __init__(self, run: PairRun) -> None:
+        world = run.world
+        self.process = Process("paired client")
+        self._run = run
+        self._loop = run.loop
+        settings = Settings(
+            failover_interval=world.failover_interval,
+            ping_primary_interval=world.ping_interval,
+            send_timeout=SEND_S,
+            backlog_retry_interval=2.0,
+            probe=world.probe,
+            while_suspect=world.while_suspect,
+        )
+        self.coordinator = Coordinator(settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice)
+        self._senders: dict[tuple[str, str], Sender] = {}
+        self._clients: dict[str, WireClient] = {}
+        self._tick: asyncio.TimerHandle | None = None
+        self._ticked_at, self._ticks = 0.0, 0
+        self._numbers = 0
+        self.is_done = False
+
+    async def work(self) -> None:
+        for send in self._run.world.sends:
+            await asyncio.sleep(send.after_s)
+            calls = []
+            for _ in range(send.count):
+                self._numbers += 1
+                call = self._loop.create_task(self._send(send.entity, f"m{self._numbers}"))
+                calls.append(call)
+                if not send.together:
+                    await call
+            await asyncio.gather(*calls)
+        self.is_done = True
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    async def _send(self, entity: str, id: str) -> None:
+        run, loop = self._run, self._loop
+        dispatch = self.coordinator.begin(entity, "sender", loop.now, None)
+        call = _Call(entity, id, loop.now)
+        run.calls[id] = call
+        while True:
+            step = dispatch.step(loop.now)
+            self._pump()
+            if isinstance(step, Sent):
+                run.note(f"{id}: sent")
+                call.is_sent = True
+                if not call.confirms:
+                    run.problems.append(f"{id} to {entity} is called sent, and no broker has confirmed it")
+                run.succeeded(entity)
+                return
+            if isinstance(step, Failed):
+                run.note(f"{id}: failed: {step.error!r}")
+                if entity != JOBS:
+                    run.failed(entity, call)
+                return
+            if call.confirms:
+                run.problems.append(f"{id} to {entity} is confirmed, and then: {step}")
+                return
+            if isinstance(step, Wait):
+                await asyncio.sleep(max(0.0, step.until - loop.now))
+            else:
+                await self._attempt(dispatch, call, step)
+
+    async def _attempt(self, dispatch: Dispatch, call: _Call, step: Any) -> None:
+        is_primary = isinstance(step, TryPrimary)
+        host, path = (PRIMARY, call.entity) if is_primary else (SECONDARY, BACKLOG[step.queue])
+        payload = payload_of(call.id)
+        try:
+            began = self._loop.now
+            sender = await self._sender(host, path, step.timeout_s)
+            left = step.timeout_s - (self._loop.now - began)
+            call.attempts += 1
+            await sender.send(payload if is_primary else send_away(payload, call.entity), timeout=max(0.001, left))
+        except WireError as error:
+            self._run.note(f"{call.id}: {host}: {error}")
+            call.unknown += error.outcome_unknown
+            answered = dispatch.primary_failed if is_primary else dispatch.backlog_failed
+            answered(self._loop.now, as_sdk_error(error))
+        else:
+            call.confirms += 1
+            call.is_diverted = not is_primary
+            (dispatch.primary_sent if is_primary else dispatch.backlog_sent)(self._loop.now)
+        self._pump()
+
+    async def _sender(self, host: str, path: str, timeout_s: float) -> Sender:
+        client = self._clients.get(host)
+        if client is None:
+            client = self._clients[host] = _client(host, self._run.clock, timeout=SEND_S, connect_timeout=2.0)
+        sender = self._senders.get((host, path))
+        if sender is None:
+            sender = self._senders[host, path] = await client.sender(path, open_timeout=timeout_s)
+        elif not sender.is_open:
+            await sender.open(timeout_s)
+        return sender
+
+    def _pump(self) -> None:
+        while self.coordinator.commands:
+            command = self.coordinator.commands.popleft()
+            if isinstance(command, SendPing):
+                self._loop.create_task(self._ping(command.entity))
+            else:
+                self._run.note(f"paired client: {command}")
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        if self.coordinator.deadline is not None:
+            self._tick = self._loop.call_at(max(self._loop.now, self.coordinator.deadline), self._ticked)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        self._ticks = self._ticks + 1 if self._ticked_at == self._loop.now else 0
+        self._ticked_at = self._loop.now
+        if self._ticks > 100:
+            raise Livelock("the paired client ticks, and its deadline stays in the past")
+        self.coordinator.tick(self._loop.now)
+        self._pump()
+
+    async def _ping(self, entity: str) -> None:
+        try:
+            sender = await self._sender(PRIMARY, entity, 2.0)
+            await sender.send(_PING, timeout=2.0)
+        except WireError as error:
+            failure = as_sdk_error(error)
+            self.coordinator.ping_failed(entity, self._loop.now, failure, not is_reach(failure))
+        else:
+            self.coordinator.ping_succeeded(entity, self._loop.now)
+        self._pump()
+
+
+@dataclass(slots=True)
+class _Call:
+    entity: str
+    id: str
+    began: float
+    attempts: int = 0
+    unknown: int = 0
+    confirms: int = 0
+    is_sent: bool = False
+    is_diverted: bool = False
+
+
+class PairRun:
+    """A world with a pair while it runs."""
+
+    def __init__(self, world: PairWorld) -> None:
+        self.world = world
+        self.loop = SimulatedLoop()  # type: ignore[abstract]  # only what runs here is there
+        self.network = SimulatedNetwork(
+            self.loop, str(world.seed), {(name, number): doom for name, number, doom in world.dooms}
+        )
+        options = Options(segment_bytes=world.segment_bytes, reserve_bytes=1024, allocate_bytes=1024)
+        self.machines = {
+            name: SimulatedMachine(name, self.loop, self.network, plan, options, f"{world.seed} {name}")
+            for name, plan in _PLANS.items()
+        }
+        self.clock = Clock(self.loop)
+        self.calls: dict[str, _Call] = {}
+        self.problems: list[str] = []
+        self.events: list[str] = []
+        self.trace = self  # whose lines a replay prints
+        self._client = PairedClient(self)
+        self._syphon: Process | None = None
+        self._syphon_engine: SyphonEngine | None = None
+        self._syphons = 0
+        self._failing_since: dict[str, float] = {}
+        self._dice = random.Random(f"{world.seed} machines")
+
+    def __repr__(self) -> str:
+        return f"<PairRun of seed {self.world.seed} at {self.loop.now:.3f} s>"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(repr(self.events).encode()).hexdigest()[:16]
+
+    def note(self, text: str) -> None:
+        self.events.append(f"{self.loop.now:.6f} {text}")
+
+    def lines(self) -> list[str]:
+        return self.events
+
+    def run(self) -> str:
+        """Return a digest of all that happened; raise Violation."""
+        with deterministic(self.world.seed, self.loop, self.network):
+            try:
+                self.loop.run(self._storm_and_calm())
+            except Livelock as error:
+                self.problems.append(str(error))
+        found = [*self.problems, *self.loop.problems]
+        if found:
+            raise Violation("\n".join(found[:20]))
+        return self.digest
+
+    # -- what the paired client reports
+
+    def succeeded(self, entity: str) -> None:
+        self._failing_since.pop(entity, None)
+
+    def failed(self, entity: str, call: _Call) -> None:
+        """A send failed: with one broker well it may, for as long as nobody can tell an outage from an accident."""
+        troubled = {which for which, _ in self.world.troubles}
+        if self.world.dooms or {PRIMARY, SECONDARY} <= troubled:
+            return
+        world = self.world
+        since = self._failing_since.setdefault(entity, call.began)
+        spared = world.while_suspect == "divert" or world.failover_interval == 0
+        if spared or self.loop.now - since > world.failover_interval + 2 * SEND_S:
+            self.problems.append(f"{call.id} to {entity} failed, although only {troubled or 'nobody'} is in trouble")
+
+    # -- the storm
+
+    async def _storm_and_calm(self) -> None:
+        for machine in self.machines.values():
+            await self._start(machine)
+        self._start_syphon()
+        working = self._client.process.run(self.loop.create_task, self._client.work())
+        meeting = [self.loop.create_task(self._meet(which, trouble)) for which, trouble in self.world.troubles]
+        await asyncio.gather(working, *meeting)
+        await self._calm()
+
+    async def _meet(self, which: str, trouble: Trouble) -> None:
+        await asyncio.sleep(trouble.at)
+        self.note(f"{which}: {trouble}")
+        if which == "syphon":
+            self._kill_syphon()
+            await asyncio.sleep(trouble.seconds)
+            self._start_syphon()
+        elif trouble.kind == "cut-off":
+            self.network.cut_off(which, trouble.seconds)
+            await asyncio.sleep(trouble.seconds)
+        else:
+            machine = self.machines[which]
+            if not machine.is_serving:
+                return
+            if trouble.kind == "power":
+                machine.cut_power(self._dice if trouble.torn else None)
+            else:
+                if trouble.kind == "stop":
+                    await self._stop(machine)
+                machine.kill()
+            await asyncio.sleep(trouble.seconds)
+            if not machine.is_serving:
+                await self._start(machine)
+
+    async def _stop(self, machine: SimulatedMachine) -> None:
+        """Stop a broker; other trouble may end it before it has stopped."""
+        stopping = self.loop.create_task(machine.stop())
+        while machine.is_serving and not stopping.done():
+            await asyncio.sleep(0.01)
+
+    async def _start(self, machine: SimulatedMachine) -> None:
+        try:
+            await machine.start()
+        except (JournalError, OSError, MachineStopped) as error:
+            self.problems.append(f"{machine.name} does not start: {error}")
+            raise Livelock("a broker does not start") from None
+
+    def _start_syphon(self) -> None:
+        if self._syphon is not None and self._syphon.is_alive:
+            return
+        self._syphons += 1
+        process = self._syphon = Process(f"syphon {self._syphons}")
+        process.on_death.append(lambda: self.network.lose(process, silently=False))
+        credential = SharedKey(ROOT_RULE, KEY)
+        primary, secondary = (Endpoint(host, PORT, False, credential, name=host) for host in (PRIMARY, SECONDARY))
+        engine = SyphonEngine(
+            primary, secondary, [(path, index) for index, path in enumerate(BACKLOG)], wall=self.clock
+        )
+        self._syphon_engine = engine
+        process.run(engine._begin)  # and not `run`: what is killed must have nothing left to do
+
+    def _kill_syphon(self) -> None:
+        if self._syphon is not None:
+            self._syphon.kill()
+
+    # -- the calm
+
+    async def _calm(self) -> None:
+        self.note("calm")
+        deadline = self.loop.now + CALM_S
+        while not self._is_home():
+            if self.loop.now > deadline:
+                self.problems.append(f"after {CALM_S:g} s of calm: {self._left_over()}")
+                break
+            await asyncio.sleep(1.0)
+        await self._client.process.run(self.loop.create_task, self._client.close())
+        if self._syphon is not None and self._syphon_engine is not None:
+            await self._syphon.run(self.loop.create_task, self._syphon_engine._shut())
+        client = _client(PRIMARY, self.clock)
+        for entity in ("orders", "once"):
+            self._judge(entity, await self._received(client, entity))
+        await client.close()
+        client = _client(SECONDARY, self.clock)
+        for path in BACKLOG:
+            self._judge_dead_letters(await self._received(client, f"{path}/$deadletterqueue"))
+        for id, call in self.calls.items():
+            if call.entity == JOBS and call.is_sent:
+                self.problems.append(f"{id}, which the primary refuses for good, is no dead letter: {call}")
+        await client.close()
+        for machine in self.machines.values():
+            await self._stop(machine)
+
+    def _depths(self) -> dict[str, int]:
+        server = self.machines[SECONDARY].server
+        assert server is not None
+        found: dict[str, int] = {}
+        for queue in server.namespace.queues.values():
+            found[queue.name] = len(queue.active)
+        return found
+
+    def _away(self) -> list[str]:
+        states = self._client.coordinator.states()
+        is_trial = self.world.probe == "trial"  # which only a send would begin
+        return [
+            entity for entity, state in states.items() if state.name in ("FAILED_OVER", "UNREACHABLE") and not is_trial
+        ]
+
+    def _is_home(self) -> bool:
+        return not any(self._depths().values()) and not self._away()
+
+    def _left_over(self) -> str:
+        depths = {path: count for path, count in self._depths().items() if count}
+        return f"in the backlog: {depths}; not returned to the primary: {self._away()}"
+
+    async def _received(self, client: WireClient, entity: str) -> list[ReceivedMessage]:
+        receiver = await client.receiver(entity)
+        messages: list[ReceivedMessage] = []
+        while some := await receiver.receive(100, 2.0):
+            messages += some
+            await receiver.complete(some)
+        return messages
+
+    def _judge(self, entity: str, messages: list[ReceivedMessage]) -> None:
+        found: Counter[str] = Counter()
+        for message in messages:
+            id = str(read_properties(message.payload, message.sections).message_id)
+            found[id] += 1
+            call = self.calls.get(id)
+            if call is None or call.entity != entity:
+                self.problems.append(f"{entity} has {id!r}, which nobody sent there")
+            elif not message.payload.endswith(payload_of(id)):
+                self.problems.append(f"{id} came with another body: {message.payload!r}")
+        # Before the first outage nothing is diverted, so that it can't have met the syphon at work.
+        outages = sum(which == PRIMARY for which, _ in self.world.troubles)
+        is_answered = not self.world.dooms and outages < 2 and "syphon" not in dict(self.world.troubles)
+        for id, call in self.calls.items():
+            if call.entity != entity:
+                continue
+            count = found[id]
+            if call.is_sent and not count:
+                self.problems.append(f"{id} was sent to {entity} ({call}) and is not there")
+            if count and not (call.confirms or call.unknown):
+                self.problems.append(f"{id} is in {entity}, although every attempt was refused: {call}")
+            if count > 1 and (entity == "once" or (is_answered and not call.unknown)):
+                self.problems.append(f"{id} is in {entity} {count} times: {call}")
+
+    def _judge_dead_letters(self, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            id = str(read_properties(message.payload, message.sections).message_id)
+            call = self.calls.get(id)
+            if call is None or call.entity != JOBS:
+                self.problems.append(f"{id!r} is a dead letter of the backlog: {call}")
+            else:
+                call.is_sent = False
