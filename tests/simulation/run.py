@@ -194,13 +194,22 @@ class Run:
         for client in self.clients:
             client.start()
         for trouble in self.world.troubles:
-            await asyncio.sleep(max(0.0, trouble.at - self.loop.now))
+            await self._await_time_of(trouble)
             await self._meet(trouble)
         while self.loop.now < STORM_S and not all(client.is_done for client in self.clients):
             await asyncio.sleep(0.5)
         await self._calm()
 
     # -- the storm
+
+    async def _await_time_of(self, trouble: Trouble) -> None:
+        if not trouble.answers:
+            await asyncio.sleep(max(0.0, trouble.at - self.loop.now))
+            return
+        reached = self.trace.when_answered(trouble.answers)
+        while not reached.done() and self.loop.now < STORM_S and not all(client.is_done for client in self.clients):
+            await asyncio.wait((reached,), timeout=0.5)
+        await asyncio.sleep(trouble.at)
 
     async def _meet(self, trouble: Trouble) -> None:
         machine = self.machine

@@ -65,6 +65,29 @@ class Trace(History):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._answers = 0
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+
+    def when_answered(self, count: int) -> asyncio.Future[None]:
+        """Return what is done when clients have got so many confirmations."""
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._awaited.append((count, reached))
+        self._count(0)
+        return reached
+
+    def sent(self, ticket: int, outcome: str, at: float = 0.0) -> None:
+        super().sent(ticket, outcome, at)
+        self._count(outcome == CONFIRMED)
+
+    def settled(self, ticket: int, outcome: str, at: float = 0.0) -> None:
+        super().settled(ticket, outcome, at)
+        self._count(outcome == CONFIRMED)
+
+    def _count(self, more: int) -> None:
+        self._answers += more
+        for count, reached in self._awaited:
+            if count <= self._answers and not reached.done():
+                reached.set_result(None)
 
     def note(self, text: str) -> None:
         self.events.append(("note", round(self._loop.now, 6), text))

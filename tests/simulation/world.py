@@ -54,9 +54,11 @@ class Trouble:
     kind: str  # kill, power, stop, clock, freeze, cut-off
     seconds: float = 0.0
     torn: bool = False  # of a power cut: parts of what was not synced are there
+    answers: int = 0  # after so many confirmations that clients got; `at` counts from then
 
     def __str__(self) -> str:
-        return f"at {self.at:g} s {self.kind} {self.seconds:g}{' torn' if self.torn else ''}"
+        begin = f"{self.answers} answers and " if self.answers else ""
+        return f"at {begin}{self.at:g} s {self.kind} {self.seconds:g}{' torn' if self.torn else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ def draw(seed: int) -> World:
     )
     if rng.random() < 0.1:
         clients += (Client("stranger", tuple(_stranger(rng) for _ in range(rng.randint(1, 4)))),)
-    troubles = tuple(sorted((_trouble(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 4)))), key=lambda each: each.at))
+    drawn = [_trouble(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 4)))]
+    troubles = tuple(sorted(drawn, key=lambda each: (each.answers or 99, each.at)))
     dooms = []
     if rng.random() < 0.5:
         for client in clients:
@@ -234,8 +237,12 @@ def _trouble(rng: random.Random) -> Trouble:
         "freeze": rng.choice((0.3, 3.0, 8.0)),
         "cut-off": rng.choice((0.3, 3.0, 15.0)),
     }.get(kind, rng.choice((0.0, 0.2, 1.0, 8.0)))
+    torn = kind == "power" and rng.random() < 0.6
+    if rng.random() < 0.6:  # soon after an answer there is most to lose
+        soon = rng.choice((0.0, 0.0, 0.001, 0.02, 0.12, 0.3, 1.0))
+        return Trouble(soon, kind, seconds, torn, answers=rng.choice((1, 2, 3, 5, 8, 13)))
     at = rng.choice((0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)) + rng.choice((0.0, 0.001, 0.01, 0.0317, 0.2))
-    return Trouble(at, kind, seconds, torn=kind == "power" and rng.random() < 0.6)
+    return Trouble(at, kind, seconds, torn)
 
 
 def _doom(rng: random.Random) -> Doom:
