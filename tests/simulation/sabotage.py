@@ -1,7 +1,8 @@
 """Puts one seeded bug into the real code, so that it can be shown that the simulation finds it.
 
     python -m tests.simulation.sabotage list
-    python -m tests.simulation.sabotage NAME [arguments of python -m tests.simulation]
+    python -m tests.simulation.sabotage hunt [NAME …]     look for a seed that finds each, and renew caught.toml
+    python -m tests.simulation.sabotage NAME --seed 4711  as python -m tests.simulation, with that bug in the code
 
 A sabotage replaces one piece of the source of one module of pairbus while that module is imported. So it has to be put
 in before the module is imported for the first time, in a process of its own: nothing here imports pairbus.
@@ -10,14 +11,23 @@ in before the module is imported for the first time, in a process of its own: no
 from __future__ import annotations
 
 import importlib.util
+import json
 import runpy
+import subprocess
 import sys
+import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import NamedTuple
+
+#: A seed that finds each sabotage. Where a change of the worlds has made it useless, `hunt` looks for another.
+CAUGHT = Path(__file__).with_name("caught.toml")
+_FIRST = "first-seed"
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,67 @@ def put_in(name: str) -> Sabotage:
     return sabotage
 
 
+class Catch(NamedTuple):
+    """The seed whose world shows a sabotage, what was seen first, and the CPU seconds that it took to find it."""
+
+    seed: int
+    why: str
+    seconds: float
+
+
+def known_seeds() -> dict[str, int]:
+    """Return the seeds that found a sabotage when they were last looked for."""
+    return dict(tomllib.loads(CAUGHT.read_text())["seeds"]) if CAUGHT.exists() else {}
+
+
+def catch(name: str, seconds: float = 60.0) -> Catch | None:
+    """Look, in a process of its own, for a seed that finds the sabotage: the known one first."""
+    command = [sys.executable, "-m", __spec__.name, _FIRST, name, str(known_seeds().get(name, 0)), str(seconds)]
+    found = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, check=True)
+    answer = json.loads(found.stdout.splitlines()[-1])
+    return None if answer is None else Catch(*answer)
+
+
+def _first_seed(name: str, known: int, seconds: float) -> Catch | None:
+    put_in(name)
+    from .worlds import run_of, world_of
+
+    seed = known
+    began = time.process_time()
+    while time.process_time() - began < seconds:
+        try:
+            run_of(world_of(seed)).run()
+        except Exception as error:  # a Violation, or what nobody could have expected
+            return Catch(seed, str(error).partition("\n")[0], round(time.process_time() - began, 1))
+        seed = 0 if seed == known and known else seed + 1
+    return None
+
+
+def hunt(names: Sequence[str]) -> None:
+    """Look for a seed for each, and write those that were found."""
+    seeds = known_seeds()
+    for name in names:
+        found = catch(name)
+        print(f"{name}: {'not found' if found is None else f'seed {found.seed}, {found.seconds} s: {found.why[:150]}'}")
+        sys.stdout.flush()
+        if found is not None:
+            seeds[name] = found.seed
+        lines = [f'"{each}" = {seeds[each]}' for each in sabotages() if each in seeds]
+        CAUGHT.write_text("\n".join(("# Made by python -m tests.simulation.sabotage hunt", "[seeds]", *lines, "")))
+
+
 def main(arguments: Sequence[str]) -> None:
     if list(arguments) in ([], ["list"]):
         for each in sabotages().values():
             print(f"{each.name}: {each.why}")
         return
     name, *others = arguments
+    if name == "hunt":
+        hunt(others or list(sabotages()))
+        return
+    if name == _FIRST:
+        print(json.dumps(_first_seed(others[0], int(others[1]), float(others[2]))))
+        return
     if name not in sabotages():
         raise SystemExit(f"there is no sabotage {name!r}; 'list' shows them")
     put_in(name)

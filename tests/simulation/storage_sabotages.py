@@ -41,8 +41,14 @@ SABOTAGES = (
     Sabotage(
         "lazy-sync-forgotten",
         _LOG,
-        "return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s",
-        "return False",
+        """\
+        if self._lazy_since is None:
+            self._lazy_since = now
+        return end - size
+""",
+        """\
+        return end - size
+""",
         "A message that was completed long ago is delivered again after a power cut.",
     ),
     Sabotage(
