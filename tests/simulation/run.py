@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
+from pairbus.broker.access.unauthenticated import CONNECTION_BYTES
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.model.description import (
     CorrelationFilter,
@@ -37,6 +38,8 @@ NAMESPACE = "contoso"
 #: What has not come to rest by then never will: locks, schedules, idle times and time-outs are all shorter.
 CALM_S = 120.0
 _STARTS_MAX = 100
+#: What clients without a token may take together.
+STRANGERS_BYTES_MAX = 300_000
 T = TypeVar("T")
 
 
@@ -101,6 +104,8 @@ def deterministic(seed: int, loop: SimulatedLoop, network: SimulatedNetwork) -> 
         # what a world leaves behind is collected when it is over
         "pairbus.broker.server.gc": SimpleNamespace(disable=int, enable=int, freeze=int),
         "pairbus.broker.net.listener._new_socket": network.new_socket,
+        # so that a few strangers are enough to use it up
+        "pairbus.broker.access.unauthenticated.TOTAL_BYTES_MAX": STRANGERS_BYTES_MAX,
     }
     log = logging.getLogger("pairbus")
     handler = _Errors(loop.problems)
@@ -162,7 +167,12 @@ class Run:
             SimulatedClient(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
             for client in world.clients
         ]
+        for each in self.clients:
+            each.is_world_fine = not (world.troubles or world.dooms or world.disk) and len(world.clients) == len(
+                [client for client in world.clients if client.name != "stranger"]
+            )
         self._dice = random.Random(f"{world.seed} machine")
+        self._is_over = False
         self._is_calm = False
 
     def __repr__(self) -> str:
@@ -193,12 +203,31 @@ class Run:
         await self._start()
         for client in self.clients:
             client.start()
+        self.loop.create_task(self._watch())
         for trouble in self.world.troubles:
             await self._await_time_of(trouble)
             await self._meet(trouble)
         while self.loop.now < STORM_S and not all(client.is_done for client in self.clients):
             await asyncio.sleep(0.5)
         await self._calm()
+
+    async def _watch(self) -> None:
+        """Look into the broker now and then for what must never be."""
+        while not self._is_over:
+            await asyncio.sleep(0.25)
+            if not self.machine.is_serving or self.machine.server is None:
+                continue
+            server = self.machine.server
+            strangers = [each for each in server.connections if each._is_unauthenticated and not each._is_leaving]
+            held = sum(CONNECTION_BYTES + each._engine.held_bytes for each in strangers)
+            if held > STRANGERS_BYTES_MAX:
+                self.checker.problems.append(f"{len(strangers)} clients without a token hold {held} bytes")
+                return
+            if "jobs" in server.namespace.queues:
+                for session in server.namespace.queues["jobs"].active.sessions or ():
+                    if session.lock is not None and session.lock.on_lost is None:
+                        self.checker.problems.append(f"{session} is locked, and its receiver has gone")
+                        return
 
     # -- the storm
 
@@ -283,6 +312,10 @@ class Run:
                 waiting = ", ".join(repr(client) for client in self.clients if not client.is_done)
                 raise Violation(f"after {CALM_S:g} s of calm some clients are not done: {waiting}")
             await asyncio.sleep(0.5)
+        while self.machine.server is not None and self.machine.server.unauthenticated.held_bytes:
+            if self.loop.now > deadline:
+                raise Violation(f"after {CALM_S:g} s of calm clients without a token have not been sent away")
+            await asyncio.sleep(0.5)
         drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
         await drainer.audit()
         dues = [event[2].due for event in self.trace.events if event[0] == "send"]
@@ -293,6 +326,7 @@ class Run:
             if self.machine.server is not None and self.machine.server._listener.connections:
                 await asyncio.sleep(5.0)
         self._check_rest()
+        self._is_over = True
         # what was settled stays settled
         self.machine.kill()
         self.trace.killed(self.loop.now)
@@ -324,6 +358,7 @@ class Run:
             "bytes of clients without a token": server.unauthenticated.held_bytes,
             "messages": namespace.message_count,
             "bytes of messages": namespace.resident_bytes,
+            "links": sum(entity.links for entity in namespace._store.by_id.values()),
         }
         for what, count in left.items():
             if count:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from pairbus.amqp.link import Link
+from pairbus.amqp.link import Link, SenderLink
 from pairbus.amqp.message import (
     Header,
     Properties,
@@ -19,12 +19,14 @@ from pairbus.amqp.message import (
     read_body,
     read_properties,
 )
-from pairbus.amqp.performatives import Source, Target
+from pairbus.amqp.performatives import Source, Target, encode_transfer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Array, Symbol, Timestamp, UInt
 from pairbus.broker.access.keys import ROOT_RULE
 from pairbus.credentials import SharedKey
 from pairbus.wire import LockLost, NotFound, ReceivedMessage, Receiver, Sender, WireClient, WireError, requests
+from pairbus.wire.errors import TimedOut, Unreachable
+from pairbus.wire.transport import Transport
 
 from .broker import KEY, PORT
 from .history import (
@@ -65,6 +67,8 @@ class Trace(History):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
+        #: Of the sessions' messages that receivers have now: home, session, token.
+        self.session_tokens: list[tuple[str, str, Any]] = []
         self._answers = 0
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -151,6 +155,8 @@ class SimulatedClient:
         self.process = Process(name)
         self.clock = Clock(loop)
         self.is_done = False
+        #: Nothing goes wrong in this world, so that everything has to work.
+        self.is_world_fine = False
         self._steps = steps
         self._loop = loop
         self._network = network
@@ -198,6 +204,9 @@ class SimulatedClient:
                 await act(step.entity, **dict(step.options))
             except WireError as error:
                 self._trace.note(f"{self.name}: {error}")
+                # a session may not be free in time
+                if self.is_world_fine and step.entity != "jobs" and isinstance(error, TimedOut | Unreachable):
+                    self._loop.problems.append(f"{self.name}: {step}: {error}, although nothing is wrong in this world")
         await self._close()
         for wire in self._left:
             await wire.close()
@@ -462,12 +471,17 @@ class SimulatedClient:
     ) -> None:
         since: float | None = self._opened_at[receiver] if receiver.credit else self._now
         messages = await receiver.receive(count, wait)
+        if not receiver.credit and receiver._buffer:
+            self._loop.problems.append(f"{self.name} asked for {count} messages of {home} and got more")
         if receiver.mode == "lock" and not receiver.session_id:
             since = None  # until when it is locked says when it was sent
         looks = [
             self._look(home, message, None if home.endswith(DEAD_LETTERS) else ACTIVE, since) for message in messages
         ]
         name = self._name(receiver)
+        if receiver.session_id:
+            tokens = [(home, receiver.session_id, message.lock_token) for message in messages]
+            self._trace.session_tokens = [*self._trace.session_tokens, *tokens][-20:]
         for look, message in zip(looks, messages, strict=True):
             if receiver.mode == "delete":
                 self._trace.seen(look, TAKEN)
@@ -487,6 +501,9 @@ class SimulatedClient:
         """Settle one message in one of the ways, on its link or by its token."""
         if outcome == "forget":
             return
+        if outcome == "foreign":
+            await self._settle_foreign(home, receiver)
+            outcome = "complete"
         if outcome == "renew":
             await self._renew(home, receiver, message)
             outcome = "complete"
@@ -519,6 +536,20 @@ class SimulatedClient:
         self._trace.settled(ticket, CONFIRMED, at=self._now)
         if to == DEFERRED and not receiver.session_id:
             self._deferred.append((home, look.sequence, look.id))
+
+    async def _settle_foreign(self, home: str, receiver: Receiver) -> None:
+        """Try to complete a message of a session that somebody else holds, under the name of one's own."""
+        mine = receiver.session_id
+        others = [token for where, session, token in self._trace.session_tokens if where == home and session != mine]
+        if mine is None or not others:
+            return
+        body = requests.update_disposition([others[-1]], "completed")
+        body["session-id"] = mine
+        try:
+            await self._connected().request(home, requests.UPDATE_DISPOSITION, body)
+        except WireError:
+            return
+        self._loop.problems.append(f"{self.name} has completed a message of another session with that of {mine!r}")
 
     async def _renew(self, home: str, receiver: Receiver, message: ReceivedMessage) -> None:
         if receiver.session_id or message.lock_token is None:
@@ -611,12 +642,37 @@ class SimulatedClient:
         await wire.connect()
         transport = wire._transport
         assert transport is not None
+        if kind == "stay":
+            transport.connection.begin()
+            await asyncio.sleep(70.0)
+            if wire.is_connected:
+                self._loop.problems.append("a client without a token is connected for more than a minute")
+            return
+        if kind == "pieces":
+            await self._send_pieces(transport)
+            return
         size = 60_000 if kind == "names" else 20
         for number in range(count):
             session = transport.connection.begin()
             session.attach(f"{number}" * size, False, Source(address="here"), Target(address="$cbs"))
             transport.flush()
         await asyncio.sleep(1.0)
+
+    async def _send_pieces(self, transport: Transport) -> None:
+        """Begin a message that fills what a client without a token may hold, and half a frame on top of it."""
+        session = transport.connection.begin()
+        link = session.attach("pieces", False, Source(address="here"), Target(address="$cbs"))
+        transport.flush()
+        await asyncio.sleep(1.0)
+        assert isinstance(link, SenderLink)
+        for _ in range(2):
+            more = encode_transfer(link.handle, 0, b"t", 0, False, True)
+            transport.connection.write(session.channel, more, bytes(45_000))
+        transport.flush()
+        socket = transport._socket
+        if socket is not None:
+            socket.write(b"\x00\x00\xff\x00\x02\x00\x00\x00" + bytes(60_000))
+        await asyncio.sleep(2.0)
 
 
 class Drainer(SimulatedClient):

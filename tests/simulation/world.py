@@ -210,7 +210,18 @@ def _receive(rng: random.Random, entity: str) -> Step:
         "hold": rng.choice((0.0, 0.0, 0.1, 2.0, 4.0, 7.0)),
         "outcomes": tuple(
             rng.choice(
-                ("complete", "complete", "complete", "abandon", "defer", "dead-letter", "forget", "renew", "token")
+                (
+                    "complete",
+                    "complete",
+                    "complete",
+                    "abandon",
+                    "defer",
+                    "dead-letter",
+                    "forget",
+                    "renew",
+                    "token",
+                    "foreign",
+                )
             )
             for _ in range(3)
         ),
@@ -226,7 +237,7 @@ def _receive(rng: random.Random, entity: str) -> Step:
 
 
 def _stranger(rng: random.Random) -> Step:
-    kind = rng.choice(("names", "half", "garbage", "links"))
+    kind = rng.choice(("names", "half", "garbage", "links", "pieces", "stay"))
     return Step(_pause(rng), "stranger", "", (("kind", kind), ("count", rng.choice((1, 5, 20)))))
 
 
