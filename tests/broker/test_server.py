@@ -24,6 +24,7 @@ from pairbus.amqp.message import encode_message, read_body, split
 from pairbus.broker import Broker, serve, serve_sync
 from pairbus.broker.control import control_socket
 from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.telemetry import metering, metrics
 from pairbus.connection_string import ConnectionString
 from pairbus.errors import PairbusError
 from pairbus.journal import JournalError
@@ -191,6 +192,26 @@ async def test_the_metrics_of_a_namespace_are_its_own(tmp_path: Path) -> None:
             name for name in kinds if name.endswith("_total")
         }
         assert {"pairbus_pings_total", "pairbus_journal_syncs_total"} <= kinds.keys()
+
+
+async def test_what_was_counted_for_deleted_entities_is_merged_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (metering, metrics):
+        monkeypatch.setattr(module, "MERGE_MIN", 1)
+    kept = ("Kept", "kept/$DeadLetterQueue", "$Resources/queues", "")
+    async with serve("contoso", data=tmp_path) as broker:
+        await create(broker, "kept")
+        host = broker.namespaces["contoso"]
+        for path in (*kept, "gone", "gone/$DeadLetterQueue"):
+            host.recorder.polled(path, "app", 0.0)
+        async with asyncio.timeout(20):
+            while "gone" in (page := broker.metrics.exposition("contoso")):
+                await asyncio.sleep(0.01)
+    assert 'pairbus_empty_receives_total{namespace="contoso",entity="(other)"} 2' in page
+    assert 'pairbus_operations_total{namespace="contoso",entity="(other)",operation="poll",cause="app"} 2' in page
+    for path in kept:
+        assert f'pairbus_empty_receives_total{{namespace="contoso",entity="{path}"}} 1' in page
 
 
 async def test_the_emulator_s_key_is_in_force_and_never_on_disk(tmp_path: Path) -> None:

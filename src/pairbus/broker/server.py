@@ -273,9 +273,15 @@ class NamespaceServer:
             self._claims_checked_at = now
             for connection in list(self.connections):
                 connection.expire_claims(now)
+            self.recorder.merge_deleted(self._exists)
         deadline = self.namespace.tick(now)
         delay = 1.0 if deadline is None else min(1.0, max(0.0, deadline - self.clock()))
         self._timer = self.loop.call_later(delay + 0.001, self._tick)
+
+    def _exists(self, path: str) -> bool:
+        """Return whether a path that something was counted for still leads to an entity, or never led to one."""
+        entity = path.lower().partition("/rules")[0].removesuffix("/subscriptions")
+        return path[:1] in ("", "$") or any(self.namespace.resolve(each) is not None for each in (path, entity))
 
     # -- who may do what
 

@@ -33,3 +33,33 @@ def test_names_without_end_share_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
     for entity in ("a", "b", "c", "d", "a"):
         meter.count(entity, "manage", "manage", 1)
     assert {key.entity: sums[0] for key, sums in rows(meter).items()} == {"a": 2, "b": 1, "(other)": 2}
+
+
+def test_rows_of_deleted_entities_are_merged_when_the_table_has_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metering, "MERGE_MIN", 4)
+    meter = Meter()
+    for entity in ("a", "b", "c"):
+        meter.count(entity, "send", "app", UNIT_BYTES + 1)
+    asked: list[str] = []
+
+    def exists(path: str) -> bool:
+        asked.append(path)
+        return path in "ad"
+
+    meter.merge_deleted(exists)
+    assert (asked, len(rows(meter))) == ([], 3), "there are few"
+    meter.count("d", "poll", "app", 0)
+    meter.merge_deleted(exists)
+    assert rows(meter) == {
+        Key("(other)", "send", "app"): (2, 4, 2 * UNIT_BYTES + 2),
+        Key("a", "send", "app"): (1, 2, UNIT_BYTES + 1),
+        Key("d", "poll", "app"): (1, 1, 0),
+    }
+    for number in range(3):
+        meter.count("a", "receive", f"cause {number}", 1)
+    asked.clear()
+    meter.merge_deleted(exists)
+    assert asked and len(rows(meter)) == 6
+    meter.count("e", "send", "app", 1)
+    meter.merge_deleted(exists)
+    assert Key("e", "send", "app") in rows(meter), "twelve rows are the next time"

@@ -109,3 +109,23 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         counters.refused(f"c{i}")
     assert {name: entity.sends for name, entity in counters.entities.items()} == {"q0": 1, "q1": 1, OTHER: 3}
     assert counters.refusals == {"c0": 1, "c1": 1, OTHER: 3}
+
+
+def test_counts_of_deleted_entities_are_merged_and_the_sums_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MERGE_MIN", 3)
+    counters = NamespaceCounters()
+    for name in ("kept", "gone-1", "gone-2"):
+        entity = counters.entity(name)
+        entity.sends, entity.send_bytes, entity.renews = 2, 100, 1
+        entity.settled("complete", 3)
+        entity.refused("amqp:not-found")
+    counters.merge_deleted(lambda path: path == "kept")
+    assert sorted(counters.entities) == [OTHER, "kept"]
+    other = counters.entities[OTHER]
+    assert (other.sends, other.send_bytes, other.renews, other.receives) == (4, 200, 2, 0)
+    assert (other.settles, other.refusals) == ({"complete": 6}, {"amqp:not-found": 2})
+    for name, left in (("gone-3", 3), ("gone-4", 2)):
+        counters.entity(name).sends += 1
+        counters.merge_deleted(lambda path: path == "kept")
+        assert len(counters.entities) == left, "when the table has doubled"
+    assert other.sends == 6

@@ -6,7 +6,7 @@ to the operation, unit and byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from pairbus.billing import OPERATIONS, UNIT_BYTES, units
@@ -14,6 +14,8 @@ from pairbus.billing import OPERATIONS, UNIT_BYTES, units
 #: Entities beyond this number share one name: nobody may fill the memory by asking for ever new ones.
 KEYS_MAX: Final = 400_000
 OTHER: Final = "(other)"
+#: Rows from which on those of deleted entities are merged.
+MERGE_MIN: Final = 1_000
 #: A client's bytes come in with what it sends, and go out with what it asks for.
 DIRECTIONS: Final = {each: "in" if each in ("send", "ping") else "out" for each in OPERATIONS}
 
@@ -34,6 +36,11 @@ class Usage:
     def __init__(self) -> None:
         self.operations = self.units = self.nbytes = 0
 
+    def add(self, other: Usage) -> None:
+        self.operations += other.operations
+        self.units += other.units
+        self.nbytes += other.nbytes
+
     def __repr__(self) -> str:
         return f"<Usage {self.operations} operations, {self.units} units, {self.nbytes} bytes>"
 
@@ -41,10 +48,11 @@ class Usage:
 class Meter:
     """The usage of one namespace."""
 
-    __slots__ = ("_usage",)
+    __slots__ = ("_merge_at", "_usage")
 
     def __init__(self) -> None:
         self._usage: dict[tuple[str, str, str], Usage] = {}
+        self._merge_at = MERGE_MIN
 
     def __repr__(self) -> str:
         return f"<Meter {sum(usage.operations for usage in self._usage.values())} operations>"
@@ -60,6 +68,17 @@ class Meter:
         """Yield the usage of each key, in a fixed order."""
         for key, usage in sorted(self._usage.items()):
             yield Key(*key), usage
+
+    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
+        """Add the rows of entities that no longer exist to those of `(other)`, each time that the table has doubled:
+        the sums stay, and names that are used once do not fill the memory."""
+        if len(self._usage) < self._merge_at:
+            return
+        for (entity, operation, cause), usage in list(self._usage.items()):
+            if entity != OTHER and not exists(entity):
+                del self._usage[entity, operation, cause]
+                self._usage.setdefault((OTHER, operation, cause), Usage()).add(usage)
+        self._merge_at = max(MERGE_MIN, 2 * len(self._usage))
 
     def _new(self, entity: str, operation: str, cause: str) -> Usage:
         if len(self._usage) >= KEYS_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from .metering import DIRECTIONS, OTHER, Key, Meter
+from .metering import DIRECTIONS, MERGE_MIN, OTHER, Key, Meter
 
 ENTITIES_MAX = 100_000
 CONDITIONS_MAX = 64
@@ -45,6 +45,14 @@ class EntityCounters:
         self.settles: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 
+    def add(self, other: EntityCounters) -> None:
+        for attribute, _, _ in _ENTITY_COUNTERS:
+            setattr(self, attribute, getattr(self, attribute) + getattr(other, attribute))
+        for outcome, count in other.settles.items():
+            self.settled(outcome, count)
+        for condition, count in other.refusals.items():
+            self.refused(condition, count)
+
     def settled(self, outcome: str, count: int = 1) -> None:
         _add(self.settles, outcome, count)
 
@@ -56,7 +64,7 @@ class NamespaceCounters:
     """The counts of a namespace and of its entities."""
 
     __slots__ = (
-        "_overflow",
+        "_merge_at",
         "connections_total",
         "entities",
         "http_requests",
@@ -70,7 +78,7 @@ class NamespaceCounters:
         self.http_requests: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
         self.entities: dict[str, EntityCounters] = {}
-        self._overflow: EntityCounters | None = None
+        self._merge_at = MERGE_MIN
 
     def entity(self, name: str) -> EntityCounters:
         """Return the counters of an entity that exists. Names that clients make up are counted by `refused` here
@@ -78,11 +86,21 @@ class NamespaceCounters:
         found = self.entities.get(name)
         if found is None:
             if len(self.entities) >= ENTITIES_MAX:
-                if self._overflow is None:
-                    self._overflow = self.entities[OTHER] = EntityCounters()
-                return self._overflow
+                return self._other()
             found = self.entities[name] = EntityCounters()
         return found
+
+    def _other(self) -> EntityCounters:
+        return self.entities.setdefault(OTHER, EntityCounters())
+
+    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
+        """Add the counts of entities that no longer exist to those of `(other)`, each time that a table has doubled."""
+        self.meter.merge_deleted(exists)
+        if len(self.entities) < self._merge_at:
+            return
+        for name in [each for each in self.entities if each != OTHER and not exists(each)]:
+            self._other().add(self.entities.pop(name))
+        self._merge_at = max(MERGE_MIN, 2 * len(self.entities))
 
     def refused(self, condition: str, count: int = 1) -> None:
         _add(self.refusals, condition, count)

@@ -60,6 +60,10 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<Recorder of {self._name}: {'no ledger' if self.ledger is None else self.ledger.path}>"
 
+    def merge_deleted(self, exists: Callable[[str], bool]) -> None:
+        """Keep the counters small; `exists` tells whether there is something at a path."""
+        self._counters.merge_deleted(exists)
+
     def connected(self) -> None:
         self._counters.connections_total += 1
 
