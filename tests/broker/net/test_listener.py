@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import resource
 import socket
 import ssl
 import struct
 import time
+import weakref
 
 import pytest
 
@@ -180,6 +182,27 @@ async def test_garbage_is_closed_and_others_are_served(certs, trusting, garbage)
         steady_writer.write(b"A")
         assert await steady.readexactly(6) == b"amqp:A"
         assert len(listener.made) == 1
+
+
+@pytest.mark.parametrize("says", [b"", b"AMQP", b"GET /"])
+@on_both_loops
+async def test_the_buffers_of_tls_go_with_the_connection_and_wait_for_no_cycle_collector(certs, trusting, says):
+    gc.disable()
+    try:
+        async with listening(certs.server_context()) as listener:
+            async with talking(listener, ssl=trusting, server_hostname="localhost") as (reader, writer):
+                writer.write(says)
+                await reader.readexactly(len(says) and len(says) + 5)
+                await until(lambda: listener._served)
+                (connection,) = listener._served
+                tls = weakref.ref(connection._transport.get_extra_info("ssl_object"))
+                assert tls() is not None
+                del connection
+            await until(lambda: listener.connections == 0)
+            listener.made.clear()
+            await until(lambda: tls() is None)
+    finally:
+        gc.enable()
 
 
 @on_both_loops

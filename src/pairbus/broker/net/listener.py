@@ -19,6 +19,7 @@ import logging
 import select
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -460,7 +461,8 @@ class _HeldTransport(asyncio.Transport):
     def __init__(self, transport: asyncio.Transport, connection: _ServedConnection) -> None:
         super().__init__()
         self._real = transport
-        self._connection = connection
+        # A strong reference would be a circle, in which the buffers of TLS wait for the cycle collector.
+        self._connection = weakref.ref(connection)
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.ended = False
@@ -476,7 +478,8 @@ class _HeldTransport(asyncio.Transport):
             setattr(self, name, getattr(self._real, name))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._connection.hand_to(cast(asyncio.Protocol, protocol))
+        if (connection := self._connection()) is not None:
+            connection.hand_to(cast(asyncio.Protocol, protocol))
 
     def hold(self) -> None:
         self.reading_paused = not self._real.is_reading()
@@ -506,7 +509,8 @@ class _HeldTransport(asyncio.Transport):
         if not self.ended:
             self.ended = True
             self._held.clear()
-            self._connection.end_while_held()
+            if (connection := self._connection()) is not None:
+                connection.end_while_held()
 
     def _held_abort(self) -> None:
         self._held_close()
