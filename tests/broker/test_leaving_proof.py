@@ -52,6 +52,10 @@ SENDS_TO_US = ("sender", "partial", "request")
 
 def census() -> Counter[str]:
     gc.collect()
+    return count_objects()
+
+
+def count_objects() -> Counter[str]:
     # what the broker froze when it started is not among them
     return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in KINDS)
 
@@ -470,6 +474,27 @@ async def test_a_session_is_free_when_its_receivers_session_ended_without_a_deta
         await wire.send(frame(End().encode()))
         await until(lambda: queue.entity.links == 0)
         assert queue.sessions.holder("s0", served.clock()) is None
+
+
+async def test_whoever_left_waits_for_no_cycle_collector(served: NamespaceServer) -> None:
+    names = Names()
+    for name in names:
+        await create(served, name, requires_session=name == names.sessions)
+    target = Target(served.connection_string, served.ca_file)
+    before = census()
+    gc.disable()
+    try:
+        for tls in (False, True):
+            async with connected(target, random.Random(1), tls=tls) as wire:
+                links = [link(kind, 0, handle, names, 50) for handle, kind in enumerate(LINKS)]
+                await wire.send(let_in_over_tcp(served) + b"".join(links))
+                queue = served.namespace.resolve(names.locked)
+                assert isinstance(queue, MessageQueue)
+                await until(lambda queue=queue: queue.entity.links == 3)
+        await until(lambda: not served.connections)
+        await until(lambda: count_objects() == before)
+    finally:
+        gc.enable()
 
 
 async def test_after_churn_there_are_as_many_objects_as_before(served: NamespaceServer) -> None:

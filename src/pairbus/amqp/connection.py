@@ -225,6 +225,8 @@ class Connection:
         self.stage = Stage.CLOSED
         self._buffer = b""
         self._out.clear()
+        for session in self._sessions.values():
+            session.lose()
         self._sessions.clear()
         self._sessions_remote.clear()
 

@@ -117,6 +117,12 @@ class Session:
             self.ended = True
             self.write(End(error=error).encode(), always=True)
 
+    def lose(self) -> None:
+        """Forget its links, or they and what they have gathered would wait for the cycle collector."""
+        self._pending.clear()
+        self._links.clear()
+        self._links_remote.clear()
+
     # -- writing
 
     def write(self, performative: bytes, *, always: bool = False) -> None:

@@ -151,21 +151,22 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
     host.recorder.asked(target.path)
-    arguments = Arguments(request.body)
-
-    def run(waits: int = _SETTLING_WAITS) -> None:
-        try:
-            operation(Call(connection, target, arguments, host.clock(), answer, waits > 0))
-        except _BeingSettled:
-            connection.loop.call_later(_SETTLING_S, run, waits - 1)
-        except (BadArgument, UnknownRule, _SessionLost, JournalError) as error:
-            answer(_failure(error))
-
+    call = Call(connection, target, Arguments(request.body), now, answer)
     delay = host.faults.latency(path, now) if host.faults else 0.0
     if delay:
-        connection.loop.call_later(delay, run)
+        connection.loop.call_later(delay, _run, operation, call)
     else:
-        run()
+        _run(operation, call)
+
+
+def _run(operation: Callable[[Call], None], call: Call, waits: int = _SETTLING_WAITS) -> None:
+    """Carry out an operation now, or a little later when what it asks for is being written."""
+    try:
+        operation(call._replace(now=call.host.clock(), may_wait=waits > 0))
+    except _BeingSettled:
+        call.connection.loop.call_later(_SETTLING_S, _run, operation, call, waits - 1)
+    except (BadArgument, UnknownRule, _SessionLost, JournalError) as error:
+        call.answer(_failure(error))
 
 
 def _failure(error: BadArgument | UnknownRule | _SessionLost | JournalError) -> Response:
