@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.model.description import AuthorizationRule
 from pairbus.connection_string import ConnectionString
 from pairbus.credentials import (
     EntraToken,
@@ -18,7 +17,7 @@ from pairbus.credentials import (
     as_credential,
     from_connection_string,
 )
-from pairbus.sas import verify
+from pairbus.sas import AuthorizationRule, verify
 
 NOW = 1_700_000_000.5
 

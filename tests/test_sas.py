@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus import sas
-from pairbus.broker.model.description import AuthorizationRule
-from pairbus.sas import Claims, SasError, is_sas, make_token, scope_path, verify
+from pairbus.sas import AuthorizationRule, Claims, SasError, is_sas, make_token, scope_path, verify
 
 NOW = 1_700_000_000.0
 ROOT = AuthorizationRule(

@@ -8,7 +8,7 @@ from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import Event, LinkAttached
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
-from pairbus.amqp.performatives import Source, Target
+from pairbus.amqp.performative_types import Source, Target
 from pairbus.amqp.sasl import SaslClient, SaslServer
 
 E = TypeVar("E")

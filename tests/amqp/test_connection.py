@@ -20,7 +20,7 @@ from pairbus.amqp.events import (
     SessionEnded,
 )
 from pairbus.amqp.limits import Limits
-from pairbus.amqp.performatives import Attach, Begin, Close, Error, Flow, Open, Source, Target, Transfer
+from pairbus.amqp.performative_types import Attach, Begin, Close, Error, Flow, Open, Source, Target, Transfer
 from pairbus.amqp.sasl import SaslClient, SaslServer, plain_response
 
 from .pair import SMALL, ConnectionPair

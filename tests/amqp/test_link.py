@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.events import Closed, CreditChanged, Delivered, DeliveryTooLarge, Disposed, LinkDetached
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Transfer
+from pairbus.amqp.performative_types import Accepted, Error, Rejected, Transfer
+from pairbus.amqp.performatives import ACCEPTED_BYTES
 
 from .pair import SMALL, ConnectionPair
 

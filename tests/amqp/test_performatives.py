@@ -16,10 +16,7 @@ from pairbus.amqp import performative_types
 from pairbus.amqp.codec import encode
 from pairbus.amqp.composite import Composite, decode_composite
 from pairbus.amqp.errors import AmqpError, DecodeError, EncodeError
-from pairbus.amqp.performatives import (
-    ACCEPTED_BYTES,
-    REJECTED_EMPTY_BYTES,
-    RELEASED_BYTES,
+from pairbus.amqp.performative_types import (
     Accepted,
     Attach,
     Begin,
@@ -43,6 +40,11 @@ from pairbus.amqp.performatives import (
     Source,
     Target,
     Transfer,
+)
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    REJECTED_EMPTY_BYTES,
+    RELEASED_BYTES,
     decode_performative,
     encode_disposition,
     encode_transfer,

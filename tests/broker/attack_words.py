@@ -17,7 +17,7 @@ from typing import Any, Final
 from pairbus.amqp.encoding import encode
 from pairbus.amqp.errors import EncodeError
 from pairbus.amqp.message import BATCH_FORMAT, Properties, encode_message, join_batch
-from pairbus.amqp.performatives import (
+from pairbus.amqp.performative_types import (
     Accepted,
     Attach,
     Begin,
@@ -38,7 +38,7 @@ from pairbus.amqp.performatives import (
     Source,
     Transfer,
 )
-from pairbus.amqp.performatives import Target as TargetNode
+from pairbus.amqp.performative_types import Target as TargetNode
 from pairbus.amqp.types import (
     Array,
     Byte,

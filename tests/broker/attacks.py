@@ -20,7 +20,17 @@ from typing import Any, Final
 
 from pairbus.amqp.errors import EncodeError
 from pairbus.amqp.message import BATCH_FORMAT, Properties, encode_message, join_batch
-from pairbus.amqp.performatives import Close, Detach, Disposition, End, Flow, Modified, Released, SaslInit, Transfer
+from pairbus.amqp.performative_types import (
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Modified,
+    Released,
+    SaslInit,
+    Transfer,
+)
 from pairbus.amqp.types import Array, Int, Symbol
 
 from .attack_words import (

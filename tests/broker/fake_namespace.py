@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from pairbus.broker.model.description import RuleDescription
+from pairbus.broker.model.rule_description import RuleDescription
 
 
 def entity(description):

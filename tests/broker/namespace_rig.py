@@ -12,14 +12,12 @@ from pairbus.amqp.message import Header, Properties, encode_message, read_body, 
 from pairbus.amqp.types import Timestamp
 from pairbus.broker.format import records
 from pairbus.broker.format.content import SCHEDULED_TIME
-from pairbus.broker.model.description import (
-    Filter,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-from pairbus.broker.model.queue import Message, MessageQueue, Outcome, SessionLock
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.outcomes import Outcome
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.rule_description import Filter, RuleDescription
+from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal

@@ -10,18 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from pairbus.broker.model.queue import (
-    DEFERRED,
-    READY,
-    SCHEDULED,
-    Abandon,
-    Complete,
-    DeadLetter,
-    Defer,
-    LocksLost,
-    Message,
-    Release,
-)
+from pairbus.broker.model.message import DEFERRED, READY, SCHEDULED, Message
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Release
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.simulation.disk import SimulatedDisk

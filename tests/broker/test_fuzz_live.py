@@ -15,8 +15,9 @@ from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import Delivered, LinkAttached, Opened
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.link import ReceiverLink
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Source
-from pairbus.amqp.performatives import Target as TargetNode
+from pairbus.amqp.performative_types import Source
+from pairbus.amqp.performative_types import Target as TargetNode
+from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import PLAIN, SaslClient, plain_response
 from pairbus.broker import Broker
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.amqp.performatives import Attach, Close, Detach, End, Flow, Source, Transfer
-from pairbus.amqp.performatives import Target as TargetTerminus
+from pairbus.amqp.performative_types import Attach, Close, Detach, End, Flow, Source, Transfer
+from pairbus.amqp.performative_types import Target as TargetTerminus
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker, serve

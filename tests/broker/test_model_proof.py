@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, Message, Release, SessionLock
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
+from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
 
 from .namespace_rig import Rig, body_of, make_special

@@ -14,7 +14,8 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from pairbus.broker.model.description import RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import RuleDescription
 from tests.broker.http.test_admin import NOW, certs, client, namespace, served
 
 from .fake_namespace import entity

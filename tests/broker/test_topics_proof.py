@@ -12,8 +12,10 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.broker.model.description import CorrelationFilter
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, Message, MessageQueue
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.rule_description import CorrelationFilter
 from pairbus.broker.model.shared_bodies import Copy
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal

@@ -35,7 +35,7 @@ from pairbus.amqp.message import (
     split,
     split_batch,
 )
-from pairbus.amqp.performatives import Accepted, Error, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Rejected, Released
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.types import Int, Symbol, Timestamp
 

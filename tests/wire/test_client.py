@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from pairbus.amqp.connection import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performative_types import Error
 from pairbus.billing import cause_in
 from pairbus.broker.net.certificates import Certificates, ensure
 from pairbus.wire import (

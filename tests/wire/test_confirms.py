@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.performatives import Accepted, Error, Modified, Received, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Received, Rejected, Released
 from pairbus.wire.confirms import Confirms, Settlement, ranges, send_error, settle_error
 from pairbus.wire.errors import Busy, LockLost, Refused
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performative_types import Error
 from pairbus.amqp.types import Timestamp
 from pairbus.wire import LinkLost, LockLost, NotFound, Refused, TimedOut, TooLarge, Unreachable, WireClient, WireError
 from pairbus.wire import exchange as exchange_module

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pairbus.amqp.performatives import Accepted, Error, Modified, Open, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Open, Rejected, Released
 from pairbus.wire import LinkLost, LockLost, Refused, TimedOut, TooLarge, Unreachable, WireClient
 from pairbus.wire import receiver as receiver_module
 from pairbus.wire.receiver import drains

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pairbus.amqp.performatives import Accepted, Error, Received, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Received, Rejected, Released
 from pairbus.wire import (
     Busy,
     ClientClosed,

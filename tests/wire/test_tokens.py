@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.performatives import Error
-from pairbus.broker.model.description import AuthorizationRule
+from pairbus.amqp.performative_types import Error
 from pairbus.credentials import Token
-from pairbus.sas import verify
+from pairbus.sas import AuthorizationRule, verify
 from pairbus.wire import SharedKey, SharedSignature, TimedOut, Unauthorized, WireClient
 from pairbus.wire import tokens as tokens_module
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performative_types import Error
 from pairbus.wire import WireClient, WireError
 
 from .peer import Peer, message

@@ -30,7 +30,7 @@ from typing import Any
 from .errors import AmqpError, FramingError, ProtocolViolation
 from .events import Closed, Event, Opened, SaslDone, SaslInitiated, SessionBegun
 from .limits import FRAME_BYTES_MIN, OUTGOING_FRAME_BYTES_MAX, Limits
-from .performatives import (
+from .performative_types import (
     Attach,
     Begin,
     Close,
@@ -44,8 +44,8 @@ from .performatives import (
     SaslMechanisms,
     SaslOutcome,
     Transfer,
-    decode_performative,
 )
+from .performatives import decode_performative
 from .sasl import ANONYMOUS, SASL_OK, SaslClient, SaslServer
 from .session import Session
 from .types import Symbol

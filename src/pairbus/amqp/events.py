@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .link import Link, ReceiverLink, SenderLink
-    from .performatives import Attach, Error, Open
+    from .performative_types import Attach, Error, Open
     from .session import Session
 
 

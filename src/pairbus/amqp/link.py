@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import LimitExceeded, ProtocolViolation
 from .events import CreditChanged, Delivered, DeliveryTooLarge, Event
-from .performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target, Transfer, encode_transfer
+from .performative_types import Attach, Coordinator, Detach, Error, Flow, Source, Target, Transfer
+from .performatives import encode_transfer
 
 if TYPE_CHECKING:
     from .session import Session

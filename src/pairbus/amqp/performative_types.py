@@ -1,7 +1,7 @@
 """The performatives, termini and delivery states of AMQP (2.7, 2.8, 3.4, 3.5, 5.3.3) as classes.
 
 One class per type with the spec's field names and defaults; `composite` reads and writes them by their schema.
-Mandatory fields have no default. Import them from `performatives`.
+Mandatory fields have no default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encodes and decodes performatives, and exports their classes.
+"""Encodes and decodes the performatives, whose classes stand in `performative_types`.
 
 `decode_performative` reads any of them by its schema. Transfer, disposition and flow come with every message, so they
 are read by hand-written code first; what that code doesn't recognise at once goes the general way, where errors are
@@ -19,66 +19,14 @@ from pairbus.amqp.encoding import encode
 from pairbus.amqp.errors import DecodeError, EncodeError
 from pairbus.amqp.performative_types import (
     Accepted,
-    Attach,
-    Begin,
-    Close,
-    Coordinator,
-    Detach,
     Disposition,
-    End,
-    Error,
     Flow,
-    Modified,
-    Open,
-    Performative,
-    Received,
     Rejected,
     Released,
-    SaslChallenge,
-    SaslInit,
-    SaslMechanisms,
-    SaslOutcome,
-    SaslResponse,
-    Source,
     State,
-    Target,
     Transfer,
 )
 from pairbus.amqp.types import UInt
-
-__all__ = [
-    "ACCEPTED_BYTES",
-    "REJECTED_EMPTY_BYTES",
-    "RELEASED_BYTES",
-    "Accepted",
-    "Attach",
-    "Begin",
-    "Close",
-    "Coordinator",
-    "Detach",
-    "Disposition",
-    "End",
-    "Error",
-    "Flow",
-    "Modified",
-    "Open",
-    "Performative",
-    "Received",
-    "Rejected",
-    "Released",
-    "SaslChallenge",
-    "SaslInit",
-    "SaslMechanisms",
-    "SaslOutcome",
-    "SaslResponse",
-    "Source",
-    "State",
-    "Target",
-    "Transfer",
-    "decode_performative",
-    "encode_disposition",
-    "encode_transfer",
-]
 
 ACCEPTED_BYTES: Final = Accepted().encode()
 RELEASED_BYTES: Final = Released().encode()

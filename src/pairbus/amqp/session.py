@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import FramingError, ProtocolViolation
 from .events import CreditChanged, Disposed, Event, LinkAttached, LinkDetached, SessionEnded
 from .link import Link, ReceiverLink, SenderLink
-from .performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Error,
-    Flow,
-    Source,
-    Target,
-    Transfer,
-    encode_disposition,
-)
+from .performative_types import Attach, Begin, Detach, Disposition, End, Error, Flow, Source, Target, Transfer
+from .performatives import encode_disposition
 
 if TYPE_CHECKING:
     from .connection import Connection

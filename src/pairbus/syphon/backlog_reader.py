@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.errors import DEAD_LETTER
-from pairbus.amqp.performatives import Error, Rejected
+from pairbus.amqp.performative_types import Error, Rejected
 from pairbus.amqp.types import Symbol
 from pairbus.syphon.core.arrival import arrive
 from pairbus.syphon.core.destinations import HALT_S

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from pairbus.amqp.errors import DEAD_LETTER
-from pairbus.amqp.performatives import Accepted, Modified, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Modified, Rejected, Released
 
 from .errors import RELEASED, Refused, WireError, refusal
 

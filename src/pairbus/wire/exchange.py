@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.events import Delivered, DeliveryTooLarge, Disposed
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
-from pairbus.amqp.performatives import Accepted, Error, Rejected, Source, Target
+from pairbus.amqp.performative_types import Accepted, Error, Rejected, Source, Target
 
 from .confirms import Confirms, send_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError, refusal

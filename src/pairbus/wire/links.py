@@ -10,7 +10,7 @@ import uuid
 from typing import Any, Protocol
 
 from pairbus.amqp.link import Link
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performative_types import Error
 from pairbus.amqp.session import Session
 
 from .errors import CLIENT_CLOSED, LINK_LOST, ClientClosed, LinkLost, Unauthorized, WireError, refusal

@@ -21,7 +21,7 @@ from typing import Any
 from pairbus.amqp.errors import DEAD_LETTER, NOT_IMPLEMENTED
 from pairbus.amqp.events import Delivered, DeliveryTooLarge, Disposed
 from pairbus.amqp.link import Link, ReceiverLink
-from pairbus.amqp.performatives import Accepted, Error, Modified, Open, Rejected, Released, Source, Target
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Open, Rejected, Released, Source, Target
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import Link, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, join_batch
-from pairbus.amqp.performatives import Accepted, Modified, Rejected, Released, Source, Target
+from pairbus.amqp.performative_types import Accepted, Modified, Rejected, Released, Source, Target
 from pairbus.amqp.session import Session
 
 from .batches import batch_bytes_max, cut, group

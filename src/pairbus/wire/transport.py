@@ -27,7 +27,7 @@ from pairbus.amqp.events import (
     SessionEnded,
 )
 from pairbus.amqp.link import Link
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performative_types import Error
 from pairbus.amqp.session import Session
 
 from .errors import (

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 from pairbus.broker.access.authorization import Authorization, rules_in_force
-from pairbus.broker.model.description import AuthorizationRule, QueueDescription, TopicDescription
-from pairbus.sas import LISTEN, SEND, Claims, EntityRule
+from pairbus.broker.model.description import QueueDescription, TopicDescription
+from pairbus.sas import LISTEN, SEND, AuthorizationRule, Claims, EntityRule
 from tests.broker.fake_namespace import FakeNamespace, entity
 
 

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker.access.keys import NAMESPACE_RULES_MAX, ROOT_RULE, KeyRing, grant_on_entity, random_key
-from pairbus.broker.model.description import (
-    RIGHTS,
-    AuthorizationRule,
-    InvalidDescription,
-    QueueDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.bounds import InvalidDescription
+from pairbus.broker.model.description import RIGHTS, QueueDescription, TopicDescription
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import BrokerError
+from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace, entity
 
 NOW = 1_700_000_000.0

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.performatives import Attach, Close, SaslInit, Source, decode_performative
-from pairbus.amqp.performatives import Target as TargetNode
+from pairbus.amqp.performative_types import Attach, Close, SaslInit, Source
+from pairbus.amqp.performative_types import Target as TargetNode
+from pairbus.amqp.performatives import decode_performative
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker, serve
 from pairbus.broker.access import unauthenticated

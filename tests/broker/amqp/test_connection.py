@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pairbus.amqp.events import Closed, Delivered
-from pairbus.amqp.performatives import Transfer
+from pairbus.amqp.performative_types import Transfer
 from tests.amqp.pair import SMALL, ConnectionPair
 
 

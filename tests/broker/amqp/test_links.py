@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message, read_properties
-from pairbus.amqp.performatives import Accepted, Error, Modified, Received, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Received, Rejected, Released
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.broker import Broker
 from pairbus.broker.amqp.links import outcome_of

@@ -10,7 +10,8 @@ import pytest
 from pairbus.amqp.message import read_body, read_properties, split
 from pairbus.amqp.types import Array, UInt
 from pairbus.broker import Broker
-from pairbus.broker.model.queue import DEFERRED, SETTLING, MessageQueue
+from pairbus.broker.model.message import DEFERRED, SETTLING
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.wire import WireClient
 from pairbus.wire.errors import Refused
 from tests.broker.namespace_rig import make_special

@@ -7,7 +7,7 @@ import pytest
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.types import Described, Timestamp
 from pairbus.broker.amqp.rule_codec import UnknownRule, read_rule, write_rule
-from pairbus.broker.model.description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
 
 
 @pytest.mark.parametrize(

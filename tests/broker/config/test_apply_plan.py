@@ -16,9 +16,10 @@ from pairbus.broker.access.keys import KeyRing
 from pairbus.broker.config.apply_plan import apply_keys, apply_plan, read_config
 from pairbus.broker.config.config_file import parse
 from pairbus.broker.config.plan import NamespacePlan
-from pairbus.broker.model.description import AuthorizationRule, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import RuleDescription, TrueFilter
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import PairbusError
+from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace
 from tests.broker.sdk import Sdk
 

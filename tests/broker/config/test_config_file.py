@@ -19,16 +19,9 @@ from pairbus.amqp.types import Timestamp
 from pairbus.broker.config.config_file import PROPERTIES, ConfigError, parse
 from pairbus.broker.config.config_table import snake_case
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
-from pairbus.broker.model.description import (
-    AuthorizationRule,
-    CorrelationFilter,
-    FalseFilter,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    TrueFilter,
-)
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.sas import AuthorizationRule
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
 

@@ -18,13 +18,9 @@ from pairbus.broker.config.plan import (
     new_description,
     parse_namespace,
 )
-from pairbus.broker.model.description import (
-    AuthorizationRule,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.errors import PairbusError
+from pairbus.sas import AuthorizationRule
 
 NOW = 1_700_000_000.0
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
 from pairbus.broker.control.faults import Fault, Faults
-from pairbus.broker.model.description import AuthorizationRule, InvalidDescription
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.refusal import Refusal
+from pairbus.sas import AuthorizationRule
 
 NOW = 1_700_000_000.0
 

@@ -27,12 +27,14 @@ from pairbus.amqp.message import encode_message
 from pairbus.broker.http import atom
 from pairbus.broker.http.admin import AdminApi
 from pairbus.broker.http.server import HttpProtocol, Request
-from pairbus.broker.model.description import AuthorizationRule, InvalidDescription, QueueDescription
+from pairbus.broker.model.bounds import InvalidDescription
+from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.net import certificates
 from pairbus.broker.net.listener import Listener
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Journal
+from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace, entity
 
 NOW = 1_700_000_000.0

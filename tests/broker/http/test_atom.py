@@ -24,15 +24,10 @@ from pairbus.broker.http import atom
 from pairbus.broker.http.atom import RuntimeCounts, read_entry
 from pairbus.broker.http.rule_xml import write_authorization_rules
 from pairbus.broker.http.xml import INSTANCE, BadDocument
-from pairbus.broker.model.description import (
-    AuthorizationRule,
-    CorrelationFilter,
-    InvalidDescription,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.bounds import InvalidDescription
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
+from pairbus.sas import AuthorizationRule
 
 NOW = 1_700_000_000.25
 

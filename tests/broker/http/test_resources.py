@@ -1,13 +1,8 @@
 import pytest
 
 from pairbus.broker.http.resources import Missing, Queues, ResourcePath, Rules, Subscriptions, Topics, parse_path
-from pairbus.broker.model.description import (
-    CorrelationFilter,
-    FalseFilter,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription
 from tests.broker.fake_namespace import FakeNamespace, entity
 
 

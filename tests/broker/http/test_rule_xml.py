@@ -19,7 +19,6 @@ from pairbus.amqp.types import Int, Timestamp
 from pairbus.broker.http import atom, rule_xml
 from pairbus.broker.http.xml import INSTANCE, SCHEMA, BadDocument, parse
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import AuthorizationRule
 from pairbus.broker.model.rule_description import (
     CorrelationFilter,
     FalseFilter,
@@ -29,6 +28,7 @@ from pairbus.broker.model.rule_description import (
     is_timespan,
     timespan,
 )
+from pairbus.sas import AuthorizationRule
 from tests.broker.model.test_rule_description import values
 
 

@@ -6,19 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     RIGHTS,
-    AuthorizationRule,
-    CorrelationFilter,
-    InvalidDescription,
     QueueDescription,
-    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     validate,
     validate_authorization_rule,
     validate_update,
 )
+from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
+from pairbus.sas import AuthorizationRule
 
 TOPIC = TopicDescription(name="news")
 SUBSCRIPTION = SubscriptionDescription(topic="news", name="all")

@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.queue import GONE, LOCKED, READY, SETTLING, LocksLost, Message, MessageQueue
+from pairbus.broker.model.message import GONE, LOCKED, READY, SETTLING, Message
+from pairbus.broker.model.outcomes import LocksLost
+from pairbus.broker.model.queue import MessageQueue
 
 LOCK_S = 30.0
 

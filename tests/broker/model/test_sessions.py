@@ -7,7 +7,8 @@ import pytest
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SETTLING, Message, Stored
-from pairbus.broker.model.queue import LocksLost, MessageQueue
+from pairbus.broker.model.outcomes import LocksLost
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock, Sessions
 from tests.broker.namespace_rig import counting_tokens
 

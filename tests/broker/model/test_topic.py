@@ -3,17 +3,10 @@ from __future__ import annotations
 from math import inf
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.broker.model.description import (
-    CorrelationFilter,
-    FalseFilter,
-    Filter,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    TrueFilter,
-)
+from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import Message
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, Filter, RuleDescription, TrueFilter
 from pairbus.broker.model.rules import Facts
 from pairbus.broker.model.topic import Subscription, Topic, redescribe, take_over
 from pairbus.broker.storage.replay import _UNKNOWN

@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.message import Properties, encode_message, read_header, read_message_annotations, split
 from pairbus.broker.format.content import PING_CONTENT_TYPE, SCHEDULED_TIME
 from pairbus.broker.model import duplicates
-from pairbus.broker.model.queue import Abandon, Complete
+from pairbus.broker.model.outcomes import Abandon, Complete
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalFailed
 from tests.broker.namespace_rig import Rig, body_of, make, make_special

@@ -18,7 +18,7 @@ from pairbus.amqp.message import (
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.description import QueueDescription
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, LocksLost, Release
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, LocksLost, Release
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, Options, RecordTooLarge

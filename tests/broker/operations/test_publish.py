@@ -9,8 +9,8 @@ import pytest
 from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, read_header, split
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
-from pairbus.broker.model.description import CorrelationFilter, FalseFilter, RuleDescription
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription
 from pairbus.broker.model.shared_bodies import Copy
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, LocksLost, SessionLock
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost
+from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import Rig, body_of, make_special
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from pairbus.amqp.message import read_application_properties, split
-from pairbus.broker.model.queue import Abandon, Complete, DeadLetter, Defer, Message, Release
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import Rig, body_of, make_special
 

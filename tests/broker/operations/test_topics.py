@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker.model.description import (
-    CorrelationFilter,
-    FalseFilter,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    TrueFilter,
-)
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
 from pairbus.broker.model.topic import Subscription
 from pairbus.broker.operations import topics as module
 from pairbus.broker.refusal import Refusal

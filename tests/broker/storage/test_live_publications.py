@@ -6,9 +6,10 @@ import pytest
 
 from pairbus.broker.format import records
 from pairbus.broker.format.publication import COPY_BYTES, Publication, pack_new_copy, pack_publication, read_publish
-from pairbus.broker.model.description import RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SETTLING, Stored
+from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.model.shared_bodies import Account, Copy, Shared
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.storage.live_records import LiveRecords

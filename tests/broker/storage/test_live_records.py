@@ -7,7 +7,7 @@ import pytest
 from pairbus.broker.format import records
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.queue import RECOPIED, SCHEDULED, SETTLING, Message, Stored
+from pairbus.broker.model.message import RECOPIED, SCHEDULED, SETTLING, Message, Stored
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED, LiveRecords

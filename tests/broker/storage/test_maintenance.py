@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pairbus.broker.model.description import QueueDescription
-from pairbus.broker.model.queue import RECOPIED, SETTLING, Abandon, Complete, DeadLetter, Message
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.broker.namespace_rig import Rig, make

@@ -9,13 +9,9 @@ import pytest
 from pairbus.broker.format import records
 from pairbus.broker.format.publication import COPY_BYTES, pack_copy, pack_publication
 from pairbus.broker.format.records import RecordError
-from pairbus.broker.model.description import (
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-from pairbus.broker.model.queue import DEFERRED, SCHEDULED, Stored
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.message import DEFERRED, SCHEDULED, Stored
+from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.model.topic import Subscription, Topic, subscription_document
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX, ReplayedState, rebuild
 from pairbus.journal import Record

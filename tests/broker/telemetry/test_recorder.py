@@ -16,7 +16,8 @@ from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import Delivered, Event, LinkAttached, LinkDetached, Opened
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Flow, Source, Target
+from pairbus.amqp.performative_types import Flow, Source, Target
+from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import PLAIN, SaslClient, plain_response
 from pairbus.broker import Broker, NamespaceServer, serve
 from pairbus.connection_string import ConnectionString

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pairbus.broker.model.description import RIGHTS, AuthorizationRule
-from pairbus.sas import Claims, EntityRule, owner_path
+from pairbus.broker.model.description import RIGHTS
+from pairbus.sas import AuthorizationRule, Claims, EntityRule, owner_path
 
 #: A client puts one token per entity it touches; beyond this the oldest go.
 _CLAIMS_MAX = 1000

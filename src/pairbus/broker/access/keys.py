@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     RIGHTS,
-    AuthorizationRule,
-    InvalidDescription,
     QueueDescription,
     TopicDescription,
     validate,
@@ -28,6 +27,7 @@ from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.durable_files import write_file
 from pairbus.errors import BrokerError
+from pairbus.sas import AuthorizationRule
 
 from .authorization import complete_rule, ordered_rights
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
-from pairbus.amqp.performatives import Coordinator
+from pairbus.amqp.performative_types import Coordinator
 from pairbus.amqp.types import Described, Symbol
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock

@@ -32,7 +32,8 @@ from pairbus.amqp.events import (
     SessionEnded,
 )
 from pairbus.amqp.link import Link, ReceiverLink
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
+from pairbus.amqp.performative_types import Error
+from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import SaslServer
 from pairbus.billing import APP, cause_in
 from pairbus.broker.access import unauthenticated

@@ -18,18 +18,11 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.events import Delivered, DeliveryTooLarge
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, split_batch
-from pairbus.amqp.performatives import (
-    ACCEPTED_BYTES,
-    REJECTED_EMPTY_BYTES,
-    RELEASED_BYTES,
-    Accepted,
-    Error,
-    Modified,
-    Rejected,
-    Released,
-)
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected, Released
+from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
+from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
-from pairbus.broker.model.queue import Message, MessageQueue
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.telemetry.recorder import UnsettledDelivery

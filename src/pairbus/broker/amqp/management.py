@@ -14,8 +14,9 @@ from uuid import UUID
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.message import without_body
 from pairbus.amqp.types import Array, Int, Timestamp
+from pairbus.broker.model.message import SETTLING, Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
-from pairbus.broker.model.queue import SETTLING, Message, MessageQueue
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pairbus.amqp.types import Described, Timestamp, ULong
-from pairbus.broker.model.description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
 
 _RULE = ULong(0x0000013700000004)
 _EMPTY_ACTION = ULong(0x0000013700000005)

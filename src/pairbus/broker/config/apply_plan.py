@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.broker.access.keys import KeyRing, random_key
-from pairbus.broker.model.description import InvalidDescription
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.topic import Subscription
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.errors import BrokerError

@@ -19,23 +19,25 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeVar
 
 from pairbus.amqp.types import Timestamp
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     AUTHORIZATION_RULES_MAX,
     AuthorizationRule,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    validate,
+    validate_authorization_rule,
+)
+from pairbus.broker.model.rule_description import (
     CorrelationFilter,
     FalseFilter,
     Filter,
-    InvalidDescription,
-    QueueDescription,
     RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
     TrueFilter,
-    validate,
-    validate_authorization_rule,
+    UnzonedTimestamp,
     validate_rule,
 )
-from pairbus.broker.model.rule_description import UnzonedTimestamp
 
 from .config_table import (
     DURATION,

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from pairbus.broker.access.authorization import complete_rule
+from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     AuthorizationRule,
-    InvalidDescription,
     QueueDescription,
-    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     validate_update,
 )
+from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.errors import BrokerError
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -13,12 +13,8 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import (
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import RuleDescription
 
 from .rule_xml import (
     read_action,

@@ -12,15 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pairbus.broker.model.description import (
-    CorrelationFilter,
-    RuleDescription,
-    SubscriptionDescription,
-    validate,
-    validate_rule,
-    validate_update,
-)
+from pairbus.broker.model.description import SubscriptionDescription, validate, validate_update
 from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription, validate_rule
 from pairbus.broker.model.topic import RULES, SUBSCRIPTIONS, Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 

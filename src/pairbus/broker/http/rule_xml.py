@@ -13,7 +13,6 @@ from xml.etree.ElementTree import Element
 from pairbus.amqp.types import Described, Int, Timestamp
 from pairbus.broker.access.authorization import ordered_rights
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import AuthorizationRule
 from pairbus.broker.model.rule_description import (
     DEFAULT_RULE,
     PROPERTIES_MAX,
@@ -26,6 +25,7 @@ from pairbus.broker.model.rule_description import (
     timespan,
     timespan_seconds,
 )
+from pairbus.sas import AuthorizationRule
 
 from .xml import (
     SCHEMA,

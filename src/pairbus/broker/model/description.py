@@ -2,7 +2,7 @@
 
 Decides whether a description may be created or replace another one. Does not know XML (atom.py) nor the journal
 (records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have a file of their own
-(rule_description.py); their names stand here too, so that one import gives all that can be described.
+(rule_description.py).
 
 Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api). Features that are not built yet
 are refused when they are asked for, never taken and ignored.
@@ -29,40 +29,9 @@ from .bounds import (
     whole,
 )
 from .rule_description import (
-    DEFAULT_RULE,
-    SQL_NOT_YET,
-    CorrelationFilter,
-    FalseFilter,
-    Filter,
     RuleDescription,
-    TrueFilter,
     validate_rule,
 )
-
-__all__ = [
-    "DEFAULT_RULE",
-    "IMMUTABLE",
-    "RIGHTS",
-    "SQL_NOT_YET",
-    "STATUSES",
-    "AuthorizationRule",
-    "CorrelationFilter",
-    "Description",
-    "FalseFilter",
-    "Filter",
-    "InvalidDescription",
-    "QueueDescription",
-    "RuleDescription",
-    "SubscriptionDescription",
-    "TopicDescription",
-    "TrueFilter",
-    "as_queue",
-    "validate",
-    "validate_authorization_rule",
-    "validate_name",
-    "validate_rule",
-    "validate_update",
-]
 
 RIGHTS = ("Manage", "Send", "Listen")
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")

@@ -15,7 +15,8 @@ from pairbus.broker.refusal import Refusal
 
 from .description import QueueDescription
 from .duplicates import DuplicateHistory
-from .queue import Message, MessageQueue
+from .message import Message
+from .queue import MessageQueue
 from .sessions import Sessions
 
 DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"

@@ -26,43 +26,16 @@ from .message import (
     GONE,
     LOCKED,
     READY,
-    RECOPIED,
     SCHEDULED,
     SETTLING,
     Message,
-    Stored,
-    message_bytes,
-    place_of,
 )
-from .outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from .outcomes import LocksLost
 from .ready_list import ReadyList
 from .sessions import SessionLock, Sessions
 
 if TYPE_CHECKING:
     from .entity import QueueEntity
-
-__all__ = [
-    "DEFERRED",
-    "GONE",
-    "LOCKED",
-    "READY",
-    "RECOPIED",
-    "SCHEDULED",
-    "SETTLING",
-    "Abandon",
-    "Complete",
-    "DeadLetter",
-    "Defer",
-    "LocksLost",
-    "Message",
-    "MessageQueue",
-    "Outcome",
-    "Release",
-    "SessionLock",
-    "Stored",
-    "message_bytes",
-    "place_of",
-]
 
 # Sequence numbers are dense, so 1,024 neighbours share a dict: no dict of a million entries is ever resized while the
 # loop waits, and a reader that starts at a number finds its place by arithmetic.

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from pairbus.broker.format import records
 
-from .description import RuleDescription, SubscriptionDescription, TopicDescription, as_queue
+from .description import SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
+from .rule_description import RuleDescription
 from .rules import Facts, RuleSet
 from .shared_bodies import Account
 

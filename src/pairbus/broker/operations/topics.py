@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final
 
 from pairbus.amqp import errors as conditions
-from pairbus.broker.model.description import DEFAULT_RULE, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import DEFAULT_RULE, RuleDescription
 from pairbus.broker.model.rules import RULES_MAX
 from pairbus.broker.model.topic import (
     RULES,

@@ -14,8 +14,8 @@ from pairbus.amqp.errors import UNAUTHORIZED_ACCESS, AmqpError
 from pairbus.amqp.message import read_properties, split
 from pairbus.billing import MANAGE, PING
 from pairbus.broker.format.content import PING_CONTENT_TYPE, message_id_in
+from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
-from pairbus.broker.model.queue import Message
 from pairbus.broker.model.send_results import DUPLICATE, PINGED
 from pairbus.broker.refusal import Refusal
 from pairbus.ledger import LedgerWriter
