@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from pairbus.pairing.backlog.diversion import message_ids
 from pairbus.pairing.errors import AliasConflictError, NotTriedError
 from pairbus.pairing.options import Settings
 from pairbus.pairing.pending_send import (
@@ -76,8 +77,8 @@ def test_an_empty_batch_is_nothing_to_send() -> None:
 def test_p20_every_message_has_an_id_before_the_first_try() -> None:
     mine = annotated(message_id="mine")
     pending = packed([annotated(), mine, AmqpAnnotatedMessage(value_body=1)])
-    assert pending.message_ids == ("id-1", "mine", "id-2")
-    assert packed(annotated(), assign_message_id=False).message_ids == ()
+    assert message_ids(pending.messages) == ("id-1", "mine", "id-2")
+    assert message_ids(packed(annotated(), assign_message_id=False).messages) == ()
 
 
 def test_p29_an_alias_is_refused_before_anything_is_sent() -> None:

@@ -96,7 +96,6 @@ class Connection:
         self.expected_bytes_max = 0
         #: What a frame has room for besides the 8 bytes of its header.
         self.payload_bytes_max = FRAME_BYTES_MIN - 8
-        self.context: Any = None
         self._sasl = sasl
         self._idle_timeout = idle_timeout
         self._properties = properties

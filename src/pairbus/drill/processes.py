@@ -46,11 +46,6 @@ class Child:
         return f"<Child {self.name}: {state}>"
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 

@@ -108,10 +108,6 @@ class PendingSend:
         assert self._batches is not None
         return self._batches
 
-    @property
-    def message_ids(self) -> tuple[str, ...]:
-        return diversion.message_ids(self.messages)
-
     def batch_confirmed(self) -> None:
         self.confirmed += len(self.batches.popleft().messages)
 

@@ -68,8 +68,6 @@ def test_a_lock_that_ran_out_is_lost_even_before_anyone_looked() -> None:
     queue = filled(1)
     (taken,) = queue.acquire(1, 100.0, counting_tokens())
     token = taken.lock_token or b""
-    assert queue.holds(token, 129.9)
-    assert not queue.holds(token, 130.0)
     assert queue.claim(token, 130.0) is None
     messages, lost = queue.claim_all([token, b"?"], 130.0)
     assert messages == []

@@ -86,7 +86,7 @@ def test_p5_p10_what_is_there_is_used_what_is_missing_is_made_what_is_extra_is_l
         "orders",
     ]
     made = plan("contoso", 5, existing)
-    assert made == Plan("contoso", found=(1, 3), missing=(0, 2, 4), extra=(7,))
+    assert made == Plan(found=(1, 3), missing=(0, 2, 4), extra=(7,))
     assert backlog_queues.TRIES == 3
 
 

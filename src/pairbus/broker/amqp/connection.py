@@ -291,10 +291,6 @@ class AmqpConnection(asyncio.Protocol):
             self.flush_soon()
             self._wake_sources()
 
-    @property
-    def is_connected(self) -> bool:
-        return self._transport is not None
-
     def flush_soon(self) -> None:
         """Write what the engine has to say at the end of this turn of the loop."""
         if not self._flush_due:

@@ -129,10 +129,6 @@ class Message:
         self.state = self.home = READY
         self.changes: bytes | Stored | None = None
 
-    @property
-    def size(self) -> int:
-        return self.length
-
     def __repr__(self) -> str:
         return f"<Message {self.sequence_number}: {_STATES[self.state]}, {self.delivery_count} failed deliveries>"
 

@@ -146,10 +146,6 @@ class MessageQueue:
     def message_bytes_max(self) -> int:
         return self.entity.message_bytes_max
 
-    @property
-    def lock_lost(self) -> LocksLost:
-        return self.locks_lost((), 0)
-
     def deadline(self) -> float | None:
         """When the next lock or lifetime runs out or the next scheduled message is due."""
         earliest = min(self._lock_deadline(), self.lifetimes.deadline(), self.schedule.deadline())
@@ -472,10 +468,6 @@ class MessageQueue:
         return overdue
 
     # locks
-
-    def holds(self, token: bytes, now: float) -> bool:
-        message = self._locks.get(token)
-        return message is not None and self._locked_until(message) > now
 
     def locked_by(self, token: bytes) -> Message | None:
         return self._locks.get(token)

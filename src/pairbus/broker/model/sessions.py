@@ -197,11 +197,6 @@ class Sessions:
         session = self._by_id.get(message.session_id or "")
         return session is not None and session.lock is not None
 
-    def holder(self, id: str, now: float) -> SessionLock | None:
-        session = self._by_id.get(id)
-        lock = None if session is None else session.lock
-        return lock if lock is not None and lock.is_held(now) else None
-
     def accept(self, id: str | None, until: float) -> SessionLock | None:
         """Lock a session, the next free one without an id; return None when it is held, or none is free."""
         session = self._next_free() if id is None else self.open(id)

@@ -84,7 +84,6 @@ def _is_address(host: str) -> bool:
 class Plan:
     """Lists by index which backlog queues exist, which are missing, and which were not asked for."""
 
-    primary_name: str
     found: tuple[int, ...]
     missing: tuple[int, ...]
     extra: tuple[int, ...]  # there, and not asked for: left alone (P10)
@@ -95,7 +94,6 @@ def plan(primary_name: str, count: int, existing: Iterable[str]) -> Plan:
     there = {index for name in existing if (index := index_of(name, primary_name)) is not None}
     wanted = range(count)
     return Plan(
-        primary_name,
         tuple(index for index in wanted if index in there),
         tuple(index for index in wanted if index not in there),
         tuple(sorted(index for index in there if index >= count)),

@@ -69,10 +69,6 @@ class Selection:
         return at >= 0 and number <= self._lasts[at]
 
     @property
-    def ranges(self) -> list[tuple[int, int]]:
-        return list(zip(self._firsts, self._lasts, strict=True))
-
-    @property
     def first(self) -> int:
         return self._firsts[0]
 

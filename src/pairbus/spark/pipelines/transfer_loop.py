@@ -82,7 +82,6 @@ class TransferLoop:
         self._patience_s = patience_s
         self._moved = self._refused = 0
         self._strikes = self._failures = self._idle = 0
-        self._trouble: str | None = None
         self._progress_at = now
         self._held_until = now
         self._why: str | None = None
@@ -128,7 +127,6 @@ class TransferLoop:
             self._strikes = self._idle = 0
         if result.left > result.refused:
             # a destination that is away; one that took the others of this round is given its time all the same
-            self._trouble = result.trouble
             self._strikes += 0 if result.moved else 1
             self._pause(now, self._strikes, f"the destination: {result.trouble or 'no answer in time'}")
             if result.is_busy:

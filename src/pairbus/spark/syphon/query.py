@@ -148,11 +148,6 @@ class SparkSyphon:
         self._folder = Path(tempfile.mkdtemp(prefix="pairbus-syphon-"))
         self._mailbox = ProcessMailbox(self._folder)
         self.progress = Progress(time.monotonic())
-        #: Unix times at which the primary confirmed the first message and the last one so far.
-        self.moved_from: float | None = None
-        self.moved_until: float | None = None
-        #: How many the first batch moved, and when the last of them was confirmed: it is small, and slow to start.
-        self.moved_at_first: tuple[int, float] | None = None
         if self._lister is not None:
             self.progress.waiting_for = self._lister.discovery.waiting_for
         self._troubles: dict[str, Trouble] = {}
@@ -164,6 +159,7 @@ class SparkSyphon:
         self._source_stopped = False
         self._moved_at = time.monotonic()
         self._has_glanced = False
+        self._has_moved = False
         self._is_counted = False
         self._failures = 0
         #: Ends of the query with nothing moved between them.
@@ -336,7 +332,7 @@ class SparkSyphon:
                         self._give_back(looking, wanted)
                 elif not self._config.drain:
                     self._revive(looking)
-                elif self.moved_from is not None and not self._is_counted:
+                elif self._has_moved and not self._is_counted:
                     self._is_counted = True
                     looking.start(self._count())
             return []
@@ -421,11 +417,7 @@ class SparkSyphon:
         self._failures = self._breaks = 0
         self.progress.waiting_for = None
         moved = sum(notice["moved"].values())
-        if moved:
-            self.moved_from = notice["from"] if self.moved_from is None else min(self.moved_from, notice["from"])
-            self.moved_until = notice["until"] if self.moved_until is None else max(self.moved_until, notice["until"])
-            if self.moved_at_first is None:
-                self.moved_at_first = moved, notice["until"]
+        self._has_moved = self._has_moved or moved > 0
         self._known.update(notice["moved"], notice["troubles"], (path for _, _, path, _, _ in notice["left"]))
         if lost := notice.get("retried", 0):
             self._heard_of_lost_tasks(lost)

@@ -158,8 +158,6 @@ def summed(batch_id: int, counts: list[TaskCounts]) -> dict[str, Any]:
         "batch": batch_id,
         "moved": moved,
         "bytes": sum(each.moved_bytes for each in counts),
-        "from": min((each.moved_from for each in counts if each.moved_from is not None), default=None),
-        "until": max((each.moved_until for each in counts if each.moved_until is not None), default=None),
         "dead_lettered": dead_lettered,
         "left": [entry for each in counts for entry in each.left],
         "troubles": troubles,

@@ -65,9 +65,6 @@ class TaskCounts:
 
     moved: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
-    #: Unix times at which the first and the last of them were confirmed.
-    moved_from: float | None = None
-    moved_until: float | None = None
     dead_lettered: dict[str, int] = field(default_factory=dict)
     #: (queue, lock token, destination, unix time at which the lock ends, whether it is refused for good)
     left: list[tuple[str, str, str, float, bool]] = field(default_factory=list)
@@ -212,9 +209,6 @@ class TransferTask:
         path, counts = transfers[0].path, self._counts
         counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
         counts.moved_bytes += sum(transfer.size for transfer in transfers)
-        counts.moved_until = time.time()
-        if counts.moved_from is None:
-            counts.moved_from = counts.moved_until
         self._record("move", path, transfers, "ok")
         self.carry_out(self.transfer_state.confirmed(transfers))
 
