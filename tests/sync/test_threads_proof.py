@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_in_a_forked_child_nobody_waits_for_the_answer_to_the_parents_ping(stage
     given.pinger.answers.append(lambda: release.wait(5))
     fail_over(given)
     assert wait_until(lambda: given.pinged == ["orders"])
-    given.monitor._open_pinger = lambda entity: FakeGuardedSender()
+    given.monitor._open_pinger = lambda entity: cast(Any, FakeGuardedSender())
     given.monitor.forked()
     given.monitor.attend()
     assert wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)

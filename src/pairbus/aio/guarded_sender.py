@@ -31,53 +31,37 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from azure.servicebus.aio import ServiceBusSender
-from azure.servicebus.exceptions import (
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
-from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.guarded_sender import (
+    CLOSE_S,
+    CLOSED,
+    GRACE_S,
+    LONGEST_S,
+    GuardedSenderBase,
+    SdkSenderBase,
+    time_left,
+    to_retry_after,
+    too_late,
+)
 
 T = TypeVar("T")
-GRACE_S = 0.03
-CLOSE_S = 2.0
-LONGEST_S = 1e6  # timers can't wait for infinity
-_CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 
 # Tasks that clear up; asyncio itself keeps only weak references to its tasks.
 _background: set[asyncio.Task[None]] = set()
 
 
-class GuardedSender:
-    """One SDK sender to one entity of one client. Any task of the loop may use it; calls go one after the other."""
+class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
+    """One SDK sender to one entity of one client. Any task of the loop may use it; calls go one after the other.
+
+    `_opening` is what may open a link: the call that has the lock, or an opening that has outlived its call.
+    """
 
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
-        self._make = make
-        self._entity = entity
+        super().__init__(make, entity)
         self._lock = asyncio.Lock()
-        self._guarded: _SdkSender | None = None
-        # What may open a link, under way: of the call that has the lock, or an opening that has outlived its call.
-        self._opening: asyncio.Task[Any] | None = None
-        # Since when there should be a link and is none.
-        self._wanted_since: float | None = None
-        self._closed = False
-        #: How long the caller that first found the link open, or others before it, waited for that.
-        self.opening_s = 0.0
-        self.max_message_size = 0
-        self.max_batch_size = 0
         self._process = os.getpid()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self.is_open else "not open"
-        return f"<GuardedSender {self._entity or '?'}: {state}>"
-
-    @property
-    def is_open(self) -> bool:
-        guarded = self._guarded
-        return guarded is not None and self._opening is None and guarded.is_open()
 
     async def send(self, message: Any, timeout_s: float) -> None:
         await self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
@@ -126,20 +110,17 @@ class GuardedSender:
                 async with asyncio.timeout_at(deadline):
                     await lock.acquire()
             except TimeoutError:
-                raise NotTriedError(
-                    f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
-                    f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
-                ) from None
+                raise self._not_tried(timeout_s) from None
         else:
             await lock.acquire()
         try:
             if self._closed:
-                raise ValueError(_CLOSED)
+                raise ValueError(CLOSED)
             if self._opening is not None and self._guarded is not None:
                 await self._await_opening(self._opening, self._guarded, deadline)
             lost: ServiceBusError | None = None
             guarded = self._guarded
-            if guarded is not None and guarded.is_open():
+            if guarded is not None and guarded.sender._running:
                 try:
                     return await guarded.in_place(operation, deadline, timeout_s)
                 except sdk.LinkLost as error:
@@ -161,12 +142,12 @@ class GuardedSender:
             if self._closed or opening.cancelled():
                 self._end_opening(opening, guarded)
             if self._closed:
-                raise ValueError(_CLOSED)
-            raise guarded.refusal or self._not_open_yet()
+                raise ValueError(CLOSED)
+            raise guarded.refusal or self._not_open_yet(asyncio.get_running_loop().time())
         self._opening = None
         error = opening.exception()
         if error is None:
-            self._opened(guarded, is_news)
+            self._opened(guarded, asyncio.get_running_loop().time(), is_news)
             return
         if sdk.spoils(error):
             self._discard(guarded)
@@ -179,10 +160,6 @@ class GuardedSender:
             self._opening = self._guarded = None
             guarded.abandon(opening)
 
-    def _not_open_yet(self) -> OperationTimeoutError:
-        now = asyncio.get_running_loop().time()
-        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
-
     async def _by_errand(
         self,
         operation: _Operation[T],
@@ -193,11 +170,11 @@ class GuardedSender:
     ) -> T:
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
-            raise lost or NotTriedError("The message was not tried: the time was over before it could be.")
+            raise lost or too_late()
         guarded = self._guarded
         if guarded is None:
             if self._closed:  # under a call that found its link lost
-                raise lost or ValueError(_CLOSED)
+                raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
         guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
         task = loop.create_task(guarded.call(operation, deadline, lost))
@@ -221,16 +198,14 @@ class GuardedSender:
             if not goes_on:
                 self._opening = None
         if goes_on:
-            raise self._not_open_yet()
+            raise self._not_open_yet(loop.time())
         if task.cancelled():  # by close(): the caller's own cancelling comes out above
             self._discard(guarded)
-            raise ValueError(_CLOSED)
+            raise ValueError(CLOSED)
         if not task.done():
             self._guarded = None
             guarded.abandon(task)
-            raise guarded.refusal or OperationTimeoutError(
-                message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
-            )
+            raise guarded.refusal or self._timed_out(timeout_s)
         try:
             answer = task.result()
         except BaseException as error:
@@ -241,18 +216,8 @@ class GuardedSender:
             raise
         finally:
             guarded.refusal = None  # it holds the frames, and those hold it
-        self._opened(guarded)
+        self._opened(guarded, loop.time())
         return answer
-
-    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
-        now = asyncio.get_running_loop().time()
-        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
-        self._wanted_since = None
-        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
-
-    def _discard(self, guarded: _SdkSender) -> None:
-        self._guarded = None
-        guarded.throw_away()
 
 
 #: Takes the SDK's sender and the seconds that are left.
@@ -311,13 +276,13 @@ class _Alarm:
         task.cancel()
 
 
-class _SdkSender:
+class _SdkSender(SdkSenderBase):
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
-    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal", "sender")
+    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal")
 
     def __init__(self, sender: ServiceBusSender) -> None:
-        self.sender: Any = sender
+        self.sender = sender
         self._in_place = False
         #: What an earlier attempt of the call under way was refused with, if it was.
         self.refusal: ServiceBusError | None = None
@@ -332,13 +297,10 @@ class _SdkSender:
         self._create: Callable[[Any], None] = untyped._create_handler
         untyped._create_handler = self._create_handler
 
-    def is_open(self) -> bool:
-        return bool(self.sender._running)
-
     async def in_place(self, operation: _Operation[T], deadline: float, timeout_s: float) -> T:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise NotTriedError("The message was not tried: the time was over before it could be.")
+            raise too_late()
         self._in_place = True
         alarm = self._alarm
         task = alarm.set(deadline + GRACE_S)
@@ -360,15 +322,13 @@ class _SdkSender:
 
     async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
         """Make a call that may open a link."""
-        sender = self.sender
-        if lost is None or isinstance(lost, ServiceBusConnectionError):
-            return await operation(sender, _left(deadline))
-        # The link was open and the broker answered with an error: this is the first of the user's retries.
-        if sdk.retries(sender) <= 0:
-            raise lost
-        await sdk.back_off(sender, lost, deadline)
+        sender, loop = self.sender, asyncio.get_running_loop()
+        answered = to_retry_after(sender, lost)
+        if answered is None:
+            return await operation(sender, time_left(deadline, loop.time()))
+        await sdk.back_off(sender, answered, deadline)
         with sdk.one_retry_less(sender):
-            return await operation(sender, _left(deadline))
+            return await operation(sender, time_left(deadline, loop.time()))
 
     def abandon(self, task: asyncio.Task[Any]) -> asyncio.Task[None]:
         """Ends a call that nobody waits for any more, and clears up after it."""
@@ -450,13 +410,6 @@ def _seen(done: asyncio.Task[Any]) -> None:
     """Look at the error of a task that nobody waits for, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
-
-
-def _left(deadline: float) -> float:
-    left = deadline - asyncio.get_running_loop().time()
-    if left <= 0:
-        raise NotTriedError("The message was not tried: the time was over before it could be.")
-    return left
 
 
 def _in_background(work: Any) -> asyncio.Task[None]:

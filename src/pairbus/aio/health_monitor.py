@@ -17,9 +17,10 @@ import os
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pairbus.aio.concurrency import guarded_await, guarded_call
+from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.pairing import sdk
 from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import SendPing
@@ -30,14 +31,7 @@ from pairbus.pairing.routing.ping import ping
 TELL_S: Final = 1.0
 
 
-class Pinger(Protocol):
-    """The methods of a GuardedSender that a ping needs."""
-
-    async def send(self, message: object, timeout_s: float) -> None: ...
-    async def close(self, timeout_s: float = ...) -> None: ...
-
-
-class HealthMonitor(HealthMonitorBase[Pinger]):
+class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _prepare(self) -> None:
         self.lock = contextlib.nullcontext()
         self.loop = asyncio.get_running_loop()
@@ -130,7 +124,7 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
     async def _ping(self, entity: str) -> None:
         began = self.clock()
         failure: Exception | None = None
-        pinger: Pinger | None = None
+        pinger: GuardedSender | None = None
         try:
             pinger = self._open_pinger(entity)
             await pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)

@@ -23,48 +23,37 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing import sdk
-from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.guarded_sender import (
+    CLOSE_S,
+    CLOSED,
+    GRACE_S,
+    LONGEST_S,
+    GuardedSenderBase,
+    SdkSenderBase,
+    time_left,
+    to_retry_after,
+    too_late,
+)
 from pairbus.sync import fork
 from pairbus.sync.interrupts import start, take
 from pairbus.sync.watchdog import Guard
 
 T = TypeVar("T")
-# The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
-GRACE_S = 0.03
-CLOSE_S = 2.0
-LONGEST_S = 1e6  # locks and timers can't wait for infinity
-_CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 
 
-class GuardedSender:
-    """One SDK sender to one entity of one client. Any thread may use it; calls go one after the other."""
+class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
+    """One SDK sender to one entity of one client. Any thread may use it; calls go one after the other.
+
+    `_opening` is an opening that has outlived the call which began it.
+    """
 
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
-        self._make = make
-        self._entity = entity
+        super().__init__(make, entity)
         self._lock = threading.Lock()
-        self._guarded: _SdkSender | None = None
-        # An opening that has outlived the call which began it, and since when there should be a link and is none.
-        self._opening: _Errand | None = None
-        self._wanted_since: float | None = None
-        self._closed = False
-        #: How long the caller that first found the link open, or others before it, waited for that.
-        self.opening_s = 0.0
-        self.max_message_size = 0
-        self.max_batch_size = 0
         fork.register(self)
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self.is_open else "not open"
-        return f"<GuardedSender {self._entity or '?'}: {state}>"
-
-    @property
-    def is_open(self) -> bool:
-        guarded = self._guarded
-        return guarded is not None and self._opening is None and guarded.is_open()
 
     def send(self, message: Any, timeout_s: float) -> None:
         self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
@@ -119,12 +108,9 @@ class GuardedSender:
         try:
             held.extend(map(lock.acquire, (True,), (timeout_s,)))  # as `interrupts.take`, without its call
             if not held[0]:
-                raise NotTriedError(
-                    f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
-                    f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
-                )
+                raise self._not_tried(timeout_s)
             if self._closed:
-                raise ValueError(_CLOSED)
+                raise ValueError(CLOSED)
             if self._opening is not None:
                 self._await_opening(self._opening, deadline)
             lost: ServiceBusError | None = None
@@ -153,22 +139,18 @@ class GuardedSender:
         if not opening.wait(max(0.0, deadline + GRACE_S - time.monotonic())):
             if time.monotonic() >= opening.ends and not opening.abandon():  # in a connect, say: no socket to be shut
                 self._guarded = self._opening = None
-            raise opening.guarded.guard.refusal or self._not_open_yet()
+            raise opening.guarded.guard.refusal or self._not_open_yet(time.monotonic())
         if opening.spoilt:
             self._guarded = None
         self._opening = None
         error, opening.error = opening.error, None
         if error is None and not opening.spoilt:
-            self._opened(opening.guarded, is_news)
+            self._opened(opening.guarded, time.monotonic(), is_news)
         elif error is not None and is_news:
             try:
                 raise error
             finally:
                 del error, opening  # they hold the frames, and those hold them
-
-    def _not_open_yet(self) -> OperationTimeoutError:
-        now = time.monotonic()
-        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
 
     def _by_errand(
         self,
@@ -179,11 +161,11 @@ class GuardedSender:
         goes_on_s: float,
     ) -> T:
         if deadline <= time.monotonic():
-            raise lost or NotTriedError("The message was not tried: the time was over before it could be.")
+            raise lost or too_late()
         guarded = self._guarded
         if guarded is None:
             if self._closed:  # under a call that found its link lost
-                raise lost or ValueError(_CLOSED)
+                raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
@@ -197,7 +179,7 @@ class GuardedSender:
             if not done and goes_on_s and guard.refusal is None:
                 self._opening = errand
                 is_good = True
-                raise self._not_open_yet()
+                raise self._not_open_yet(time.monotonic())
             done = done or errand.abandon()
             is_good = done and not errand.spoilt
         finally:
@@ -206,9 +188,7 @@ class GuardedSender:
                 if not done and errand.abandon() and not errand.spoilt:
                     guarded.throw_away()
         if not done:
-            raise guard.refusal or OperationTimeoutError(
-                message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
-            )
+            raise guard.refusal or self._timed_out(timeout_s)
         if errand.error is not None:
             try:
                 if guard.refusal is not None and isinstance(errand.error, OperationTimeoutError):
@@ -216,36 +196,23 @@ class GuardedSender:
                 raise errand.error
             finally:
                 errand.error = guard.refusal = None  # they hold the frames, and those hold the errand
-        self._opened(guarded)
+        self._opened(guarded, time.monotonic())
         return errand.answer  # type: ignore[no-any-return]
-
-    def _opened(self, guarded: _SdkSender, waited: bool = True) -> None:
-        now = time.monotonic()
-        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
-        self._wanted_since = None
-        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
-
-    def _discard(self, guarded: _SdkSender) -> None:
-        self._guarded = None
-        guarded.throw_away()
 
 
 #: Takes the SDK's sender and the seconds that are left.
 _Operation = Callable[[Any, float], T]
 
 
-class _SdkSender:
+class _SdkSender(SdkSenderBase):
     """An SDK sender and its guard. Used by one thread at a time; once thrown away never used again."""
 
-    __slots__ = ("guard", "native", "sender")
+    __slots__ = ("guard", "native")
 
     def __init__(self, sender: ServiceBusSender) -> None:
-        self.sender: Any = sender
+        self.sender = sender
         self.native = sdk.is_native(sender)
         self.guard = Guard(sender, self.native)
-
-    def is_open(self) -> bool:
-        return bool(self.sender._running)
 
     def is_ready(self) -> bool:
         return self.native and self.sender._running and not self.guard.wants_token()
@@ -253,7 +220,7 @@ class _SdkSender:
     def in_place(self, operation: _Operation[T], deadline: float) -> T:
         timeout_s = deadline - time.monotonic()
         if timeout_s <= 0:
-            raise NotTriedError("The message was not tried: the time was over before it could be.")
+            raise too_late()
         guard = self.guard
         guard.in_place = True
         guard.arm(deadline + GRACE_S)
@@ -345,18 +312,9 @@ class _Errand:
 
     def _call(self) -> Any:
         sender = self.guarded.sender
-        lost = self._lost
-        if lost is None or isinstance(lost, ServiceBusConnectionError):
-            return self._operation(sender, self._left())
-        # The link was open and the broker answered with an error: this is the first of the user's retries.
-        if sdk.retries(sender) <= 0:
-            raise lost
-        sdk.back_off(sender, lost, self._deadline)
+        answered = to_retry_after(sender, self._lost)
+        if answered is None:
+            return self._operation(sender, time_left(self._deadline, time.monotonic()))
+        sdk.back_off(sender, answered, self._deadline)
         with sdk.one_retry_less(sender):
-            return self._operation(sender, self._left())
-
-    def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise NotTriedError("The message was not tried: the time was over before it could be.")
-        return left
+            return self._operation(sender, time_left(self._deadline, time.monotonic()))

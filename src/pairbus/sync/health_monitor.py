@@ -12,23 +12,16 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import Protocol
 
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
 from pairbus.pairing.routing.ping import ping
 from pairbus.sync import fork
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.interrupts import start, take
 
 
-class Pinger(Protocol):
-    """The methods of a GuardedSender that a ping needs."""
-
-    def send(self, message: object, timeout_s: float) -> None: ...
-    def close(self, timeout_s: float = ...) -> None: ...
-
-
-class HealthMonitor(HealthMonitorBase[Pinger]):
+class HealthMonitor(HealthMonitorBase[GuardedSender]):
     lock: threading.Lock
 
     def _prepare(self) -> None:
@@ -37,7 +30,7 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
         self._wake = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
         self._ping_threads: set[threading.Thread] = set()
-        self._pingers: set[Pinger] = set()
+        self._pingers: set[GuardedSender] = set()
         fork.register(self)
 
     def attend(self) -> None:
@@ -140,7 +133,7 @@ class HealthMonitor(HealthMonitorBase[Pinger]):
     def _ping(self, entity: str) -> None:
         began = self.clock()
         failure: Exception | None = None
-        pinger: Pinger | None = None
+        pinger: GuardedSender | None = None
         try:
             pinger = self._open_pinger(entity)
             self._pingers.add(pinger)

@@ -1,0 +1,103 @@
+"""Non-blocking base of the sync and async guarded senders: what they know of their link, and what their errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+
+from pairbus.pairing import sdk
+from pairbus.pairing.errors import NotTriedError
+
+# The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
+GRACE_S = 0.03
+CLOSE_S = 2.0
+LONGEST_S = 1e6  # locks and timers can't wait for infinity
+CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
+
+
+class SdkSenderBase:
+    """An SDK sender, used by one call at a time; once thrown away never used again."""
+
+    __slots__ = ("sender",)
+    sender: Any
+
+    def throw_away(self) -> Any:
+        """Implemented by the sync and async subclasses: closes it in the background."""
+        raise NotImplementedError
+
+
+SdkSenderT = TypeVar("SdkSenderT", bound=SdkSenderBase)
+OpeningT = TypeVar("OpeningT")
+
+
+class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
+    """One SDK sender to one entity of one client; calls go one after the other."""
+
+    def __init__(self, make: Callable[[], Any], entity: str = "") -> None:
+        self._make = make
+        self._entity = entity
+        self._guarded: SdkSenderT | None = None
+        self._opening: OpeningT | None = None
+        # Since when there should be a link and is none.
+        self._wanted_since: float | None = None
+        self._closed = False
+        #: How long the caller that first found the link open, or others before it, waited for that.
+        self.opening_s = 0.0
+        self.max_message_size = 0
+        self.max_batch_size = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self.is_open else "not open"
+        return f"<GuardedSender {self._entity or '?'}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and sdk.is_open(guarded.sender)
+
+    def _opened(self, guarded: SdkSenderT, now: float, waited: bool = True) -> None:
+        self.opening_s = now - (self._wanted_since or now) if waited else 0.0
+        self._wanted_since = None
+        self.max_message_size, self.max_batch_size = sdk.sizes(guarded.sender)
+
+    def _discard(self, guarded: SdkSenderT) -> None:
+        self._guarded = None
+        guarded.throw_away()
+
+    def _not_open_yet(self, now: float) -> OperationTimeoutError:
+        return sdk.not_open_yet(self._entity, now - (self._wanted_since or now))
+
+    def _not_tried(self, timeout_s: float) -> NotTriedError:
+        return NotTriedError(
+            f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
+            f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
+        )
+
+    def _timed_out(self, timeout_s: float) -> OperationTimeoutError:
+        return OperationTimeoutError(
+            message=f"Sending to {self._entity or 'the entity'} took longer than the {timeout_s:g} s that it had."
+        )
+
+
+def time_left(deadline: float, now: float) -> float:
+    """Return the seconds until the deadline; raise NotTriedError when it has passed."""
+    left = deadline - now
+    if left <= 0:
+        raise too_late()
+    return left
+
+
+def too_late() -> NotTriedError:
+    return NotTriedError("The message was not tried: the time was over before it could be.")
+
+
+def to_retry_after(sender: Any, lost: ServiceBusError | None) -> ServiceBusError | None:
+    """Return the error that the broker answered on the open link, where opening again is the first of the user's
+    retries; None where no answer came. Raises the error where the user wants no retries."""
+    if lost is None or isinstance(lost, ServiceBusConnectionError):
+        return None
+    if sdk.retries(sender) <= 0:
+        raise lost
+    return lost
