@@ -6,15 +6,13 @@ import gc
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import click
 
 from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
 from pairbus.commands import event_loop
 from pairbus.errors import PairbusError
-
-Durability = Literal["strict", "default", "none"]
 
 
 class CommandError(PairbusError):
@@ -71,7 +69,7 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
 )
 @click.option(
     "--durability",
-    type=click.Choice(get_args(Durability)),
+    type=click.Choice(["strict", "default", "none"]),
     default="default",
     show_default=True,
     help="What a power cut may undo: nothing (strict), settlements of the last 0.1 s (default), anything (none).",
@@ -80,14 +78,11 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
 @click.option("--salvage", is_flag=True, help="Start although stored records are damaged: those are lost, and named.")
 def broker(
     namespaces: tuple[str, ...],
-    data: Path,
     config: Path | None,
     host: str,
     advertise: str | None,
     emulator: bool,
-    durability: Durability,
-    ledger: bool,
-    salvage: bool,
+    **options: Any,
 ) -> None:
     """Run one or more namespaces until SIGTERM or Ctrl-C.
 
@@ -112,19 +107,7 @@ def broker(
         raise click.UsageError("name a namespace with --namespace, or give a --config that names some")
     # messages make few cycles and many objects: looking for garbage every 700 of them is time lost
     gc.set_threshold(20_000, 20, 20)
-    event_loop.run(
-        _serve(
-            *namespaces,
-            data=data,
-            host=host,
-            advertise=advertise,
-            emulator=emulator,
-            durability=durability,
-            ledger=ledger,
-            config=config,
-            salvage=salvage,
-        )
-    )
+    event_loop.run(_serve(*namespaces, config=config, host=host, advertise=advertise, emulator=emulator, **options))
 
 
 async def _serve(*namespaces: str, host: str, **options: Any) -> None:

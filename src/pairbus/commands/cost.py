@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,8 @@ class _Measure(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 _SECONDS: Final = _Measure("time", _UNITS_S, "seconds, or a number with s, m, h or d, such as 90m")
 _SIZE: Final = _Measure("size", _UNITS_BYTES, "bytes, or a number with KB or MB, such as 64KB", is_whole=True)
 
+_option = partial(click.option, show_default=True)
+_time = partial(_option, type=_SECONDS, metavar="TIME")
 _prices = click.option(
     "--prices",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -66,39 +69,20 @@ def cost() -> None:
 
 
 @cost.command()
-@click.option("--queues", type=click.IntRange(1, 1000), default=10, show_default=True, help="Backlog queues.")
-@click.option("--syphons", type=click.IntRange(0), default=1, show_default=True, help="Syphons that run all the time.")
-@click.option("--entities", type=click.IntRange(1), default=1, show_default=True, help="Queues and topics sent to.")
-@click.option("--clients", type=click.IntRange(1), default=1, show_default=True, help="Paired clients that send.")
-@click.option(
-    "--rate", type=click.FloatRange(0), default=10.0, show_default=True, help="Messages a second, to all entities."
-)
-@click.option("--size", type=_SIZE, metavar="BYTES", default="1KB", show_default=True, help="Of a message: 1500, 64KB.")
-@click.option("--outage", type=_SECONDS, metavar="TIME", default="1h", show_default=True, help="3600, 90m, 2h.")
-@click.option(
-    "--ping-interval", type=_SECONDS, metavar="TIME", default="60s", show_default=True, help="ping_primary_interval."
-)
-@click.option(
-    "--failover-interval", type=_SECONDS, metavar="TIME", default="60s", show_default=True, help="failover_interval."
-)
-@click.option(
-    "--days", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="The period of the bill."
-)
+@_option("--queues", type=click.IntRange(1, 1000), default=10, help="Backlog queues.")
+@_option("--syphons", type=click.IntRange(0), default=1, help="Syphons that run all the time.")
+@_option("--entities", type=click.IntRange(1), default=1, help="Queues and topics sent to.")
+@_option("--clients", type=click.IntRange(1), default=1, help="Paired clients that send.")
+@_option("--rate", type=click.FloatRange(0), default=10.0, help="Messages a second, to all entities.")
+@_option("--size", type=_SIZE, metavar="BYTES", default="1KB", help="Of a message: 1500, 64KB.")
+@_time("--outage", "outage_s", default="1h", help="3600, 90m, 2h.")
+@_time("--ping-interval", "ping_interval_s", default="60s", help="ping_primary_interval.")
+@_time("--failover-interval", "failover_interval_s", default="60s", help="failover_interval.")
+@_option("--days", type=click.FloatRange(0, min_open=True), default=30.0, help="The period of the bill.")
 @_prices
 @_json
 def estimate(
-    queues: int,
-    syphons: int,
-    entities: int,
-    clients: int,
-    rate: float,
-    size: int,
-    outage: float,
-    ping_interval: float,
-    failover_interval: float,
-    days: float,
-    prices: Path | None,
-    as_json: bool,
+    outage_s: float, ping_interval_s: float, days: float, prices: Path | None, as_json: bool, **scenario: Any
 ) -> None:
     """Reckon what pairing will cost, term by term, and how many backlog queues an outage fills.
 
@@ -114,24 +98,14 @@ def estimate(
     from pairbus.cost.estimate import estimate as estimate_cost
     from pairbus.cost.price_file import read_prices
 
-    if not ping_interval:
+    if not ping_interval_s:
         raise click.UsageError("--ping-interval may not be 0; allowed: more, such as 60s")
-    if outage > days * 86400:
+    if outage_s > days * 86400:
         raise click.UsageError(
-            f"--outage {outage:g} s does not fit into --days {days:g}; make the outage shorter or the period longer"
+            f"--outage {outage_s:g} s does not fit into --days {days:g}; make the outage shorter or the period longer"
         )
     made = estimate_cost(
-        prices=read_prices(prices),
-        queues=queues,
-        syphons=syphons,
-        entities=entities,
-        clients=clients,
-        rate=rate,
-        size=size,
-        outage_s=outage,
-        ping_interval_s=ping_interval,
-        failover_interval_s=failover_interval,
-        hours=days * 24,
+        prices=read_prices(prices), outage_s=outage_s, ping_interval_s=ping_interval_s, hours=days * 24, **scenario
     )
     if as_json:
         click.echo(json.dumps(made.to_dict(), ensure_ascii=False))

@@ -11,6 +11,7 @@ import json
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -29,43 +30,30 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 RESULT: Final = "result.json"
 REPORT: Final = "report.html"
 LEAVES: Final = (RESULT, REPORT, "timeline.txt", "ledger", "log")
+_option = partial(click.option, show_default=True)
 _COLOURS: Final = {"OUTAGE": "red", "RETURN": "green", "raised": "red", "state": "yellow", "syphon": "magenta"}
 
 
 @click.command()
-@click.option(
-    "--messages", type=int, default=MESSAGES, show_default=True, metavar="N", help="How many are sent in all."
+@_option("--messages", type=int, default=MESSAGES, metavar="N", help="How many are sent in all.")
+@_option("--outage", type=float, default=OUTAGE_S, metavar="SECONDS", help="How long the primary is away.")
+@_option("--entities", type=int, default=ENTITIES, metavar="N", help="Queues and a topic; 1 is one queue.")
+@_option(
+    "--fault", default="unreachable", metavar="KIND", help=f"What happens to the primary: {', '.join(DRILL_FAULTS)}."
 )
-@click.option(
-    "--outage", type=float, default=OUTAGE_S, show_default=True, metavar="SECONDS", help="How long the primary is away."
-)
-@click.option(
-    "--entities", type=int, default=ENTITIES, show_default=True, metavar="N", help="Queues and a topic; 1 is one queue."
-)
-@click.option(
-    "--fault",
-    default="unreachable",
-    show_default=True,
-    metavar="KIND",
-    help=f"What happens to the primary: {', '.join(DRILL_FAULTS)}.",
-)
-@click.option(
+@_option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("pairbus-drill"),
-    show_default=True,
     help="The folder for the report, the ledgers and the logs; an earlier drill's is replaced.",
 )
-@click.option(
+@_option(
     "--engine",
     type=click.Choice(get_args(Engine)),
     default="spark",
-    show_default=True,
     help="What the syphon runs on. The reports are made on Spark either way.",
 )
-@click.option(
-    "--seed", type=int, default=1, show_default=True, metavar="N", help="Decides sizes and times of messages."
-)
+@_option("--seed", type=int, default=1, metavar="N", help="Decides sizes and times of messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines: the timeline, and at last the result.")
 def drill(
     messages: int, outage: float, entities: int, fault: str, out: Path, engine: Engine, seed: int, as_json: bool

@@ -63,14 +63,10 @@ def move(
     destination: NamespaceArgument | None,
     entity_from: str,
     entity_to: str,
-    where: str | None,
-    count: int | None,
-    max_rate: float | None,
     ca_file: Path | None,
-    master: str | None,
-    conf: dict[str, str],
     ledger: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Move what the first ENTITY holds now to the second, and end.
 
@@ -89,21 +85,11 @@ def move(
     with _spark_wanted():
         from pairbus.spark.pipelines.move import EntityAddress, Mover
     target = source if destination is None else destination
-    _run(
-        partial(
-            Mover,
-            EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
-            EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
-            where=where,
-            count=count,
-            max_rate=max_rate,
-            master=master,
-            conf=conf,
-        ),
-        "moved",
-        as_json,
-        ledger,
+    addresses = (
+        EntityAddress(_address(source, ca_file), entity_from, label_of(source)),
+        EntityAddress(_address(target, ca_file), entity_to, label_of(target)),
     )
+    _run(partial(Mover, *addresses, **options), "moved", as_json, ledger)
 
 
 @click.command()
@@ -120,11 +106,9 @@ def archive(
     entity: str,
     folder: str,
     remove: bool,
-    where: str | None,
     ca_file: Path | None,
-    master: str | None,
-    conf: dict[str, str],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Write what ENTITY holds now to Parquet files in FOLDER, beside what is there already.
 
@@ -141,21 +125,9 @@ def archive(
     """
     with _spark_wanted():
         from pairbus.spark.pipelines.archive import Archiver
-    _run(
-        partial(
-            Archiver,
-            _address(namespace, ca_file),
-            entity,
-            folder,
-            remove=remove,
-            where=where,
-            label=label_of(namespace),
-            master=master,
-            conf=conf,
-        ),
-        "archived and removed" if remove else "archived",
-        as_json,
-    )
+    address = _address(namespace, ca_file)
+    make = partial(Archiver, address, entity, folder, remove=remove, label=label_of(namespace), **options)
+    _run(make, "archived and removed" if remove else "archived", as_json)
 
 
 @click.command()
@@ -171,12 +143,9 @@ def restore(
     folder: str,
     namespace: NamespaceArgument,
     entity: str | None,
-    where: str | None,
-    max_rate: float | None,
     ca_file: Path | None,
-    master: str | None,
-    conf: dict[str, str],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Send the messages of an archive to ENTITY, a queue or a topic; without it to the queues that they came from.
 
@@ -190,21 +159,8 @@ def restore(
     """
     with _spark_wanted():
         from pairbus.spark.pipelines.archive import Restorer
-    _run(
-        partial(
-            Restorer,
-            folder,
-            _address(namespace, ca_file),
-            entity,
-            where=where,
-            max_rate=max_rate,
-            label=label_of(namespace),
-            master=master,
-            conf=conf,
-        ),
-        "restored",
-        as_json,
-    )
+    make = partial(Restorer, folder, _address(namespace, ca_file), entity, label=label_of(namespace), **options)
+    _run(make, "restored", as_json)
 
 
 @contextmanager
