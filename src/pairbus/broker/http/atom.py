@@ -1,15 +1,16 @@
 """Reads the management API's XML requests and writes its answers (docs/reference/protocol.md#http-management-api).
-Pure.
 
-One table per description kind pairs the service's elements with our fields, in the service's order. Decides nothing
-about entities: model/description.py has the bounds of fields; errors take the element's name from here.
+One table pairs the service's elements with our fields; each description kind lists its own in the service's order.
+Decides nothing about entities: model/description.py has the bounds of fields; errors take the element's name from here.
+
+Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from pairbus.broker.model.bounds import InvalidDescription
@@ -58,8 +59,6 @@ class RuntimeCounts:
     active: int = 0
     dead_letter: int = 0
     scheduled: int = 0
-    transfer: int = 0
-    transfer_dead_letter: int = 0
     size_bytes: int = 0
     accessed_at: float = 0.0
     subscriptions: int = 0
@@ -136,8 +135,8 @@ def _write_counts(_: Any, counts: RuntimeCounts) -> str:
         ("Active", counts.active),
         ("DeadLetter", counts.dead_letter),
         ("Scheduled", counts.scheduled),
-        ("Transfer", counts.transfer),
-        ("TransferDeadLetter", counts.transfer_dead_letter),
+        ("Transfer", 0),
+        ("TransferDeadLetter", 0),
     )
     inside = "".join(f"<d2p1:{name}MessageCount>{count}</d2p1:{name}MessageCount>" for name, count in pairs)
     return f'<CountDetails xmlns:d2p1="{COUNTS}">{inside}</CountDetails>'
@@ -157,49 +156,63 @@ DURATION = FieldKind("an ISO 8601 duration such as PT1M30S", read_duration, writ
 TEXT = FieldKind("text", str, lambda value: None if value is None else escaped(value))
 TIME = FieldKind("a time", str, write_time)
 
-_AUTHORIZATION_RULES = Nested(
-    "AuthorizationRules", "authorization_rules", read_authorization_rules, write_authorization_rules
-)
-_STATUS = Field("Status", "status", TEXT)
 _CREATED_AT = Field("CreatedAt", "created_at", TIME, read_only=True)
-_UPDATED_AT = Field("UpdatedAt", "updated_at", TIME, read_only=True)
-_ACCESSED_AT = _plain("AccessedAt", lambda d, c: write_time(c.accessed_at))
-_COUNT_DETAILS = Computed("CountDetails", _write_counts)
-_AVAILABLE = _always("EntityAvailabilityStatus", "Available")
-_MAX_MESSAGE_SIZE = Field("MaxMessageSizeInKilobytes", "max_message_size_kb", WHOLE, since="2021-05")
+#: The elements of entities, whichever kinds have them; a topic alone decides about its order.
+_ELEMENTS: Final[Mapping[str, Field | Nested | Computed]] = {
+    column.element: column
+    for column in (
+        _plain("AccessedAt", lambda d, c: write_time(c.accessed_at)),
+        Nested("AuthorizationRules", "authorization_rules", read_authorization_rules, write_authorization_rules),
+        Field("AutoDeleteOnIdle", "auto_delete_on_idle", DURATION),
+        _plain("CorrelationFilterCount", lambda d, c: c.correlation_filters, since="2024-05"),
+        Computed("CountDetails", _write_counts),
+        _CREATED_AT,
+        Field("DeadLetteringOnFilterEvaluationExceptions", "dead_letter_on_filter_errors", FLAG),
+        Field("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", FLAG),
+        Field("DefaultMessageTimeToLive", "default_ttl", DURATION),
+        Nested("DefaultRuleDescription", "default_rule", read_rule),
+        Field("DuplicateDetectionHistoryTimeWindow", "duplicate_window", DURATION),
+        Field("EnableBatchedOperations", "enable_batched_operations", FLAG),
+        Field("EnableExpress", "enable_express", FLAG),
+        Field("EnablePartitioning", "enable_partitioning", FLAG),
+        _always("EnableSubscriptionPartitioning", "false"),
+        _always("EntityAvailabilityStatus", "Available"),
+        _always("FilteringMessagesBeforePublishing", "false"),
+        Field("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TEXT),
+        Field("ForwardTo", "forward_to", TEXT),
+        _always("IsAnonymousAccessible", "false"),
+        Field("LockDuration", "lock_duration", DURATION),
+        Field("MaxDeliveryCount", "max_delivery_count", WHOLE),
+        Field("MaxMessageSizeInKilobytes", "max_message_size_kb", WHOLE, since="2021-05"),
+        Field("MaxSizeInMegabytes", "max_size_mb", WHOLE),
+        _plain("MessageCount", lambda d, c: c.total),
+        Field("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
+        Field("RequiresSession", "requires_session", FLAG),
+        _plain("SizeInBytes", lambda d, c: c.size_bytes),
+        _plain("SqlFilterCount", lambda d, c: c.sql_filters, since="2024-05"),
+        Field("Status", "status", TEXT),
+        _plain("SubscriptionCount", lambda d, c: c.subscriptions),
+        _always("SupportOrdering", "true"),
+        Field("UpdatedAt", "updated_at", TIME, read_only=True),
+        Field("UserMetadata", "user_metadata", TEXT),
+    )
+}
+
+
+def _columns(elements: str, **own: Field) -> tuple[Field | Nested | Computed, ...]:
+    return tuple(own.get(element) or _ELEMENTS[element] for element in elements.split())
+
 
 QUEUE = DescriptionKind(
     "QueueDescription",
     "Queues",
     QueueDescription,
-    (
-        Field("LockDuration", "lock_duration", DURATION),
-        Field("MaxSizeInMegabytes", "max_size_mb", WHOLE),
-        Field("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
-        Field("RequiresSession", "requires_session", FLAG),
-        Field("DefaultMessageTimeToLive", "default_ttl", DURATION),
-        Field("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", FLAG),
-        Field("DuplicateDetectionHistoryTimeWindow", "duplicate_window", DURATION),
-        Field("MaxDeliveryCount", "max_delivery_count", WHOLE),
-        Field("EnableBatchedOperations", "enable_batched_operations", FLAG),
-        _plain("SizeInBytes", lambda d, c: c.size_bytes),
-        _plain("MessageCount", lambda d, c: c.total),
-        _always("IsAnonymousAccessible", "false"),
-        _AUTHORIZATION_RULES,
-        _STATUS,
-        _CREATED_AT,
-        _UPDATED_AT,
-        _ACCESSED_AT,
-        _always("SupportOrdering", "true"),
-        _COUNT_DETAILS,
-        Field("AutoDeleteOnIdle", "auto_delete_on_idle", DURATION),
-        Field("EnablePartitioning", "enable_partitioning", FLAG),
-        _AVAILABLE,
-        Field("EnableExpress", "enable_express", FLAG),
-        Field("ForwardTo", "forward_to", TEXT),
-        Field("UserMetadata", "user_metadata", TEXT),
-        Field("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TEXT),
-        _MAX_MESSAGE_SIZE,
+    _columns(
+        "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive"
+        " DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations"
+        " SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status CreatedAt UpdatedAt AccessedAt"
+        " SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus EnableExpress"
+        " ForwardTo UserMetadata ForwardDeadLetteredMessagesTo MaxMessageSizeInKilobytes"
     ),
 )
 
@@ -207,32 +220,13 @@ TOPIC = DescriptionKind(
     "TopicDescription",
     "Topics",
     TopicDescription,
-    (
-        Field("DefaultMessageTimeToLive", "default_ttl", DURATION),
-        Field("MaxSizeInMegabytes", "max_size_mb", WHOLE),
-        Field("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
-        Field("DuplicateDetectionHistoryTimeWindow", "duplicate_window", DURATION),
-        Field("EnableBatchedOperations", "enable_batched_operations", FLAG),
-        _plain("SizeInBytes", lambda d, c: c.size_bytes),
-        _always("FilteringMessagesBeforePublishing", "false"),
-        _always("IsAnonymousAccessible", "false"),
-        _AUTHORIZATION_RULES,
-        _STATUS,
-        _CREATED_AT,
-        _UPDATED_AT,
-        _ACCESSED_AT,
-        Field("SupportOrdering", "support_ordering", FLAG),
-        _COUNT_DETAILS,
-        _plain("SubscriptionCount", lambda d, c: c.subscriptions),
-        _plain("SqlFilterCount", lambda d, c: c.sql_filters, since="2024-05"),
-        _plain("CorrelationFilterCount", lambda d, c: c.correlation_filters, since="2024-05"),
-        Field("AutoDeleteOnIdle", "auto_delete_on_idle", DURATION),
-        Field("EnablePartitioning", "enable_partitioning", FLAG),
-        _AVAILABLE,
-        _always("EnableSubscriptionPartitioning", "false"),
-        Field("EnableExpress", "enable_express", FLAG),
-        Field("UserMetadata", "user_metadata", TEXT),
-        _MAX_MESSAGE_SIZE,
+    _columns(
+        "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow"
+        " EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible"
+        " AuthorizationRules Status CreatedAt UpdatedAt AccessedAt SupportOrdering CountDetails SubscriptionCount"
+        " SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus"
+        " EnableSubscriptionPartitioning EnableExpress UserMetadata MaxMessageSizeInKilobytes",
+        SupportOrdering=Field("SupportOrdering", "support_ordering", FLAG),
     ),
 )
 
@@ -240,26 +234,11 @@ SUBSCRIPTION = DescriptionKind(
     "SubscriptionDescription",
     "Subscriptions",
     SubscriptionDescription,
-    (
-        Field("LockDuration", "lock_duration", DURATION),
-        Field("RequiresSession", "requires_session", FLAG),
-        Field("DefaultMessageTimeToLive", "default_ttl", DURATION),
-        Field("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", FLAG),
-        Field("DeadLetteringOnFilterEvaluationExceptions", "dead_letter_on_filter_errors", FLAG),
-        _plain("MessageCount", lambda d, c: c.total),
-        Field("MaxDeliveryCount", "max_delivery_count", WHOLE),
-        Field("EnableBatchedOperations", "enable_batched_operations", FLAG),
-        _STATUS,
-        Field("ForwardTo", "forward_to", TEXT),
-        _CREATED_AT,
-        _UPDATED_AT,
-        _ACCESSED_AT,
-        _COUNT_DETAILS,
-        Field("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TEXT),
-        Field("AutoDeleteOnIdle", "auto_delete_on_idle", DURATION),
-        _AVAILABLE,
-        Field("UserMetadata", "user_metadata", TEXT),
-        Nested("DefaultRuleDescription", "default_rule", read_rule),
+    _columns(
+        "LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration"
+        " DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status"
+        " ForwardTo CreatedAt UpdatedAt AccessedAt CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle"
+        " EntityAvailabilityStatus UserMetadata DefaultRuleDescription"
     ),
 )
 
