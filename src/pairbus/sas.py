@@ -1,5 +1,6 @@
-"""Makes and verifies shared access signatures, and says what one permits
-(docs/reference/protocol.md#shared-access-signatures). Pure.
+"""Makes and verifies shared access signatures, and says what one permits. Pure.
+
+See docs/reference/protocol.md#shared-access-signatures.
 
 Decides who may do what. Does not know where rules live: `verify` asks for the rules in force at a path, so that an
 entity's own rules slot in beside the namespace's.

@@ -1,5 +1,6 @@
-"""Finds and makes the backlog queues of a pairing: with the SDK's administration client, or without it by looking
-whether each can be sent to (P3, P4, P5, P10). Nothing here contacts the primary.
+"""Finds and makes the backlog queues of a pairing; nothing here contacts the primary.
+
+With the SDK's administration client they are listed and made; without it, each is sent to (P3, P4, P5, P10).
 
 What is missing, what is worth another try and what it all amounts to is decided in `pairing/backlog/backlog_queues.py`
 and `pairing/backlog/provision.py`.

@@ -1,5 +1,7 @@
-"""Decides which encoded messages share a transfer: batches that a link takes (docs/reference/protocol.md#batches,
-message format 0x80013700). Pure."""
+"""Decides which encoded messages share a transfer: batches that a link takes. Pure.
+
+See docs/reference/protocol.md#batches; the message format is 0x80013700.
+"""
 
 from __future__ import annotations
 

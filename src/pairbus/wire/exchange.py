@@ -1,5 +1,6 @@
-"""Exchanges requests and responses over a pair of links with one node: `$cbs`, or an entity's `$management`
-(docs/reference/protocol.md#tokens-over-cbs, #requests-over-management).
+"""Exchanges requests and responses over a pair of links with one node: `$cbs`, or an entity's `$management`.
+
+See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
 A shell: it matches answers to requests by correlation id. An exchange belongs to one connection and is thrown away with
 it, or when the peer detaches either link.

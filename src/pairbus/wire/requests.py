@@ -1,5 +1,6 @@
-"""Encodes requests to `$cbs` and `$management` and decodes the answers
-(docs/reference/protocol.md#tokens-over-cbs, #requests-over-management). Pure.
+"""Encodes requests to `$cbs` and `$management` and decodes the answers. Pure.
+
+See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
 Decides how each request is spelt and what an answer means. It sends nothing and waits for nothing. Every function here
 takes and gives plain values, so that the same requests can be made from another process than the one that received.

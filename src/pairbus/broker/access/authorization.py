@@ -1,5 +1,6 @@
-"""Decides which authorization rules are in force at a path, and what the tokens of a connection permit until when
-(docs/reference/protocol.md#tokens-over-cbs). Pure.
+"""Decides which authorization rules hold at a path, and what the tokens of a connection permit until when. Pure.
+
+See docs/reference/protocol.md#tokens-over-cbs.
 
 Several tokens may be in force at once (JS puts one per link); the newest of a scope and key replaces the older.
 """

@@ -1,5 +1,6 @@
-"""Attaches links: puts the node that a client asks for behind its link, or refuses it
-(docs/reference/protocol.md#addresses, #sessions).
+"""Attaches links: puts the node that a client asks for behind its link, or refuses it.
+
+See docs/reference/protocol.md#addresses and docs/reference/protocol.md#sessions.
 
 The claims are checked before anything is said about the entity: who may not use it does not learn whether it exists.
 """

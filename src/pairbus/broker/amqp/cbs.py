@@ -1,5 +1,7 @@
-"""Answers requests to `$cbs`, where a client puts the tokens that permit what its connection does
-(docs/reference/protocol.md#tokens-over-cbs)."""
+"""Answers requests to `$cbs`, where a client puts the tokens that permit what its connection does.
+
+See docs/reference/protocol.md#tokens-over-cbs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Answers requests to `$management`: what can be asked of an entity besides sending and receiving
-(docs/reference/protocol.md#requests-over-management).
+"""Answers requests to `$management`: what can be asked of an entity besides sending and receiving.
+
+See docs/reference/protocol.md#requests-over-management.
 
 One function per operation; each checks its arguments, asks the namespace and answers with a `Response`. An operation
 that is not in the table is answered 501, as the service does.

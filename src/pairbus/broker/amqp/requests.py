@@ -1,5 +1,6 @@
-"""Request and response messages of `$cbs` and `$management` (docs/reference/protocol.md#tokens-over-cbs,
-#requests-over-management): read from bytes, written to bytes. Pure.
+"""Reads the requests to `$cbs` and `$management` from bytes, and writes the responses. Pure.
+
+See docs/reference/protocol.md#tokens-over-cbs and docs/reference/protocol.md#requests-over-management.
 
 `$cbs` answers in kebab-case, `$management` in camelCase; the correlation-id repeats the request's message-id in the
 very type it came in (docs/reference/protocol.md#a-response-repeats-the-id-of-its-request). What an operation does is

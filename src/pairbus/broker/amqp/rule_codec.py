@@ -1,5 +1,6 @@
-"""Reads and writes subscription rules as `$management` carries them (docs/reference/protocol.md#rules-on-the-wire):
-maps in requests, described lists in answers. Pure.
+"""Reads and writes subscription rules as `$management` carries them: maps in requests, described lists in answers.
+
+Pure. See docs/reference/protocol.md#rules-on-the-wire.
 
 SQL filters and actions are not supported yet and are refused by name. model/rules.py decides what a filter means.
 """

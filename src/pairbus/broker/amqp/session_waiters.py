@@ -1,5 +1,6 @@
-"""Keeps the receivers that asked for the next free session of a queue waiting, first come, first served
-(docs/reference/protocol.md#sessions).
+"""Lets the receivers that asked for the next free session of a queue wait, first come, first served.
+
+See docs/reference/protocol.md#sessions.
 
 A shell: it holds the unanswered attaches and their timers. The queue decides which session is free.
 """

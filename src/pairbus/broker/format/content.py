@@ -1,5 +1,6 @@
-"""Turns the bytes that a sender sent into what is stored, and that into the bytes that a receiver gets
-(docs/reference/protocol.md#sending, #receiving).
+"""Turns the bytes that a sender sent into what is stored, and that into the bytes that a receiver gets.
+
+See docs/reference/protocol.md#sending and docs/reference/protocol.md#receiving.
 
 Kept are the raw header fields, the raw message annotations that are not the broker's to say, and everything from
 properties to footer as it came: none of it is ever encoded again, but for delivery annotations, which few send. A

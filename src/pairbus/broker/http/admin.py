@@ -1,5 +1,6 @@
-"""Serves the HTTP management API of one namespace (docs/reference/protocol.md#http-management-api): routes requests,
-checks tokens, and chooses the status of the answer.
+"""Serves the HTTP management API of a namespace: routes requests, checks tokens, chooses the answer's status.
+
+See docs/reference/protocol.md#http-management-api.
 
 A shell over the namespace: it awaits what the namespace calls back. atom.py reads and writes the documents,
 resources.py knows what differs between queues, topics, subscriptions and rules. `AdminApi` is a handler for server.py.

@@ -1,5 +1,6 @@
-"""Reads and writes rules as XML (docs/reference/protocol.md#http-management-api): filters and actions of a
-subscription, and authorization rules of an entity. Pure.
+"""Reads and writes rules as XML: filters and actions of a subscription, and authorization rules of an entity. Pure.
+
+See docs/reference/protocol.md#http-management-api.
 
 Both stand inside a description: atom.py has the tables that say where.
 """

@@ -1,5 +1,6 @@
-"""The sessions of a queue: decides which one is next, who holds it and until when, and knows its state
-(docs/reference/protocol.md#sessions).
+"""Decides which session of a queue is next, and who holds it until when; keeps the state of each.
+
+See docs/reference/protocol.md#sessions.
 
 Pure. A session is known while it has messages, state or a holder. It is free when nobody holds it and one of its
 messages is on offer; of the free ones, the session whose next message has the lowest number is next. Messages within a

@@ -1,5 +1,6 @@
-"""Carries AMQP inside WebSocket (docs/reference/protocol.md#websocket): the upgrade, and a transport that puts AMQP's
-bytes into binary messages.
+"""Carries AMQP inside WebSocket: the upgrade, and a transport that puts AMQP's bytes into binary messages.
+
+See docs/reference/protocol.md#websocket.
 
 The SDKs that ask for it send `GET /$servicebus/websocket` with the sub-protocol AMQPWSB10, others with `amqp`.
 wsproto knows the frames (RFC 6455); this file decides who may upgrade, answers pings and closes, and is a transport to

@@ -1,5 +1,6 @@
-"""Session operations: accept, renew and release sessions, read and set their state
-(docs/reference/protocol.md#sessions).
+"""Accepts, renews and releases sessions, and reads and sets their state.
+
+See docs/reference/protocol.md#sessions.
 
 Which session is next and whether a lock still holds is decided in sessions.py. A state is set when its record
 is synced; it stays on disk and is read when it is asked for. As with messages (settlement.py), compaction may copy the

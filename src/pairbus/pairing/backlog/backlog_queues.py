@@ -1,5 +1,6 @@
-"""The backlog queues: what they are called (P8), how they are made (P9), which are missing (P5, P10), and as text for
-those who make them by other means (P4).
+"""Decides what the backlog queues are called (P8), how they are made (P9), and which are missing (P5, P10).
+
+Prints them as text, too, for those who make them by other means (P4).
 
 Names are compared as the service does, without regard to case. Not decided here: who talks to the service.
 """

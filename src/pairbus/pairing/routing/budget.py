@@ -1,7 +1,9 @@
-"""Splits a caller's time between attempts (P19): each keeps back half of what remains while there is another place
-to send the message to; the last place gets all. No attempt can use up the time of the next, and none passes the end.
-All backlog queues together leave an eighth of the caller's time for the primary, which is tried once more after them
-(P13): many queues that hang must not leave it with a thousandth.
+"""Splits a caller's time between attempts (P19).
+
+Each attempt keeps back half of what remains while there is another place to send the message to; the last place gets
+all. No attempt can use up the time of the next, and none passes the end. All backlog queues together leave an eighth of
+the caller's time for the primary, which is tried once more after them (P13): many queues that hang must not leave it
+with a thousandth.
 
 Busy retries follow the same rule, each with half of what then remains: together with the pauses they may use all of the
 caller's time (P24), and the backlog is never without a share.

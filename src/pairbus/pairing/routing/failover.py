@@ -1,5 +1,6 @@
-"""Decides the failover of one entity: when to leave the primary, when to probe it, when to return (P15–P17, P21, P31,
-P33–P35).
+"""Decides the failover of one entity: when to leave the primary, when to probe it, when to return.
+
+Implements P15 to P17, P21, P31 and P33 to P35.
 
 A pure machine: callers report facts with the time at which they learned them, and get commands back; `deadline` says
 when `tick` is due. The state moves only by `TABLE`, in `_move`. What a failure means (`verdicts`), what a message does

@@ -1,5 +1,7 @@
-"""Message ids for rows that bring none. A task that Spark runs again gives its rows the same ids, in whatever order it
-sees them, so that duplicate detection at the destination removes the copies and nothing else.
+"""Makes message ids for rows that bring none.
+
+A task that Spark runs again gives its rows the same ids, in whatever order it sees them, so that duplicate detection at
+the destination removes the copies and nothing else.
 
 An id is a digest of the query, the batch, the partition and the row's content, and the row's number among those of
 equal content. The partition is in it because equal rows may be in several, whose tasks can't count them together; a

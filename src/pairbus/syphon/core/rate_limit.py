@@ -92,9 +92,10 @@ class RateLimit:
         self._moved.count(count, now)
 
     def busy(self, now: float, share: float = 1.0) -> None:
-        """Lower the limit, since a destination is too busy. `share` is how much of what was lately moved went there.
-        One that gets next to
-        nothing slows nobody down: its own halt is enough (P24, P40)."""
+        """Lower the limit, since a destination is too busy; `share` of what was lately moved went there.
+
+        A destination that gets next to nothing slows nobody down: its own halt is enough (P24, P40).
+        """
         if share < SHARE_MIN:
             return
         self._climb(now)
