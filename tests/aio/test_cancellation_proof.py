@@ -17,6 +17,7 @@ from pairbus.pairing.errors import ForkedClientError
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, sdk_client, takes
 from ..pairing.silent_proxy import SilentProxy
+from .background import wait_until
 from .test_guarded_sender import Rig, hello
 from .test_guarded_sender import rig as rig
 
@@ -49,8 +50,7 @@ def test_p19_under_uvloop_too(pairbus_broker: Broker, pairbus_queue: Callable[..
             proxy.speak_again()
             await sender.send(hello(), 5)
             await sender.close()
-            while guarded_sender._background:
-                await asyncio.sleep(0.05)
+            assert await wait_until(lambda: not guarded_sender._background)
 
     with SilentProxy(server.port) as proxy, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(silence(proxy))
@@ -64,7 +64,7 @@ async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works
         await sender.send(hello(), 5)
         proxy.fall_silent()
     task = asyncio.create_task(sender.send(hello(), 20))
-    await asyncio.sleep(0.2)
+    await rig.hangs(sender, proxy)
     task.cancel()
     with takes(0.0, 0.1), pytest.raises(asyncio.CancelledError):
         await task
@@ -95,11 +95,8 @@ async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) 
     await sender.send(hello(), 60)
     assert guarded._alarm._timer is timer
     await sender.send(hello(), 0.2)
-    await asyncio.sleep(0.3)  # its timer rings, and nothing is under way
-    assert guarded._alarm._timer is None
-    sending = asyncio.create_task(sender.send(hello(), 0.2))
-    await sending
-    await asyncio.sleep(0.1)
+    assert await wait_until(lambda: guarded._alarm._timer is None), "it rings when nothing is under way"
+    await sender.send(hello(), 0.2)
     proxy.fall_silent()
     with takes(0.39, 0.4 + LATE_S), pytest.raises(OperationTimeoutError):
         await sender.send(hello(), 0.4)  # the timer of the send before it rings meanwhile

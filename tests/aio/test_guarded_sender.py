@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -30,7 +31,7 @@ from pairbus.testing import fault
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, sdk_client, takes, unused_port
 from ..pairing.silent_proxy import SilentProxy
-from .background import Background, Leftovers, on_a_thread, sleep, wait_until
+from .background import Background, Event, Leftovers, on_a_thread, wait_until
 
 FAR = datetime.datetime(2100, 1, 1)
 
@@ -62,8 +63,14 @@ class Rig:
         self._stack.push_async_callback(sender.close)
         return sender
 
+    def at_the_end(self, call: Callable[[], object]) -> None:
+        self._stack.callback(call)
+
     def proxy(self, point: str = "", count: float = 1) -> SilentProxy:
         return self._stack.enter_context(SilentProxy(self.server.port, point, count))
+
+    async def hangs(self, sender: GuardedSender, proxy: SilentProxy) -> None:
+        assert await wait_until(lambda: sender._lock.locked() and proxy.withheld)
 
     def detach(self) -> None:
         """Makes the broker detach every link to the queue: it goes, and another of the same name comes."""
@@ -270,8 +277,10 @@ async def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) 
 async def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    released = threading.Event()
+
     def getaddrinfo(*_: Any, **__: Any) -> Any:
-        time.sleep(0.8)
+        released.wait(5)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     # The plain endpoint is an address, which asyncio resolves by itself.
@@ -279,13 +288,17 @@ async def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(
     sender = rig.sender("tls")
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         await sender.send(hello(), 0.3)
+    released.set()
     monkeypatch.undo()
     await sender.send(hello(), 5)
 
 
 class SlowCredential:
+    def __init__(self) -> None:
+        self.released = Event()
+
     async def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:
-        await sleep(0.8)
+        await self.released.wait()
         return AccessToken("token", int(time.time()) + 3600)
 
     async def close(self) -> None:
@@ -294,6 +307,7 @@ class SlowCredential:
 
 async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None:
     credential: Any = SlowCredential()
+    rig.at_the_end(credential.released.set)
     client = ServiceBusClient(
         "localhost", credential, custom_endpoint_address=f"sb://localhost:{rig.server.port}",
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
@@ -301,6 +315,7 @@ async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -
     sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         await sender.send(hello(), 0.3)
+    credential.released.set()
     await sender.close()
     await client.close()
 
@@ -371,7 +386,7 @@ async def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
         await sender.send(hello(), 5)
         proxy.fall_silent()
     hung = Background(sender.send, hello(), 20)
-    await sleep(0.1)
+    await rig.hangs(sender, proxy)
     with takes(0.0, 1.5):
         await sender.close(timeout_s=0.3)
     with takes(0.0, 1.0), pytest.raises((ServiceBusError, ValueError)):
@@ -462,7 +477,7 @@ async def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
     await sender.send(hello(), 5)
     proxy.fall_silent()
     hung = Background(sender.send, hello(), 1.0)
-    await sleep(0.1)
+    await rig.hangs(sender, proxy)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
         await sender.send(hello(), 0.3)
     with pytest.raises(OperationTimeoutError):

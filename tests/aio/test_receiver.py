@@ -20,7 +20,7 @@ from pairbus.testing import fault
 
 from ..pairing.ledger_lines import told
 from ..pairing.sdk_rig import sdk_client, takes
-from .background import Background, sleep
+from .background import Background, wait_until
 
 PING = "a ping to these tests"  # the embedded broker never delivers a true one
 
@@ -37,6 +37,7 @@ class Rig:
         self.halt_s = 1.0
         self.until = 0.0
         self.busy = 0
+        self.asked = 0  # how often somebody wanted to know of a halt
         self.watchers: tuple[Observer, ...] = ()
         self._senders: dict[str, GuardedSender] = {}
 
@@ -44,13 +45,17 @@ class Rig:
         self.busy += 1
         self.until = time.monotonic() + self.halt_s
 
+    def halted_until(self) -> float:
+        self.asked += 1
+        return self.until
+
     def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
         made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
         receiver = PairedReceiver.adopt(
             made,
             queue or self.queue,
             on_busy=self.on_busy,
-            halted_until=lambda: self.until,
+            halted_until=self.halted_until,
             watchers=lambda: self.watchers,
         )
         self._stack.push_async_callback(receiver.close)
@@ -124,18 +129,16 @@ async def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> No
     assert await rig.left() == []
 
 
-async def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig) -> None:
+async def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.send("ping 1")
     receiver = rig.receiver()
 
-    async def send_late() -> None:
-        await sleep(1.5)
+    async def complete(ping: Any) -> None:
+        await ServiceBusReceiver.complete_message(receiver, ping)
         await rig.send("late")
 
-    late = Background(send_late)
-    with takes(1.0, 5.0):
-        assert texts(await receiver.receive_messages(1, max_wait_time=6)) == ["late"]
-    await late.result()
+    monkeypatch.setattr(receiver, "complete_message", complete)
+    assert texts(await receiver.receive_messages(1, max_wait_time=6)) == ["late"]
 
 
 async def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
@@ -208,7 +211,7 @@ async def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) 
     await throttle.__aenter__()
 
     async def end() -> None:
-        await sleep(0.5)
+        assert await wait_until(lambda: rig.busy == 1)
         await throttle.__aexit__(None, None, None)
 
     ending = Background(end)
@@ -292,15 +295,13 @@ async def test_p24_closing_ends_the_wait(rig: Rig) -> None:
     receiver = rig.receiver()
     await receiver.peek_messages(1)
     rig.until = time.monotonic() + 20
-
-    async def close() -> None:
-        await sleep(0.3)
+    rig.asked = 0
+    waiting = Background(receiver.peek_messages, 1)
+    assert await wait_until(lambda: rig.asked)
+    with takes(0.0, 3.0):
         await receiver.close()
-
-    closing = Background(close)
-    with takes(0.2, 3.0), pytest.raises(ValueError, match="shutdown"):
-        await receiver.peek_messages(1)
-    await closing.result()
+        with pytest.raises(ValueError, match="shutdown"):
+            await waiting.result()
 
 
 async def test_p24_the_lock_renewer_lives_with_halts(rig: Rig) -> None:

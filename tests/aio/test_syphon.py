@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -141,7 +140,7 @@ async def test_p43_both_are_closed_in_time(
     await application.start()
     await called(application.secondary.close)
     application.host.client_closed("primary")
-    await asyncio.sleep(0.6)
+    await until(lambda: application.host._syphon._lifecycle._is_over)
     assert application.told(ClientFaulted) == []
     await application.close()
 

@@ -33,6 +33,7 @@ class SilentProxy:
         self._silent = threading.Event()
         self._sockets: list[socket.socket] = []
         self.accepted = 0
+        self.withheld = 0  # how often a client had nothing from what should have answered it
         self.closed_by_client = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self._listener.getsockname()[1]
@@ -82,6 +83,8 @@ class SilentProxy:
             for data in self._arriving(client):
                 if server is not None:
                     server.sendall(data)
+                else:
+                    self.withheld += 1
         except OSError:
             pass
         self.closed_by_client += 1
@@ -122,6 +125,7 @@ class SilentProxy:
         try:
             for data in self._arriving(server):
                 if silent or self._silent.is_set():
+                    self.withheld += 1
                     continue
                 if point == "drip":
                     for byte in data:
@@ -137,7 +141,9 @@ class SilentProxy:
                         frame, pending = pending[:size], pending[size:]
                         passed += kind_of(frame) == point
                         silent = passed >= count
-                        if not silent:
+                        if silent:
+                            self.withheld += 1
+                        else:
                             client.sendall(frame)
                 else:
                     client.sendall(data)

@@ -23,6 +23,7 @@ from pairbus.sync.watchdog import WATCHDOG
 
 from ..pairing.sdk_rig import TRANSPORTS, sdk_client
 from ..pairing.silent_proxy import SilentProxy
+from .background import wait_until
 
 
 def in_child(work: Callable[[], object], limit_s: float = 20.0) -> None:
@@ -161,7 +162,7 @@ def test_a_fork_during_a_hung_send_leaves_both_processes_able_to_send(
 
         hung = threading.Thread(target=hang)
         hung.start()
-        time.sleep(0.3)
+        assert wait_until(lambda: proxy.withheld)
         proxy.speak_again()
         in_child(lambda: sender.send(ServiceBusMessage("child"), 5))
         hung.join()
@@ -181,19 +182,21 @@ def test_the_watchdog_watches_in_the_child_too(
             from azure.servicebus.exceptions import OperationTimeoutError
 
             sender.send(ServiceBusMessage("child"), 5)
-            proxy_says_nothing.set()
-            time.sleep(0.2)
+            child_has_sent.set()
+            assert proxy_is_silent.wait(10)
             began = time.monotonic()
             with pytest.raises(OperationTimeoutError):
                 sender.send(ServiceBusMessage("lost"), 0.3)
             assert time.monotonic() - began < 0.45
             assert "pairbus-watchdog" in [each.name for each in threading.enumerate()]
 
-        proxy_says_nothing = multiprocessing.get_context("fork").Event()
+        context = multiprocessing.get_context("fork")
+        child_has_sent, proxy_is_silent = context.Event(), context.Event()
 
         def silence() -> None:
-            proxy_says_nothing.wait(10)
+            child_has_sent.wait(10)
             proxy.fall_silent()
+            proxy_is_silent.set()
 
         helper = threading.Thread(target=silence)
         helper.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +31,7 @@ from pairbus.testing import fault
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, dropped_syns, sdk_client, takes, unused_port
 from ..pairing.silent_proxy import SilentProxy
-from .background import Background, Leftovers, on_a_thread, sleep, wait_until
+from .background import Background, Event, Leftovers, on_a_thread, wait_until
 
 FAR = datetime.datetime(2100, 1, 1)
 
@@ -62,8 +63,14 @@ class Rig:
         self._stack.callback(sender.close)
         return sender
 
+    def at_the_end(self, call: Callable[[], object]) -> None:
+        self._stack.callback(call)
+
     def proxy(self, point: str = "", count: float = 1) -> SilentProxy:
         return self._stack.enter_context(SilentProxy(self.server.port, point, count))
+
+    def hangs(self, sender: GuardedSender, proxy: SilentProxy) -> None:
+        assert wait_until(lambda: sender._lock.locked() and proxy.withheld)
 
     def detach(self) -> None:
         """Makes the broker detach every link to the queue: it goes, and another of the same name comes."""
@@ -264,8 +271,10 @@ def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) -> Non
 
 
 def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
     def getaddrinfo(*_: Any, **__: Any) -> Any:
-        time.sleep(0.8)
+        released.wait(5)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     # The plain endpoint is an address, which asyncio resolves by itself.
@@ -273,13 +282,17 @@ def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(rig: Rig, monkey
     sender = rig.sender("tls")
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         sender.send(hello(), 0.3)
+    released.set()
     monkeypatch.undo()
     sender.send(hello(), 5)
 
 
 class SlowCredential:
+    def __init__(self) -> None:
+        self.released = Event()
+
     def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:
-        sleep(0.8)
+        self.released.wait()
         return AccessToken("token", int(time.time()) + 3600)
 
     def close(self) -> None:
@@ -288,6 +301,7 @@ class SlowCredential:
 
 def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None:
     credential: Any = SlowCredential()
+    rig.at_the_end(credential.released.set)
     client = ServiceBusClient(
         "localhost", credential, custom_endpoint_address=f"sb://localhost:{rig.server.port}",
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
@@ -295,6 +309,7 @@ def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None
     sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
         sender.send(hello(), 0.3)
+    credential.released.set()
     sender.close()
     client.close()
 
@@ -365,7 +380,7 @@ def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
         sender.send(hello(), 5)
         proxy.fall_silent()
     hung = Background(sender.send, hello(), 20)
-    sleep(0.1)
+    rig.hangs(sender, proxy)
     with takes(0.0, 1.5):
         sender.close(timeout_s=0.3)
     with takes(0.0, 1.0), pytest.raises((ServiceBusError, ValueError)):
@@ -456,7 +471,7 @@ def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
     sender.send(hello(), 5)
     proxy.fall_silent()
     hung = Background(sender.send, hello(), 1.0)
-    sleep(0.1)
+    rig.hangs(sender, proxy)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
         sender.send(hello(), 0.3)
     with pytest.raises(OperationTimeoutError):

@@ -20,7 +20,7 @@ from pairbus.testing import fault
 
 from ..pairing.ledger_lines import told
 from ..pairing.sdk_rig import sdk_client, takes
-from .background import Background, sleep
+from .background import Background, wait_until
 
 PING = "a ping to these tests"  # the embedded broker never delivers a true one
 
@@ -37,6 +37,7 @@ class Rig:
         self.halt_s = 1.0
         self.until = 0.0
         self.busy = 0
+        self.asked = 0  # how often somebody wanted to know of a halt
         self.watchers: tuple[Observer, ...] = ()
         self._senders: dict[str, GuardedSender] = {}
 
@@ -44,13 +45,17 @@ class Rig:
         self.busy += 1
         self.until = time.monotonic() + self.halt_s
 
+    def halted_until(self) -> float:
+        self.asked += 1
+        return self.until
+
     def receiver(self, queue: str = "", client: ServiceBusClient | None = None, **options: Any) -> PairedReceiver:
         made = (client or self.client).get_queue_receiver(queue or self.queue, **options)
         receiver = PairedReceiver.adopt(
             made,
             queue or self.queue,
             on_busy=self.on_busy,
-            halted_until=lambda: self.until,
+            halted_until=self.halted_until,
             watchers=lambda: self.watchers,
         )
         self._stack.callback(receiver.close)
@@ -124,18 +129,16 @@ def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> None:
     assert rig.left() == []
 
 
-def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig) -> None:
+def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.send("ping 1")
     receiver = rig.receiver()
 
-    def send_late() -> None:
-        sleep(1.5)
+    def complete(ping: Any) -> None:
+        ServiceBusReceiver.complete_message(receiver, ping)
         rig.send("late")
 
-    late = Background(send_late)
-    with takes(1.0, 5.0):
-        assert texts(receiver.receive_messages(1, max_wait_time=6)) == ["late"]
-    late.result()
+    monkeypatch.setattr(receiver, "complete_message", complete)
+    assert texts(receiver.receive_messages(1, max_wait_time=6)) == ["late"]
 
 
 def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
@@ -208,7 +211,7 @@ def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) -> Non
     throttle.__enter__()
 
     def end() -> None:
-        sleep(0.5)
+        assert wait_until(lambda: rig.busy == 1)
         throttle.__exit__(None, None, None)
 
     ending = Background(end)
@@ -292,15 +295,13 @@ def test_p24_closing_ends_the_wait(rig: Rig) -> None:
     receiver = rig.receiver()
     receiver.peek_messages(1)
     rig.until = time.monotonic() + 20
-
-    def close() -> None:
-        sleep(0.3)
+    rig.asked = 0
+    waiting = Background(receiver.peek_messages, 1)
+    assert wait_until(lambda: rig.asked)
+    with takes(0.0, 3.0):
         receiver.close()
-
-    closing = Background(close)
-    with takes(0.2, 3.0), pytest.raises(ValueError, match="shutdown"):
-        receiver.peek_messages(1)
-    closing.result()
+        with pytest.raises(ValueError, match="shutdown"):
+            waiting.result()
 
 
 def test_p24_the_lock_renewer_lives_with_halts(rig: Rig) -> None:

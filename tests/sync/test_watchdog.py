@@ -8,6 +8,7 @@ import time
 import timeit
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from azure.servicebus.exceptions import (
 
 from pairbus.pairing.sdk import LinkLost
 from pairbus.sync.watchdog import NEVER, WATCHDOG, Guard, let_go, sockets_of
+
+from .background import wait_until
 
 
 class Transport:
@@ -84,7 +87,7 @@ def test_p19_an_earlier_deadline_is_not_overslept(guard: Guard, sender: StandIn)
     other = StandIn()
     late = Guard(other)
     late.arm(time.monotonic() + 60)
-    time.sleep(0.05)  # the thread sleeps until then
+    assert wait_until(lambda: WATCHDOG.next_look == late.deadline), "the thread sleeps until then"
     began = time.monotonic()
     guard.arm(began + 0.1)
     assert sender.near.recv(1) == b""
@@ -95,9 +98,10 @@ def test_p19_an_earlier_deadline_is_not_overslept(guard: Guard, sender: StandIn)
 
 
 def test_a_call_that_ended_in_time_is_not_shut(guard: Guard, sender: StandIn) -> None:
-    guard.arm(time.monotonic() + 0.05)
+    guard.arm(deadline := time.monotonic() + 0.2)
+    assert wait_until(lambda: WATCHDOG.next_look == deadline)
     assert not guard.disarm()
-    time.sleep(0.15)
+    assert wait_until(lambda: WATCHDOG.next_look > deadline), "it has looked"
     sender.near.settimeout(0.05)
     with pytest.raises(TimeoutError):
         sender.near.recv(1)
@@ -150,7 +154,7 @@ def test_it_keeps_no_guard_alive() -> None:
     sender = StandIn()
     guard = Guard(sender)
     guard.arm(time.monotonic() + 0.02)
-    time.sleep(0.1)
+    assert wait_until(partial(getattr, guard, "fired"))
     gone = weakref.ref(guard)
     sender.near.close()
     sender.far.close()
@@ -282,5 +286,4 @@ def test_a_context_of_the_users_own_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_watchdog_with_nothing_to_watch_rests() -> None:
-    time.sleep(0.05)
-    assert WATCHDOG.next_look == NEVER or WATCHDOG.next_look > time.monotonic()
+    assert wait_until(lambda: WATCHDOG.next_look == NEVER or WATCHDOG.next_look > time.monotonic())
