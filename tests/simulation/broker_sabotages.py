@@ -208,13 +208,10 @@ SABOTAGES = (
         "failed-settlement-strands-the-message",
         _SETTLEMENT,
         """\
-        for message in messages:
-            queue.restore(message)
-        self._store.watched[queue] = None
+        self._store.restore(queue, messages)
         queue.wake()
 """,
         """\
-        self._store.watched[queue] = None
         queue.wake()
 """,
         "A message whose settlement the disk refused is not delivered again before a restart.",

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_properties, split
-from pairbus.amqp.performatives import Close, Detach, End
+from pairbus.amqp.performative_types import Close, Detach, End
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.broker.control.control_socket import request as ask_control
 from pairbus.broker.control.faults import KINDS

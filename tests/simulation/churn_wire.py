@@ -11,8 +11,8 @@ import struct
 from typing import Final
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_properties, split
-from pairbus.amqp.performatives import Attach, Source, Transfer
-from pairbus.amqp.performatives import Target as Terminus
+from pairbus.amqp.performative_types import Attach, Source, Transfer
+from pairbus.amqp.performative_types import Target as Terminus
 from pairbus.amqp.types import Symbol
 from pairbus.broker.http.atom import ATOM, SERVICE_BUS
 from pairbus.wire import WireClient

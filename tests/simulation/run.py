@@ -16,13 +16,8 @@ from unittest import mock
 
 from pairbus.broker.access.unauthenticated import CONNECTION_BYTES
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
-from pairbus.broker.model.description import (
-    CorrelationFilter,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
 from pairbus.errors import BrokerError
 from pairbus.journal import JournalCorrupt, JournalError, Options
 

@@ -137,7 +137,7 @@ SABOTAGES = (
         _JOURNAL,
         """\
             if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
-                self._rewrite(segment)
+                write_again(self.files, segment.path, segment.synced, segment.end or SEGMENT_HEADER_BYTES)
 """,
         """\
             if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:

@@ -19,7 +19,8 @@ from pairbus.amqp.message import (
     read_body,
     read_properties,
 )
-from pairbus.amqp.performatives import Source, Target, encode_transfer
+from pairbus.amqp.performative_types import Source, Target
+from pairbus.amqp.performatives import encode_transfer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Array, Symbol, Timestamp, UInt
 from pairbus.broker.access.keys import ROOT_RULE

@@ -256,13 +256,6 @@ def test_p41_a_glance_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -
         make(drain=True).run()
 
 
-def test_the_first_and_the_last_movement_are_those_of_all_batches(syphon: SparkSyphon) -> None:
-    for begin, end in ((5.0, 6.0), (4.0, 5.5), (7.0, 8.0)):
-        syphon._heard_of_sink({**notice(), "moved": {"orders": 1}, "from": begin, "until": end})
-    syphon._heard_of_sink({**notice(), "from": None, "until": None})
-    assert (syphon.moved_from, syphon.moved_until, syphon.moved_at_first) == (4.0, 8.0, (1, 6.0))
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 37])
 def test_how_many_are_left_is_known_from_a_few_peeks(pair: Pair, make_queue: Callable[..., None], count: int) -> None:
     other = QUEUE.replace("/0", "/1")

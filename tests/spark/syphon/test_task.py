@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -56,11 +55,8 @@ def queues(pair: Pair, make_queue: Callable[..., None]) -> None:
 
 async def test_p39_home_first_then_settled(pair: Pair) -> None:
     rows = stock(pair, *(send_away(message(n), "orders" if n % 2 else "bills") for n in range(40)))
-    begun = time.time()
     tally = await carry(pair, rows, wants_events=True)
     assert tally.moved == {"orders": 20, "bills": 20}
-    assert tally.moved_from is not None and tally.moved_until is not None
-    assert begun <= tally.moved_from <= tally.moved_until <= time.time()
     assert (tally.left, tally.dead_lettered, tally.busy) == ([], {}, set())
     assert peeked(pair.secondary, BACKLOG) == []
     home = peeked(pair.primary, "orders")
