@@ -385,15 +385,14 @@ class Checker:
         limit = self._max_delivery_count.get(look.home)
         if look.state == ACTIVE and limit is not None and look.deliveries >= limit:
             self._problem(look, f"delivered again after {look.deliveries} deliveries of {limit}")
-        since = look.at if look.since is None else look.since
         if look.state == ACTIVE:
-            self._check_lifetime(copy, since, "delivered")
+            self._check_lifetime(copy, look.at, 0.0 if look.since is None else look.at - look.since, "delivered")
 
-    def _check_lifetime(self, copy: _Copy, at: float, what: str) -> None:
+    def _check_lifetime(self, copy: _Copy, at: float, before_s: float, what: str) -> None:
         if copy.of.ttl is None or copy.stored_at == inf:
             return
         end = copy.stored_at + max(self._clock.offsets(copy.stored_at)) + copy.of.ttl
-        overdue = self._clock.earliest(max(at, copy.stored_at)) - end
+        overdue = self._clock.earliest(at, before_s) - end
         if overdue > GRACE_S:
             self._problem(copy, f"{what} {overdue:.1f} s after its time to live")
 
@@ -629,7 +628,7 @@ class Checker:
         if look.state == ACTIVE and not any(lock.last_end > look.at - GRACE_S for lock in copy.locks):
             # a receiver that asked for more than it took may hold it, unseen, for as long as a lock lasts
             unseen_s = self._lock_s.get(copy.home, 0.0) if self._exact else 0.0
-            self._check_lifetime(copy, look.at - unseen_s, "still there")
+            self._check_lifetime(copy, look.at, unseen_s, "still there")
         self._narrow(copy, look.state, look.at, {})
 
     def _check_absence(self, copy: _Copy, at: float) -> None:

@@ -230,7 +230,7 @@ BROKEN = [
     ("send a due=50 | step 40 | wait 5 | see a:1", "it is active"),
     # time to live
     ("send a ttl=5 | wait 8 | see a:1", "delivered 3.0 s after its time to live"),
-    ("send a ttl=5 | wait 38 | audit a:1", "still there 3.0 s after its time to live"),
+    ("send a to=plain ttl=5 | wait 8 | audit a:1 home=plain", "still there 3.0 s after its time to live"),
     ("send a ttl=5 | wait 4 | audit", "it is lost"),
     ("send a ttl=5 | wait 6 | audit a:1:dead:expired", "it is dead; it can only be active"),
     ("send a to=buried ttl=5 | wait 6 | audit", "it is lost"),
@@ -318,6 +318,7 @@ RIGHT = [
     "send a ttl=5 | wait 6 | audit",
     "send a ttl=5 | wait 4 | see a:1 | settle a complete",
     "send a ttl=500 | step 500 | wait 1 | audit",
+    "step 3600 | wait 40 | send a due=1 ttl=9 | wait 2 | step -3600 | wait 5 | audit a:1",
     "send a to=buried ttl=5 | wait 6 | audit a:1:dead:expired home=buried",
     # windows of duplicates
     "send a to=once | take a:1 home=once | wait 30 | send a to=once | audit",

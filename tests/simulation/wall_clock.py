@@ -27,9 +27,9 @@ class WallClock:
         both = zip(self._steps, ends, strict=True)
         return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S - before_s]
 
-    def earliest(self, at: float) -> float:
-        """Return the earliest time that the broker may believe it is."""
-        return at + min(self.offsets(at))
+    def earliest(self, at: float, before_s: float = 0.0) -> float:
+        """Return the earliest time that the broker may have believed it was, then and so long before."""
+        return at - before_s + min(self.offsets(at, before_s))
 
     def latest(self, since: float, at: float) -> float:
         """Return the latest time that the broker may have believed it was, between these."""
