@@ -95,7 +95,6 @@ def deterministic(seed: int, loop: SimulatedLoop, network: SimulatedNetwork) -> 
         "time.monotonic": loop.time,
         "pairbus.broker.amqp.connection.monotonic": loop.time,
         "pairbus.broker.telemetry.inventory.monotonic": loop.time,
-        "pairbus.journal.compaction.perf_counter": loop.time,
         # what a world leaves behind is collected when it is over
         "pairbus.broker.server.gc": SimpleNamespace(disable=int, enable=int, freeze=int),
         "pairbus.broker.net.listener._new_socket": network.new_socket,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
-from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from pairbus.journal.errors import JournalError
@@ -52,12 +51,14 @@ class Compaction:
         append: Callable[[int, tuple[bytes, ...] | bytes, Done], None],
         owner: Owner,
         pace: Pace,
+        clock: Callable[[], float],
     ) -> None:
         self.copies = 0
         self._chunks = chunks
         self._append = append
         self._owner = owner
         self._pace = pace
+        self._clock = clock
         self._records: Iterator[Record] = iter(())
         self._read_all = False
         self._in_flight = 0
@@ -84,14 +85,14 @@ class Compaction:
     def _step(self) -> bool:
         """Append copies for a millisecond and as long as reading is owed. False: nothing more to do until one of them
         is answered."""
-        until = perf_counter() + _STEP_S
+        until = self._clock() + _STEP_S
         owed = self._pace.owed()
         room = min(_IN_FLIGHT_BYTES_MAX, max(_IN_FLIGHT_BYTES, owed))
         read = 0
         try:
             while not self._read_all and self._error is None and self._in_flight_bytes < room:
                 read += self._next()
-                if read >= owed and perf_counter() >= until:
+                if read >= owed and self._clock() >= until:
                     return True
             return False
         finally:

@@ -375,7 +375,7 @@ class Journal:
             else:
                 chunks = self._chunks(number, path, segments[0].size)
                 pace = Pace(lambda: self._owed_bytes, self._has_read)
-                await Compaction(chunks, self._append_copy, owner, pace).copy_live()
+                await Compaction(chunks, self._append_copy, owner, pace, self._clock).copy_live()
             await self._delete(path)
         finally:
             self._compacting = False
