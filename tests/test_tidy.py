@@ -82,7 +82,7 @@ ROOMS: dict[str, set[str]] = {
 
 # Test files that prove a behaviour across modules rather than mirror one module.
 ACROSS = re.compile(
-    r"test_(tidy|behaviour|examples|docs|document_blocks|wrong_calls|packaging|benchmarks|sdk_\w+|crash\w*|power_cut|broker|rabbitmq|weather|fuzz\w*|soak\w*|p\d+\w*|interop\w*|\w+_proof)"
+    r"test_(tidy|behaviour|examples|docs|document_blocks|wrong_calls|packaging|benchmarks|sdk_\w+|crash\w*|broker|rabbitmq|weather|fuzz\w*|soak\w*|p\d+\w*|interop\w*|\w+_proof)"
 )
 
 

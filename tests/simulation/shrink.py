@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-
-from .worlds import AnyWorld
-
-Fails = Callable[[AnyWorld], bool]
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 
-def shrink(world: AnyWorld, fails: Fails, seconds: float = 60.0) -> AnyWorld:
+class Shrinkable(Protocol):
+    """A world that consists of parts."""
+
+    @property
+    def size(self) -> int: ...
+    def parts(self) -> Sequence[Any]: ...
+    def without(self, left_out: set[Any], /) -> Self: ...
+
+
+_World = TypeVar("_World", bound=Shrinkable)
+
+
+def shrink(world: _World, fails: Callable[[_World], bool], seconds: float = 60.0) -> _World:
     """Return the smallest world that still fails and could be found in the time: parts are left out in ever smaller
     groups, the big ones first."""
     end = time.perf_counter() + seconds
