@@ -410,7 +410,7 @@ SABOTAGES = (
         "large-message-truncated",
         "pairbus.amqp.link",
         '            self._deliver(first, b"".join(parts), events)\n',
-        '            self._deliver(first, b"".join(parts[:2]), events)\n',
+        '            self._deliver(first, b"".join(parts[:1]), events)\n',
         "Of a message that takes many frames only the beginning arrives.",
     ),
     # -- the clock

@@ -410,7 +410,7 @@ class Checker:
         for other in self._copies.values():
             if other.of.session != session or other.home != home or other.states != {ACTIVE} or other in copies:
                 continue
-            if copies and other.is_before(copies[-1]):
+            if copies and other.is_before(copies[-1]) and other.of.ttl is None:  # or it may have expired
                 self.problems.append(f"session {session} of {home}: {other.id} was skipped before {ids[-1]}")
 
     # -- settling
@@ -637,6 +637,11 @@ class Checker:
         # send was not stored, nor that a cancellation without an answer was carried out.
         if copy.of.elsewhere and SCHEDULED in states and self._clock.earliest(at) <= copy.of.due + GRACE_S:
             return
+        # What has just expired shows neither as active nor as dead before the broker has dead-lettered it.
+        if self._exact and copy.of.ttl and copy.home in self._dead_on_expiry and self._can_expire(copy, at):
+            end = max(copy.of.due, self._clock.latest(copy.of.at, copy.of.at)) + copy.of.ttl
+            if self._clock.earliest(at) <= end + 2 * GRACE_S:
+                return
         if ABSENT in states and GONE not in states:
             del self._copies[copy.key]
             return

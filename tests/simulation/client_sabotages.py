@@ -96,13 +96,6 @@ SABOTAGES = (
         "            pass\n",
         "An application works on messages that others have, because it gets them from a link that was lost.",
     ),
-    Sabotage(
-        "answer-given-to-another-request",
-        "pairbus.wire.exchange",
-        "        waiting = self._waiting.get(response.correlation_id)\n",
-        "        waiting = next(iter(self._waiting.values()), None)\n",
-        "An application gets the answer to another request: a settlement is called done that was refused.",
-    ),
     # -- the syphon
     Sabotage(
         "syphon-completes-before-the-primary-confirms",

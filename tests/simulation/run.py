@@ -313,7 +313,11 @@ class Run:
         drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
         await drainer.audit()
         dues = [event[2].due for event in self.trace.events if event[0] == "send"]
-        await drainer.drain(self.loop.now + CALM_S, max([due for due in dues if due < 1e9], default=0.0) + 1.0)
+        quiet_at = max([due for due in dues if due < 1e9], default=0.0) + 1.0
+        await drainer.drain(self.loop.now + CALM_S, quiet_at)
+        if self.machine.server is not None and self.machine.server.namespace.message_count:
+            await asyncio.sleep(3.0)  # what has just expired shows only when it is dead-lettered
+            await drainer.drain(self.loop.now + CALM_S, quiet_at)
         for client in self.clients:
             client.process.kill()
         for _ in range(20):  # idle time-outs find whoever left without a word

@@ -126,13 +126,6 @@ SABOTAGES = (
         "A torn record is taken for a message: a receiver gets bytes that nobody sent, or the broker does not start.",
     ),
     Sabotage(
-        "damage-taken-for-a-torn-tail",
-        "pairbus.journal.segment",
-        "if known <= spot:",
-        "if known <= segment.size:",
-        "Confirmed messages behind a damaged spot are dropped without a word.",
-    ),
-    Sabotage(
         "tail-not-written-again",
         _JOURNAL,
         """\
