@@ -210,9 +210,11 @@ SABOTAGES = (
         """\
         self._store.restore(queue, messages)
         queue.wake()
+        finish(refusal_of(error))
 """,
         """\
         queue.wake()
+        finish(refusal_of(error))
 """,
         "A message whose settlement the disk refused is not delivered again before a restart.",
     ),
