@@ -587,7 +587,9 @@ class SimulatedClient:
         _, number, id = self._rng.choice(mine)
         await self._receive_deferred(home, number, id)
 
-    async def _receive_deferred(self, home: str, number: int, id: str, session: str | None = None) -> None:
+    async def _receive_deferred(self, home: str, number: int, id: str, held: Receiver | None = None) -> None:
+        """Receive one by its number and complete it; `held` is the receiver that holds its session."""
+        session = None if held is None else held.session_id
         wire, since = self._connected(), self._now
         body: dict[str, Any] = {"sequence-numbers": Array.of(0x81, [number]), "receiver-settle-mode": UInt(1)}
         if session is not None:
@@ -601,7 +603,8 @@ class SimulatedClient:
         message = _unlinked(entry["message"])
         look = self._look(home, message, DEFERRED, since)
         token = entry["lock-token"]
-        self._trace.locked(look, str(token), self.name, (message.locked_until or 0.0) - EPOCH)
+        holder = self.name if held is None else self._name(held)
+        self._trace.locked(look, str(token), holder, (message.locked_until or 0.0) - EPOCH)
         ticket = self._trace.settle(home, id, GONE, at=self._now, deliveries=look.deliveries, token=str(token))
         settlement = requests.update_disposition([token], "completed")
         if session is not None:
@@ -645,9 +648,9 @@ class SimulatedClient:
         assert transport is not None
         if kind == "stay":
             transport.connection.begin()
-            await asyncio.sleep(70.0)
+            await asyncio.sleep(130.0)  # a minute, and another one where the clock was set back
             if wire.is_connected:
-                self._loop.problems.append("a client without a token is connected for more than a minute")
+                self._loop.problems.append("a client without a token is connected for more than two minutes")
             return
         if kind == "pieces":
             await self._send_pieces(transport)
@@ -726,7 +729,7 @@ class Drainer(SimulatedClient):
     async def _drain_deferred(self, look: Look) -> None:
         own = None if look.session is None else await self._session(look.home, look.session, 0)
         try:
-            await self._receive_deferred(look.home, look.sequence, look.id, look.session)
+            await self._receive_deferred(look.home, look.sequence, look.id, own)
         finally:
             if own is not None:
                 self._trace.left(self._name(own))
