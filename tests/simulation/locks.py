@@ -77,7 +77,8 @@ class Locks:
 
     def judge_answer(self, lock: Lock, ticket: int, outcome: str, begun_at: float, at: float, what: str) -> None:
         """Judge the answer to what was tried with a lock."""
-        if outcome == CONFIRMED and (lock.is_over or lock.last_end <= begun_at):
+        was_over = lock.is_over and begun_at > self._ended_at  # else a broker that has ended may have answered it
+        if outcome == CONFIRMED and (was_over or lock.last_end <= begun_at):
             self._problems.append(f"{what} was confirmed, but the lock of {lock.what} was over")
         if outcome == LOST and lock.holds(at, ticket):
             self._problems.append(f"{what} was refused as lost, but the lock of {lock.what} holds")

@@ -31,7 +31,7 @@ from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, STORM_S, WI
 
 NAMESPACE = "contoso"
 #: What has not come to rest by then never will: locks, schedules, idle times and time-outs are all shorter.
-CALM_S = 120.0
+CALM_S = 600.0
 _STARTS_MAX = 100
 #: What clients without a token may take together.
 STRANGERS_BYTES_MAX = 300_000
