@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import random
 from collections.abc import Callable
 
@@ -59,15 +58,8 @@ class Machine(RuleBasedStateMachine):
         names=st.sampled_from([("fdatasync",), ("pwrite",), ("create", "rename"), ("fdatasync", "create", "rename")]),
     )
     def disk_fails(self, calls: int, names: tuple[str, ...]) -> None:
-        left = [calls]
-
-        def fault(called: str, path: str) -> int | None:
-            if called in names and left[0]:
-                left[0] -= 1
-                raise OSError(errno.EIO, "Input/output error")
-            return None
-
-        self.rig.files.fault = fault
+        self.rig.files.faults.clear()
+        self.rig.files.fail(*names, times=calls)
         self.has_failed = True
 
     def stop_compaction(self) -> None:

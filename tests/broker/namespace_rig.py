@@ -109,11 +109,11 @@ class Rig:
             self.dead_segments.add(number)
             (end,) = [segment.size for segment in self.journal.segments() if segment.number == number]
             files = self.files
-            before = files.fault, files.dies_at, files.calls
-            files.fault = files.dies_at = None
+            before = files.faults, files.dies_at, files.calls
+            files.faults, files.dies_at = [], None
             for chunk in self.journal._chunks(number, f"{FOLDER}/{segment_name(number)}", end):
                 assert [record for record in chunk if self._counts(record)] == []
-            files.fault, files.dies_at, files.calls = before
+            files.faults, files.dies_at, files.calls = before
         return True
 
     def _counts(self, record: Record) -> bool:

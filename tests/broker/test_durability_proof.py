@@ -299,7 +299,7 @@ class Durability(Machine):
     @rule()
     def quiet(self) -> None:
         """All is written and answered: what is there is what the account says, in memory too."""
-        self.rig.files.fault = None
+        self.rig.files.faults.clear()
         for _ in range(60):
             self.rig.now += 0.3
             if any(until <= self.rig.now for _, _, until in self.locks.values()):

@@ -236,7 +236,7 @@ class TopicDurability(Machine):
     @rule()
     def quiet(self) -> None:
         """All is written and answered: what is there is what the account says, in memory too."""
-        self.rig.files.fault = None
+        self.rig.files.faults.clear()
         for _ in range(60):
             if not any(until <= self.rig.now + 0.3 for _, _, _, until in self.locks.values()):
                 self.rig.now += 0.3

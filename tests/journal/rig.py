@@ -77,7 +77,7 @@ class Rig:
 
 
 def reopened(files: SimulatedDisk, options: Options = SMALL) -> Rig:
-    files.fault, files.faults = None, []
+    files.faults.clear()
     return Rig(files, options).open()
 
 

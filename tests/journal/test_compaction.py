@@ -140,16 +140,10 @@ async def test_killed_at_every_file_operation() -> None:
 async def test_a_copy_that_fails_leaves_the_segment() -> None:
     rig, owner = filled()
     expected = set(owner.places)
-
-    def fault(name: str, path: str) -> int | None:
-        if name in ("fdatasync", "create"):
-            raise OSError(5, "injected")
-        return None
-
-    rig.files.fault = fault
+    rig.files.fail("fdatasync", "create", times=99)
     with pytest.raises(JournalError, match="EIO"):
         await compact(rig, owner)
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.turn(after=1.0)
     assert set(Owner(Rig(rig.files.power_cut()).open()).places) == expected
     assert await compact(rig, owner) == 1
@@ -158,16 +152,10 @@ async def test_a_copy_that_fails_leaves_the_segment() -> None:
 
 async def test_an_unlink_that_fails_leaves_the_segment_and_is_tried_again() -> None:
     rig, owner = filled()
-
-    def fault(name: str, path: str) -> int | None:
-        if name == "unlink":
-            raise OSError(5, "injected")
-        return None
-
-    rig.files.fault = fault
+    rig.files.fail("unlink")
     with pytest.raises(JournalError, match="deleting"):
         await compact(rig, owner)
-    rig.files.fault = None
+    rig.files.faults.clear()
     assert await compact(rig, owner) == 1
 
 

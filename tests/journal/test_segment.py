@@ -8,7 +8,7 @@ from pairbus.journal import Journal, JournalCorrupt, JournalFailed, Options
 from pairbus.journal.record import SEGMENT_HEADER_BYTES
 from pairbus.journal.segment import segment_name, segment_number
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
-from tests.simulation.disk import DiskFault, SimulatedDisk
+from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 SALVAGE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, salvage=True)
 
@@ -98,24 +98,19 @@ def test_whole_records_after_a_gap_in_the_unsynced_end_are_a_torn_tail() -> None
     rig = written(2)
     for letter in b"xyz":
         rig.append(bytes([letter]) * 30)
-    rig.files.fault = lambda name, path: exit_on(name == "fdatasync")
-    with pytest.raises(SystemExit):
+    path = rig.segment_paths()[-1]
+    rig.files.faults = [DiskFault("stop", "fdatasync")]
+    with pytest.raises(MachineStopped):
         rig.journal._log.commit(  # type: ignore[union-attr]
             [rig.journal._writer.queue.get() for _ in range(3)],  # type: ignore[union-attr,misc]
             rig.now,
         )
     files = rig.files.kill()
-    path = rig.segment_paths()[-1]
     first = rig.answers[-1][3] + 30
     files.content(path)[first : first + 58] = bytes(58)
     again = reopened(files)
     assert again.replayed() == [b"A" * 30, b"B" * 30]
     assert "torn tail" in again.journal.notes[0]
-
-
-def exit_on(condition: bool) -> None:
-    if condition:
-        raise SystemExit
 
 
 def test_a_write_that_went_to_the_place_of_an_earlier_record_is_refused() -> None:

@@ -118,15 +118,7 @@ class TestWrittenHere:
     def test_a_write_that_fails_is_left_to_the_thread_and_its_rules(self) -> None:
         rig = self.rig()
         rig.append(b"kept", lazy=True)
-        failing = ["pwrite"]
-
-        def fault(name: str, path: str) -> int | None:
-            if name in failing:
-                failing.remove(name)
-                raise OSError(5, "injected")
-            return None
-
-        rig.files.fault = fault
+        rig.files.fail("pwrite")
         lsn = rig.append(b"again", lazy=True)
         assert all(answered != lsn for answered, *_ in rig.answers)
         rig.turn()  # hears that a sync will be due

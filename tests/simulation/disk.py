@@ -7,9 +7,8 @@ the disk (a sector that rots, a write that went elsewhere) shows when the cache 
 
 `faults` are descriptions that strike by themselves, drawn by `draw_faults` or written down; `struck` tells which did,
 and in which call. Beside them a test may change `capacity` (bytes), `is_read_only_now`, `latency_s` (seconds per call)
-and `dies_at` (the number of the call in which the machine stops) at any time, and `fault` is asked before every call:
-it may raise, or return a number of bytes after which a write stops short. `elapsed_s` is the simulated time that all
-calls have taken. A disk that confirms a sync and has not synced is not simulated: nothing can be promised on it.
+and `dies_at` (the number of the call in which the machine stops) at any time. `elapsed_s` is the simulated time that
+all calls have taken. A disk that confirms a sync and has not synced is not simulated: nothing can be promised on it.
 """
 
 from __future__ import annotations
@@ -127,7 +126,6 @@ class SimulatedDisk:
         self.chance = chance if chance is not None else random.Random(0)
         self.faults: list[DiskFault] = []
         self.struck: list[tuple[int, str, DiskFault]] = []
-        self.fault: Callable[[str, str], int | None] | None = None
         self.is_read_only_now = False
         self.latency_s: dict[str, float] = {}
         self.elapsed_s = 0.0
@@ -426,8 +424,7 @@ class SimulatedDisk:
         if self.is_read_only_now and name in CHANGES:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         self._after = None
-        limit = self._strike(name, path) if self.faults else None
-        return self.fault(name, path) if self.fault is not None else limit
+        return self._strike(name, path) if self.faults else None
 
     def _strike(self, name: str, path: str) -> int | None:
         limit: int | None = None

@@ -126,7 +126,7 @@ def draw(seed: int) -> Story:
 
 _STEPS = {
     "put": 20, "lazy": 6, "drop": 12, "lazy_drop": 20, "turn": 30, "faults": 4, "heal": 2, "away": 1, "read_only": 1,
-    "compact": 5, "read": 5, "crash": 4, "close": 1, "damage": 1, "calm": 1,
+    "compact": 10, "read": 5, "crash": 4, "close": 1, "damage": 1, "calm": 1,
 }  # fmt: skip
 
 
@@ -141,6 +141,7 @@ class World:
         self.write_here = write_here
         self.disk = SimulatedDisk(chance=random.Random(seed))
         self.now = 1000.0
+        self.tick_s = self.disk.chance.choice((0.0, 0.0003))  # that each look at the clock takes
         self.journal: Journal
         self.items: dict[bytes, Item] = {}
         self.payloads: dict[bytes, bytes] = {}  # of all that there ever was
@@ -166,6 +167,10 @@ class World:
         self.crash(("kill", 0, []))
         self.calm(0)
         self.stop_compaction()
+
+    def clock(self) -> float:
+        self.now += self.tick_s
+        return self.now
 
     def after_step(self) -> None:
         if self.violations:
@@ -403,7 +408,7 @@ class World:
         while True:
             before = len(self.disk.struck)
             try:
-                records = self.open(self.disk, self.options)
+                records = self.open(self.disk, self.options, self.asked)
                 break
             except MachineStopped:
                 self.forget_answers()
@@ -437,30 +442,31 @@ class World:
         self.asked = {record.lsn: (record.kind, record.payload) for record in records}
         self.answered = []
 
-    def open(self, disk: SimulatedDisk, options: Options) -> list[Record]:
-        self.journal = Journal.open(FOLDER, options, disk, clock=lambda: self.now)
+    def open(self, disk: SimulatedDisk, options: Options, asked: dict[int, tuple[int, bytes]]) -> list[Record]:
+        self.journal = Journal.open(FOLDER, options, disk, clock=self.clock)
         try:
             records = list(self.journal.replay())
             self.journal.start(self.post, thread=False, write_here=self.write_here)
         except BaseException:
             self.journal.close()
             raise
-        self.check(records)
+        self.check(records, asked)
         return records
 
     def post(self, callback: Callable[[], None]) -> None:
         if not self.disk.is_dead:  # nobody hears what a stopped machine says
             callback()
 
-    def check(self, records: list[Record]) -> None:
-        """Every record is one that was appended, or a copy of it, and they come in order."""
+    def check(self, records: list[Record], asked: dict[int, tuple[int, bytes]]) -> None:
+        """Every record is one that was asked for, or a copy of one that ever was, and they come in order."""
         last = 0
         for record in records:
             if record.lsn <= last:
                 raise Violation(f"{record} after lsn {last}")
             last = record.lsn
-            copied = (PUT, self.payloads.get(record.payload[:NAME_BYTES]))
-            if self.asked.get(last, copied) != (record.kind, record.payload):
+            name = record.payload[:NAME_BYTES]
+            copied = (PUT, self.payloads.get(name)) if record.kind == PUT or asked else (GONE, name)
+            if asked.get(last, copied) != (record.kind, record.payload):
                 raise Violation(f"{record} holds {record.payload!r}, which was never written")
 
     # -- damage
@@ -481,7 +487,7 @@ class World:
         must_refuse = [path for path, end in known.items() if changed[path] < end]
         journal = self.journal
         try:
-            found = self.open(damaged, self.options)
+            found = self.open(damaged, self.options, {})
         except JournalCorrupt:
             if not any(start < len(clean.content(path)) for path, start in changed.items()):
                 raise
@@ -489,20 +495,21 @@ class World:
         else:
             if must_refuse:
                 raise Violation(f"{what} was accepted, known are {known}, changed {changed}")
-            missing = {r.lsn for r in records if r.offset + len(r.payload) <= known[_path(r)]} - {r.lsn for r in found}
+            now = {(record.lsn, record.payload) for record in found}
+            missing = {r.lsn for r in records if r.offset + len(r.payload) <= known[_path(r)]} - {lsn for lsn, _ in now}
             if missing:
                 raise Violation(f"{what}: {sorted(missing)} are gone without a word")
             # The header of a last segment without records is alone in saying where the one before it ends.
             is_headless = changed[segments[-1].path] < SEGMENT_HEADER_BYTES
-            if {r.lsn for r in found} - {r.lsn for r in records} and not is_headless:
+            if now - {(record.lsn, record.payload) for record in records} and not is_headless:
                 raise Violation(f"{what}: records came back")
         self.journal = journal
 
     def salvage(self, damaged: SimulatedDisk) -> None:
         """It opens with salvage, again and again with the same records."""
-        found = self.open(damaged, replace(self.options, salvage=True))
+        found = self.open(damaged, replace(self.options, salvage=True), {})
         self.journal.close()
-        again = self.open(damaged.kill(), self.journal.options)
+        again = self.open(damaged.kill(), self.journal.options, {})
         if [record.lsn for record in again] != [record.lsn for record in found]:
             raise Violation("what was salvaged does not last")
 

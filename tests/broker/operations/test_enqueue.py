@@ -11,7 +11,6 @@ from pairbus.broker.format.content import PING_CONTENT_TYPE, SCHEDULED_TIME
 from pairbus.broker.model import duplicates
 from pairbus.broker.model.outcomes import Abandon, Complete
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import JournalFailed
 from tests.broker.namespace_rig import Rig, body_of, make, make_special
 
 DEAD = "orders/$DeadLetterQueue"
@@ -300,16 +299,9 @@ def test_a_second_one_is_refused_with_the_first_and_may_come_again(strict: Rig) 
     strict.namespace.send(queue, [make_special(b"1", id="a")], strict.now, answers.append)
     both_ids = [make_special(b"2", id="a"), make_special(b"3", id="b")]
     strict.namespace.send(queue, both_ids, strict.now, answers.append)
-    error = JournalFailed("the disk fails")
-
-    def fail(called: str, path: str) -> int | None:
-        if called in ("pwrite", "fdatasync", "create", "rename"):
-            raise OSError(5, str(error))
-        return None
-
-    strict.files.fault = fail
+    strict.files.fail("pwrite", "fdatasync", "create", "rename", times=10**6)
     strict.run()
-    strict.files.fault = None
+    strict.files.faults.clear()
     assert len(answers) == 2
     assert all(isinstance(answer, Refusal) for answer in answers)
     strict.now += 1.0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -561,17 +560,9 @@ def test_a_full_disk_refuses_sends_and_pings_but_not_settlements() -> None:
             assert again.acquire()[0].sequence_number > sent
 
 
-def fail_syncs(rig: Rig) -> None:
-    def fault(name: str, path: str) -> None:
-        if name == "fdatasync":
-            raise OSError(errno.EIO, "Input/output error")
-
-    rig.files.fault = fault  # type: ignore[assignment]
-
-
 def test_a_failing_disk_refuses_and_nothing_that_was_confirmed_is_lost(rig: Rig) -> None:
     rig.send(b"a", b"b", b"c")
-    fail_syncs(rig)
+    rig.files.fail("fdatasync", times=10**6)
     refusal = rig.send(b"d")
     assert refusal is not None
     assert refusal.condition == "amqp:internal-error"
@@ -579,7 +570,7 @@ def test_a_failing_disk_refuses_and_nothing_that_was_confirmed_is_lost(rig: Rig)
     taken, refusal = rig.take(2)
     assert (taken, refusal and refusal.condition) == ([], "amqp:internal-error")
     assert rig.queue().available == 3
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.now += 10
     rig.run()
     with rig.reopened() as again:
@@ -594,10 +585,10 @@ def test_changes_on_disk_are_found_after_a_failed_sync(rig: Rig) -> None:
     rig.send(b"a")
     rig.settle(rig.tokens(), DeadLetter("bug", "Traceback " * 100))
     rig.settle(rig.tokens(path=DEAD), Abandon({"n": 1}), DEAD)
-    fail_syncs(rig)
+    rig.files.fail("fdatasync", times=10**6)
     rig.now += 1
     rig.run()
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.now += 10
     rig.run()
     with rig.reopened() as again:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,10 +188,7 @@ def test_a_batch_is_one_record_and_stands_or_falls_whole(rig: Rig) -> None:
 
 
 def test_what_the_disk_refuses_is_nowhere(rig: Rig) -> None:
-    def fault(called: str, path: str) -> int | None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    rig.files.fault = fault
+    rig.files.fail("", times=10**6)
     answers: list[Refusal | None] = []
     topic = rig.namespace.topics["news"]
     rig.namespace.send(topic, [make(b"x")], rig.now, answers.append)
@@ -434,17 +430,10 @@ def test_many_and_large_scheduled_messages_are_published_with_several_records() 
 
 def test_a_due_message_that_could_not_be_written_is_tried_again(rig: Rig) -> None:
     schedule(rig, scheduled(b"x", rig.now + 10.0))
-    failures = [errno.EIO]
-
-    def fault(called: str, path: str) -> int | None:
-        if called == "fdatasync" and failures:
-            raise OSError(failures.pop(), "Input/output error")
-        return None
-
-    rig.files.fault = fault
+    rig.files.fail("fdatasync")
     for _ in range(40):
         pass_time(rig, 0.5)
-    assert not failures
+    assert not rig.files.faults
     for each in (rig, rig.reopened()):
         assert each.namespace.topics["news"].scheduled_count == 0
         assert each.bodies(A) == each.bodies(B) == [b"x"]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-
 import pytest
 
 from pairbus.broker.model.description import QueueDescription, TopicDescription
@@ -27,11 +25,7 @@ def test_how_many_queues_and_topics_there_can_be(monkeypatch: pytest.MonkeyPatch
 def test_a_creation_that_the_disk_refused_leaves_nothing_behind() -> None:
     with Rig() as rig:
         rig.create_topic()
-
-        def fault(called: str, path: str) -> int | None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        rig.files.fault = fault
+        rig.files.fail("", times=10**6)
         answers: list[Refusal | None] = []
         rig.namespace.create_topic(TopicDescription(name="other"), 1.0, answers.append)
         rig.namespace.update_topic(TopicDescription(name="news", max_size_mb=2), 1.0, answers.append)
@@ -42,7 +36,7 @@ def test_a_creation_that_the_disk_refused_leaves_nothing_behind() -> None:
         assert [answer is None for answer in answers] == [False] * 3
         topic = rig.namespace.topics["news"]
         assert (list(rig.namespace.topics), topic.deleting, topic.description.max_size_mb) == (["news"], False, 1024)
-        rig.files.fault = None
+        rig.files.faults.clear()
         for _ in range(20):
             rig.now += 0.3
             rig.run()

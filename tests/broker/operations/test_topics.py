@@ -255,14 +255,7 @@ def test_changes_of_a_subscription_come_one_after_the_other(rig: Rig) -> None:
 def test_a_change_that_the_disk_refused_is_in_none_of_those_behind_it(rig: Rig) -> None:
     rig.subscribe("all")
     answers: list[Refusal | None] = []
-    failures = [OSError(5, "Input/output error")]
-
-    def fault(called: str, path: str) -> int | None:
-        if called == "fdatasync" and failures:
-            raise failures.pop()
-        return None
-
-    rig.files.fault = fault
+    rig.files.fail("fdatasync")
     for name in ("first", "second"):
         rig.namespace.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
     for _ in range(20):
