@@ -306,6 +306,7 @@ class Run:
                 waiting = ", ".join(repr(client) for client in self.clients if not client.is_done)
                 raise Violation(f"after {CALM_S:g} s of calm some clients are not done: {waiting}")
             await asyncio.sleep(0.5)
+        deadline = self.loop.now + CALM_S
         while self.machine.server is not None and self.machine.server.unauthenticated.held_bytes:
             if self.loop.now > deadline:
                 raise Violation(f"after {CALM_S:g} s of calm clients without a token have not been sent away")
