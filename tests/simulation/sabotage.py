@@ -1,7 +1,7 @@
 """Puts one seeded bug into the real code, so that it can be shown that the simulation finds it.
 
     python -m tests.simulation.sabotage list
-    python -m tests.simulation.sabotage hunt [NAME …]     look for a seed that finds each, and renew caught.toml
+    python -m tests.simulation.sabotage hunt [SECONDS] [NAME …]   find a seed for each, and renew caught.toml
     python -m tests.simulation.sabotage NAME --seed 4711  as python -m tests.simulation, with that bug in the code
 
 A sabotage replaces one piece of the source of one module of pairbus while that module is imported. So it has to be put
@@ -11,13 +11,14 @@ in before the module is imported for the first time, in a process of its own: no
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import runpy
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -25,9 +26,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
-#: A seed that finds each sabotage. Where a change of the worlds has made it useless, `hunt` looks for another.
+#: A world that finds each sabotage. Where a change of the worlds has made it useless, `hunt` looks for another.
 CAUGHT = Path(__file__).with_name("caught.toml")
-_FIRST = "first-seed"
+_FIRST = "first-catch"
 
 
 @dataclass(frozen=True)
@@ -98,52 +99,74 @@ def put_in(name: str) -> Sabotage:
 
 
 class Catch(NamedTuple):
-    """The seed whose world shows a sabotage, what was seen first, and the CPU seconds that it took to find it."""
+    """The world that shows a sabotage, what was seen first, and the CPU seconds that it took to find it."""
 
+    kind: str  # "broker" (worlds.py), or "journal" for the journal alone (journal_world.py)
     seed: int
     why: str
     seconds: float
 
 
-def known_seeds() -> dict[str, int]:
-    """Return the seeds that found a sabotage when they were last looked for."""
-    return dict(tomllib.loads(CAUGHT.read_text())["seeds"]) if CAUGHT.exists() else {}
+def known() -> dict[str, tuple[str, int]]:
+    """Return the kind and seed of the worlds that found a sabotage when they were last looked for."""
+    if not CAUGHT.exists():
+        return {}
+    return {
+        name: (kind, seed) for kind, seeds in tomllib.loads(CAUGHT.read_text()).items() for name, seed in seeds.items()
+    }
 
 
 def catch(name: str, seconds: float = 60.0) -> Catch | None:
-    """Look, in a process of its own, for a seed that finds the sabotage: the known one first."""
-    command = [sys.executable, "-m", __spec__.name, _FIRST, name, str(known_seeds().get(name, 0)), str(seconds)]
+    """Look, in a process of its own, for a world that finds the sabotage: the known one first."""
+    kind, seed = known().get(name, ("", 0))
+    command = [sys.executable, "-m", __spec__.name, _FIRST, name, kind, str(seed), str(seconds)]
     found = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, check=True)
     answer = json.loads(found.stdout.splitlines()[-1])
     return None if answer is None else Catch(*answer)
 
 
-def _first_seed(name: str, known: int, seconds: float) -> Catch | None:
-    put_in(name)
-    from .worlds import run_of, world_of
+def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) -> Catch | None:
+    sabotage = put_in(name)
+    from . import journal_world, worlds
 
-    seed = known
+    runs: dict[str, Callable[[int], object]] = {
+        "journal": lambda seed: journal_world.draw(seed).run(),
+        "broker": lambda seed: worlds.run_of(worlds.world_of(seed)).run(),
+    }
     began = time.process_time()
-    while time.process_time() - began < seconds:
-        try:
-            run_of(world_of(seed)).run()
-        except Exception as error:  # a Violation, or what nobody could have expected
-            return Catch(seed, str(error).partition("\n")[0], round(time.process_time() - began, 1))
-        seed = 0 if seed == known and known else seed + 1
-    return None
+
+    def tried(kind: str, seeds: Iterable[int], until: float) -> Catch | None:
+        for seed in seeds:
+            if (spent := time.process_time() - began) > until:
+                return None
+            try:
+                runs[kind](seed)
+            except Exception as error:  # a violation, or what nobody could have expected
+                return Catch(kind, seed, str(error).partition("\n")[0], round(spent, 1))
+        return None
+
+    found = tried(known_kind, (known_seed,), seconds) if known_kind else None
+    if found is None and sabotage.module.startswith("pairbus.journal"):
+        found = tried("journal", itertools.count(), seconds / 3)
+    return found or tried("broker", itertools.count(), seconds)
 
 
-def hunt(names: Sequence[str]) -> None:
-    """Look for a seed for each, and write those that were found."""
-    seeds = known_seeds()
+def hunt(names: Sequence[str], seconds: float) -> None:
+    """Look for a world for each, and write down those that were found."""
+    worlds = known()
     for name in names:
-        found = catch(name)
-        print(f"{name}: {'not found' if found is None else f'seed {found.seed}, {found.seconds} s: {found.why[:150]}'}")
+        found = catch(name, seconds)
+        print(
+            f"{name}: {'not found' if found is None else f'{found.kind} {found.seed}, {found.seconds} s: {found.why}'}"
+        )
         sys.stdout.flush()
         if found is not None:
-            seeds[name] = found.seed
-        lines = [f'"{each}" = {seeds[each]}' for each in sabotages() if each in seeds]
-        CAUGHT.write_text("\n".join(("# Made by python -m tests.simulation.sabotage hunt", "[seeds]", *lines, "")))
+            worlds[name] = (found.kind, found.seed)
+        lines = ["# Seeds that find each sabotage; made by python -m tests.simulation.sabotage hunt"]
+        for kind in ("broker", "journal"):
+            lines.append(f"\n[{kind}]")
+            lines += [f'"{each}" = {worlds[each][1]}' for each in sabotages() if worlds.get(each, ("", 0))[0] == kind]
+        CAUGHT.write_text("\n".join((*lines, "")))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -153,10 +176,11 @@ def main(arguments: Sequence[str]) -> None:
         return
     name, *others = arguments
     if name == "hunt":
-        hunt(others or list(sabotages()))
+        seconds = float(others.pop(0)) if others and others[0].isdecimal() else 60.0
+        hunt(others or list(sabotages()), seconds)
         return
     if name == _FIRST:
-        print(json.dumps(_first_seed(others[0], int(others[1]), float(others[2]))))
+        print(json.dumps(_first_catch(others[0], others[1], int(others[2]), float(others[3]))))
         return
     if name not in sabotages():
         raise SystemExit(f"there is no sabotage {name!r}; 'list' shows them")
