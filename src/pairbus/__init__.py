@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pairbus.sync.client import ServiceBusClient as ServiceBusClient
     from pairbus.sync.sender import PairedSender as PairedSender
 
-_HOMES = {
+_MODULES = {
     "pairbus.errors": ("PairbusError",),
     "pairbus.pairing.errors": (
         "AliasConflictError", "AlreadyPaired", "BacklogUnavailableError", "BodyNotCopyableError", "ClientFaultedError",
@@ -69,19 +69,19 @@ _HOMES = {
     "pairbus.sync.client": ("ServiceBusClient",),
     "pairbus.sync.sender": ("PairedSender",),
 }  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
 if not TYPE_CHECKING:  # or a checker would believe in every name
 
     def __getattr__(name: str) -> object:
-        home = _HOME_OF.get(name)
-        if home is None:
+        module = _MODULE_OF.get(name)
+        if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(home), name)
+        found = getattr(import_module(module), name)
         globals()[name] = found
         return found
 

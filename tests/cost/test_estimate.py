@@ -25,7 +25,7 @@ from pairbus.cost.estimate import (
     InvalidScenario,
 )
 from pairbus.pairing.backlog import diversion
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.routing.failover import Failover
@@ -178,7 +178,7 @@ def test_p26_what_the_aliases_add_is_bounded(path: str, session: str | None, ttl
         application_properties={f"key{number}": "value" * 3 for number in range(keys)} or None,
     )  # fmt: skip
     encoded = diversion.encoded(message)
-    assert len(send_away(encoded, path)) - len(encoded) <= ALIAS_BYTES
+    assert len(divert_encoded(encoded, path)) - len(encoded) <= ALIAS_BYTES
 
 
 def test_p31_a_ping_is_as_large_as_reckoned() -> None:

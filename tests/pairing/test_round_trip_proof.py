@@ -19,7 +19,7 @@ from pairbus.amqp import message as amqp
 from pairbus.amqp.codec import decode, encode, skip
 from pairbus.broker.format import content
 from pairbus.pairing.backlog import aliases, diversion
-from pairbus.pairing.backlog.aliases import RestoredMessage, bring_home
+from pairbus.pairing.backlog.aliases import RestoredMessage, restore_message
 
 from .sdk_messages import messages
 
@@ -137,7 +137,7 @@ def test_p26_p27_a_diverted_message_comes_home_as_it_was_sent(
     if life(message):
         assert properties.creation_time is properties.absolute_expiry_time is None
 
-    home = bring_home(delivered(away, deliveries=deliveries, state=state, locked=locked), now=NOW)
+    home = restore_message(delivered(away, deliveries=deliveries, state=state, locked=locked), now=NOW)
     assert isinstance(home, RestoredMessage), home
     assert home.path == path
     check(sent, home, life(message), mark)
@@ -175,7 +175,7 @@ def test_p7_p27_so_does_one_that_the_application_had_put_into_a_batch(
         made.add_message(message)
     away = diversion.divert_batch(made, path, now_unix=NOW, mark=mark)
     for message, payload in zip(batch, away, strict=True):
-        home = bring_home(delivered(payload), now=NOW)
+        home = restore_message(delivered(payload), now=NOW)
         assert isinstance(home, RestoredMessage), home
         assert home.path == path
         check(diversion.encoded(message), home, life(message), mark)
@@ -188,7 +188,7 @@ def test_both_ways_into_the_backlog_lead_to_the_same_message(
 ) -> None:
     assume(can_be_sent(message))
     as_object = diversion.encoded(diversion.divert(message, path, now_unix=NOW, mark=mark))
-    as_bytes = aliases.send_away(diversion.encoded(message), path, diverted_at=NOW if mark else None)
+    as_bytes = aliases.divert_encoded(diversion.encoded(message), path, diverted_at=NOW if mark else None)
     assert shape(as_object, with_life=False) == shape(as_bytes, with_life=False)
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient
@@ -128,7 +128,7 @@ class Scene:
             # a third of the messages of each queue to each destination
             target = to or (self.orders, self.bills, self.news)[number // queues % 3]
             self.sent[target, message_id] += 1
-            queue.append(send_away(message, target))
+            queue.append(divert_encoded(message, target))
         if directly:
             for each, payloads in by_queue.items():
                 self._put(each, payloads)

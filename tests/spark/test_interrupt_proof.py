@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 
 from .conftest import Pair, peeked, wire
 
@@ -84,7 +84,7 @@ def test_a_signal_to_the_group_ends_the_round_and_leaves_no_process(
     make_queue(pair.secondary, BACKLOG)
     with wire(pair.secondary) as client:
         one = encode_message(None, None, Properties(message_id="m"), body=b"x")
-        assert client.sender(BACKLOG).send_many([send_away(one, "orders")]) == [None]
+        assert client.sender(BACKLOG).send_many([divert_encoded(one, "orders")]) == [None]
     command = Command(tmp_path, pair)
     try:
         command.until(lambda: peeked(pair.primary, "orders"))

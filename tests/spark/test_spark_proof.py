@@ -19,7 +19,7 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
-from pairbus.pairing.backlog.aliases import BROKER_ANNOTATIONS, send_away
+from pairbus.pairing.backlog.aliases import BROKER_ANNOTATIONS, divert_encoded
 from pairbus.spark import syphon
 from pairbus.spark.connector.schema import read
 from pairbus.syphon.core import queue_discovery
@@ -158,7 +158,7 @@ def backlog(pair: Pair, make_queue: Callable[..., None]) -> Iterator[dict[str, b
         admin.create_subscription("news", "all")
     messages = mixed(210)
     for index, path in enumerate(BACKLOG):
-        send(pair, path, *(send_away(m, to) for to, m in messages[index :: len(BACKLOG)]), secondary=True)
+        send(pair, path, *(divert_encoded(m, to) for to, m in messages[index :: len(BACKLOG)]), secondary=True)
     yield {str(read(message)["message_id"]): message for _, message in messages}
     with admin_of(pair.primary) as admin:
         admin.delete_topic("news")
@@ -212,7 +212,7 @@ def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
     ):
 
         def brings_home(index: int, count: int) -> None:
-            send(pair, BACKLOG[index], *(send_away(plain(n), "orders") for n in range(count)), secondary=True)
+            send(pair, BACKLOG[index], *(divert_encoded(plain(n), "orders") for n in range(count)), secondary=True)
             wanted, end = running.report().moved + count, time.monotonic() + 60
             while running.report().moved < wanted:
                 assert time.monotonic() < end and running.is_running, running
@@ -250,7 +250,7 @@ def test_p44_the_session_of_an_application_is_neither_changed_nor_stopped(
     monkeypatch.setattr(type(spark), "_instantiatedSession", theirs)
     before = dict(theirs.conf.getAll)
     for given in (theirs, None):
-        send(pair, BACKLOG[0], send_away(plain(1000), "orders"), secondary=True)
+        send(pair, BACKLOG[0], divert_encoded(plain(1000), "orders"), secondary=True)
         running = syphon(
             pair.primary.connection_string, pair.secondary.connection_string, spark=given, primary_name="contoso",
             count=3, drain=True,

@@ -17,7 +17,7 @@ import pyspark
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import NamespaceServer, serve_sync
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark import session, syphon
 from pairbus.spark.connector.schema import read
 from pairbus.wire.sync import WireClient
@@ -118,7 +118,7 @@ class Story:
         assert self.rows("orders") == [] and len(self.rows("out")) == before + 300
 
     def syphon(self) -> None:
-        self.send(self.secondary, BACKLOG, *(send_away(plain(n), "home") for n in range(200)), plain(200))
+        self.send(self.secondary, BACKLOG, *(divert_encoded(plain(n), "home") for n in range(200)), plain(200))
         running = syphon(
             self.primary.connection_string, self.secondary.connection_string,
             spark=self.spark, primary_name="contoso", count=1, drain=True,

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions
     from pairbus.pairing.routing.states import EntityState as EntityState
 
-_HOME_OF = {
+_MODULE_OF = {
     "ServiceBusClient": "pairbus.aio.client",
     "PairedSender": "pairbus.aio.sender",
     "PairedNamespaceOptions": "pairbus.pairing.options",
@@ -16,14 +16,14 @@ _HOME_OF = {
     "EntityState": "pairbus.pairing.routing.states",
 }
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_MODULE_OF)
 
 if not TYPE_CHECKING:  # or a checker would believe in every name
 
     def __getattr__(name: str) -> object:
-        home = _HOME_OF.get(name)
-        if home is None:
+        module = _MODULE_OF.get(name)
+        if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(home), name)
+        return getattr(import_module(module), name)

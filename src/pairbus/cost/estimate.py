@@ -236,7 +236,7 @@ def _terms(case: Scenario) -> list[tuple[str, int, int, int, int, str]]:
     polls_per_hour = POLLS_PER_HOUR * case.queues * case.syphons
     polls = round(polls_per_hour * case.hours)
     healthy, diverted = case.messages - case.diverted, case.diverted
-    size, away = case.size, case.size + case.alias_bytes
+    size, diverted_size = case.size, case.size + case.alias_bytes
     pings = case.entities * case.clients * case.ping_rounds
 
     def legs(name: str, count: int, size: int, *, out: bool, why: str) -> tuple[str, int, int, int, int, str]:
@@ -257,10 +257,10 @@ def _terms(case: Scenario) -> list[tuple[str, int, int, int, int, str]]:
              why=f"{healthy:,} messages are sent to the primary while it is well"),
         legs("healthy-receives", healthy, size + case.delivery_bytes, out=True,
              why=f"Each is received from the primary once, with up to {delivered}"),
-        legs("backlog-sends", diverted, away, out=False,
+        legs("backlog-sends", diverted, diverted_size, out=False,
              why=f"{diverted:,} messages are diverted in {case.diverted_s:,.0f} s, each sent to a backlog queue with up"
                  f" to {case.alias_bytes} bytes of aliases: the first of its {DETOUR_OPERATIONS} operations"),
-        legs("backlog-receives", diverted, away + case.delivery_bytes, out=True,
+        legs("backlog-receives", diverted, diverted_size + case.delivery_bytes, out=True,
              why=f"The syphon receives each from the backlog, with up to {delivered}: the second"),
         legs("home-sends", diverted, size, out=False, why="The syphon sends each to the primary: the third"),
         legs("home-receives", diverted, size + case.delivery_bytes, out=True,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .pipelines.pipeline import carry as carry
     from .pipelines.pipeline import locked as locked
 
-_HOMES = {
+_MODULES = {
     "syphon.engine": ("SparkEngine",),
     "connector.options": ("InvalidOption",),
     "pipelines.archive": ("archive", "archived", "restore"),
@@ -35,19 +35,19 @@ _HOMES = {
     "connector.source": ("register",),
     "syphon.api": ("RunningSyphon", "syphon"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_MODULE_OF)
 
 if not TYPE_CHECKING:  # or a checker would believe in every name
 
     def __getattr__(name: str) -> object:
-        home = _HOME_OF.get(name)
-        if home is None:
+        module = _MODULE_OF.get(name)
+        if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(f"{__name__}.{home}"), name)
+        found = getattr(import_module(f"{__name__}.{module}"), name)
         globals()[name] = found
         return found
 
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:  # or a checker would believe in every name
         attribute, must not hide the function."""
 
         def __setattr__(self, name: str, value: object) -> None:
-            if not (name in _HOME_OF and isinstance(value, ModuleType)):
+            if not (name in _MODULE_OF and isinstance(value, ModuleType)):
                 super().__setattr__(name, value)
 
     sys.modules[__name__].__class__ = _Package

@@ -163,7 +163,8 @@ class DestinationSender:
         verdict = verdict_of(error)
         if isinstance(error, Unauthorized):
             self.engine.access_refused("primary", error)
-        if verdict is RefusalVerdict.AWAY and (isinstance(error, Unreachable | TimedOut) or error.outcome_unknown):
+        unanswered = isinstance(error, Unreachable | TimedOut) or error.outcome_unknown
+        if verdict is RefusalVerdict.UNREACHABLE and unanswered:
             self._isolated = True
             self._let_go()
         elif verdict is not RefusalVerdict.REFUSED and self._sender is not None and not self._sender.is_open:

@@ -19,7 +19,7 @@ from .transport import Owner, SingleFlight, Transport, before
 DETACH_S_MAX = 1.0
 
 
-class Home(Protocol):
+class LinkClient(Protocol):
     """What a link needs of the client that it belongs to."""
 
     timeout: float
@@ -32,12 +32,12 @@ class Home(Protocol):
 class ReopeningLink(Owner):
     role: str
 
-    def __init__(self, home: Home, entity: str, timeout: float) -> None:
+    def __init__(self, client: LinkClient, entity: str, timeout: float) -> None:
         self.entity = entity
         self.timeout = timeout
         self.loop = asyncio.get_running_loop()
         self.closed = False
-        self._home = home
+        self._client = client
         self._link: Link | None = None
         self._transport: Transport | None = None
         self._attached: asyncio.Future[None] | None = None
@@ -65,8 +65,8 @@ class ReopeningLink(Owner):
             raise ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was closed")
 
     async def _attempt(self) -> None:
-        deadline = self.loop.time() + self._home.timeout
-        transport = await self._home.authorized(self.entity, deadline)
+        deadline = self.loop.time() + self._client.timeout
+        transport = await self._client.authorized(self.entity, deadline)
         session = transport.begin(self)
         link = self._attach(session, f"{self.role}-{uuid.uuid4()}")
         link.context = self
@@ -113,7 +113,7 @@ class ReopeningLink(Owner):
             condition, text = str(error.condition), f"{self.entity}: {error.description or error.condition}"
             found: WireError = refusal(condition, text)
             if isinstance(found, Unauthorized):
-                self._home.doubt(self.entity)
+                self._client.doubt(self.entity)
             elif self._link is not None:
                 found = LinkLost(condition, text)
             self._drop(found)

@@ -27,7 +27,7 @@ from pairbus.amqp.types import Symbol
 
 from .confirms import Confirms, Settlement, ranges, settle_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError
-from .links import DETACH_S_MAX, Home, ReopeningLink
+from .links import DETACH_S_MAX, LinkClient, ReopeningLink
 from .received import ReceivedMessage
 
 COMPLETE = Accepted().encode()
@@ -51,7 +51,7 @@ class Receiver(ReopeningLink):
 
     def __init__(
         self,
-        home: Home,
+        client: LinkClient,
         entity: str,
         *,
         mode: str,
@@ -64,7 +64,7 @@ class Receiver(ReopeningLink):
             raise ValueError(f"mode {mode!r}; right are 'lock' (settle afterwards) and 'delete' (gone when received)")
         if credit < 0:
             raise ValueError(f"credit {credit}; right is 0 (each receive asks) or how many may come ahead")
-        super().__init__(home, entity, timeout)
+        super().__init__(client, entity, timeout)
         self.mode = mode
         self.credit = credit
         self.session_id = session_id
@@ -106,7 +106,7 @@ class Receiver(ReopeningLink):
             deadline = self._deadline(max_wait)
             if self._receiver is None and not self._take_early(max_count):
                 opening = self.loop.time()
-                await self._open(opening + self._home.timeout)
+                await self._open(opening + self._client.timeout)
                 deadline += self.loop.time() - opening
             if self.credit:
                 await self._receive_ahead(deadline)
@@ -432,7 +432,7 @@ class Receiver(ReopeningLink):
             return []
         self.closed = True
         self._flight.cancel()
-        self._home.forget(self)
+        self._client.forget(self)
         link = self._receiver
         if link is not None and not self._receiving and link.credit > 0 and self._drains:
             try:

@@ -22,7 +22,7 @@ from pairbus.amqp.session import Session
 from .batches import batch_bytes_max, cut, group
 from .confirms import Confirms, send_error
 from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
-from .links import Home, ReopeningLink
+from .links import LinkClient, ReopeningLink
 from .transport import before
 
 _TAG = struct.Struct(">I").pack
@@ -36,10 +36,10 @@ class Sender(ReopeningLink):
 
     role = "sender"
 
-    def __init__(self, home: Home, entity: str, *, window: int, timeout: float) -> None:
+    def __init__(self, client: LinkClient, entity: str, *, window: int, timeout: float) -> None:
         if window < 1:
             raise ValueError(f"a window of {window}: at least one message must be allowed under way")
-        super().__init__(home, entity, timeout)
+        super().__init__(client, entity, timeout)
         self.window = window
         self._sender: SenderLink | None = None
         self._bytes_max: float = math.inf
@@ -217,7 +217,7 @@ class Sender(ReopeningLink):
         if not self.closed:
             self.closed = True
             self._flight.cancel()
-            self._home.forget(self)
+            self._client.forget(self)
             await self._detach()
 
     # -- the hot path

@@ -23,7 +23,14 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pairing.backlog import aliases
-from pairbus.pairing.backlog.aliases import Rejected, RestoredMessage, amqp_type, bring_home, life_ms, send_away
+from pairbus.pairing.backlog.aliases import (
+    Rejected,
+    RestoredMessage,
+    amqp_type,
+    divert_encoded,
+    life_ms,
+    restore_message,
+)
 from tests.pairing.reference_pages import REFERENCE
 
 NOW = 1_800_000_000.0
@@ -36,13 +43,13 @@ def backlog_message(aliased: dict[str, Any] | None = None, **parts: Any) -> byte
 
 
 def home(payload: bytes, **options: Any) -> RestoredMessage:
-    found = bring_home(payload, **{"now": NOW, **options})
+    found = restore_message(payload, **{"now": NOW, **options})
     assert isinstance(found, RestoredMessage), found
     return found
 
 
 def rejected(payload: bytes, **options: Any) -> Rejected:
-    found = bring_home(payload, **{"now": NOW, **options})
+    found = restore_message(payload, **{"now": NOW, **options})
     assert isinstance(found, Rejected), found
     return found
 
@@ -245,7 +252,7 @@ def test_p40_what_cannot_be_read_and_a_path_that_is_there_twice_are_rejected() -
 
 @given(st.binary(max_size=80))
 def test_p40_no_bytes_whatsoever_raise(payload: bytes) -> None:
-    assert isinstance(bring_home(payload, now=NOW), RestoredMessage | Rejected)
+    assert isinstance(restore_message(payload, now=NOW), RestoredMessage | Rejected)
 
 
 @given(st.data())
@@ -261,7 +268,7 @@ def test_p40_nor_does_a_damaged_message(data: st.DataObject) -> None:
     )
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    found = bring_home(bytes(payload), now=NOW, count_backlog_time=data.draw(st.booleans()))
+    found = restore_message(bytes(payload), now=NOW, count_backlog_time=data.draw(st.booleans()))
     if isinstance(found, RestoredMessage):
         split(found.payload)
 
@@ -276,7 +283,7 @@ def test_p26_an_encoded_message_goes_away_and_comes_home() -> None:
         delivery_annotations={"x-mine": 1},
         footer={"x-f": 1},
     )
-    away = send_away(sent, "orders", diverted_at=NOW)
+    away = divert_encoded(sent, "orders", diverted_at=NOW)
     s = split(away)
     assert read_application_properties(away, s) == {
         "mine": 1,
@@ -302,7 +309,7 @@ def test_p26_an_encoded_message_goes_away_and_comes_home() -> None:
 
 
 def test_p26_only_what_is_set_becomes_an_alias() -> None:
-    away = send_away(encode_message(body=b"hello"), "orders")
+    away = divert_encoded(encode_message(body=b"hello"), "orders")
     assert read_application_properties(*split_of(away)) == {"x-ms-path": "orders"}
 
 

@@ -26,7 +26,7 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.backlog import diversion
-from pairbus.pairing.backlog.aliases import RestoredMessage, amqp_type, bring_home, send_away
+from pairbus.pairing.backlog.aliases import RestoredMessage, amqp_type, divert_encoded, restore_message
 from pairbus.pairing.backlog.diversion import (
     argument_of,
     assign_ids,
@@ -172,7 +172,7 @@ def test_p29_with_the_check_switched_off_ours_take_their_place() -> None:
     message = ServiceBusMessage("x", application_properties={b"x-ms-path": "a", "x-ms-sessionid": "b", "mine": 1})
     expected = {"mine": 1, "x-ms-path": "orders"}
     assert properties_of(divert(message, "orders", now_unix=NOW)) == expected
-    away = send_away(encoded(message), "orders")
+    away = divert_encoded(encoded(message), "orders")
     assert read_application_properties(away, split(away)) == expected
 
 
@@ -262,7 +262,7 @@ def test_p26_a_life_that_the_sdk_itself_could_not_encode() -> None:
     message = amqp_message()
     message.header = AmqpMessageHeader(time_to_live=922337203685477)
     away = encoded(divert(message, "orders", now_unix=NOW))
-    home = bring_home(away, now=NOW)
+    home = restore_message(away, now=NOW)
     assert isinstance(home, RestoredMessage)
     assert home.payload == encoded(amqp_message())
 
@@ -302,7 +302,7 @@ def test_p7_a_received_message_can_be_sent_on() -> None:
     received = ServiceBusReceivedMessage(
         decode_payload(memoryview(encoded(sent))), receive_mode="peeklock", receiver=None, frame=frame
     )
-    home = bring_home(encoded(divert(received, "orders", now_unix=NOW)), now=NOW)
+    home = restore_message(encoded(divert(received, "orders", now_unix=NOW)), now=NOW)
     assert isinstance(home, RestoredMessage)
     assert home.session_id == "s"
     payload = home.payload

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.backlog import backlog_queues, diversion, sizes
-from pairbus.pairing.backlog.aliases import RestoredMessage, bring_home
+from pairbus.pairing.backlog.aliases import RestoredMessage, restore_message
 from pairbus.wire import WireClient
 from tests.broker.sdk import Bridge, Sdk
 
@@ -67,7 +67,7 @@ async def home_of(sdk: Sdk, queue: str, count: int) -> list[RestoredMessage]:
             received = await receiver.receive(count, max_wait=5)
             assert received, f"{len(found)} of {count} came"
             for message in received:
-                home = bring_home(message.payload, now=NOW)
+                home = restore_message(message.payload, now=NOW)
                 assert isinstance(home, RestoredMessage), home
                 found.append(home)
                 await receiver.complete(message)

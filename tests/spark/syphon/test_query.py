@@ -16,7 +16,7 @@ import pytest
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.ledger import LedgerWriter
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.connector.lock_reader import MOVES, QUEUES, LockStream, Share, is_halted
 from pairbus.spark.connector.options import Address, parse
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
@@ -69,7 +69,7 @@ def test_p40_one_message_tries_a_destination_that_is_away_and_all_follow_when_it
     syphon._heard_of_sink(notice((QUEUE, "a", "orders", end, False), (QUEUE, "b", "orders", end, False), troubles=away))
     assert syphon._chosen(set()) == [], "it was tried just now"
     assert tokens(syphon._chosen({"orders"})) == ["a"]
-    syphon._heard_of_sink({**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0})
+    syphon._heard_of_sink({**notice(), "moved": {"orders": 1}})
     assert tokens(syphon._chosen(set())) == ["a", "b"]
 
 
@@ -205,7 +205,7 @@ def test_p41_a_drain_glances_at_the_backlog_once_all_that_was_taken_is_home(syph
     assert not settled(syphon, Query(6)), "a batch is under way"
     assert settled(syphon, Query(7))
     end = time.time() + 60
-    syphon._heard_of_sink({**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0})
+    syphon._heard_of_sink({**notice(), "moved": {"orders": 1}})
     assert not settled(syphon, Query(7)), "the next batch may be about to begin"
     syphon._moved_at -= 0.5
     assert settled(syphon, Query(7))
@@ -326,7 +326,7 @@ def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
     """An executor that dies takes with it what it knew; the next attempt at its task tells that there was one."""
     ledger = LedgerWriter(tmp_path, "syphon")
     syphon = make(ledger=ledger)
-    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1}, "from": 1.0, "until": 2.0, "retried": 2})
+    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1}, "retried": 2})
     syphon._hear()
     ledger.close()
     report = syphon.report()
@@ -338,7 +338,7 @@ def test_what_a_lost_task_moved_is_told_as_unknown(tmp_path: Path) -> None:
 def test_p24_the_halts_of_the_application_reach_the_source() -> None:
     halted = {"orders": time.monotonic() + 10.0}
     syphon = make(halted_until=lambda path: halted.get(path, 0.0))
-    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}, "from": 1.0, "until": 2.0})
+    syphon._mailbox.append(MOVES, {**notice(), "moved": {"orders": 1, "bills": 1}})
     syphon._hear()
     stream = LockStream(parse(syphon.source_options(), {}), lambda: [QUEUE])
     stream._hear(time.monotonic())
@@ -346,7 +346,7 @@ def test_p24_the_halts_of_the_application_reach_the_source() -> None:
     end = {"epoch": 1, "entities": [QUEUE], "count": 5, "halts": {"Orders": time.time() + 5.0}}
     (share,) = stream.partitions({"epoch": 0}, end)
     assert isinstance(share, Share)
-    to_orders, to_bills = (send_away(encode_message(body=b"x"), each) for each in ("orders", "bills"))
+    to_orders, to_bills = (divert_encoded(encode_message(body=b"x"), each) for each in ("orders", "bills"))
     assert is_halted(to_orders, share.halts, time.time()) and not is_halted(to_bills, share.halts, time.time())
     assert not is_halted(to_orders, share.halts, time.time() + 6.0)
     halted.clear()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_header, read_properties, split
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
@@ -54,7 +54,7 @@ def queues(pair: Pair, make_queue: Callable[..., None]) -> None:
 
 
 async def test_p39_home_first_then_settled(pair: Pair) -> None:
-    rows = stock(pair, *(send_away(message(n), "orders" if n % 2 else "bills") for n in range(40)))
+    rows = stock(pair, *(divert_encoded(message(n), "orders" if n % 2 else "bills") for n in range(40)))
     tally = await carry(pair, rows, wants_events=True)
     assert tally.moved == {"orders": 20, "bills": 20}
     assert (tally.left, tally.dead_lettered, tally.busy) == ([], {}, set())
@@ -69,7 +69,7 @@ async def test_p39_home_first_then_settled(pair: Pair) -> None:
 
 
 async def test_p40_poison_and_lost_destinations_are_dead_lettered_and_the_rest_flows(pair: Pair) -> None:
-    rows = stock(pair, message(1), send_away(message(2), "nowhere"), send_away(message(3), "orders"))
+    rows = stock(pair, message(1), divert_encoded(message(2), "nowhere"), divert_encoded(message(3), "orders"))
     tally = await carry(pair, rows)
     assert tally.moved == {"orders": 1}
     assert sum(tally.dead_lettered.values()) == 2
@@ -78,7 +78,7 @@ async def test_p40_poison_and_lost_destinations_are_dead_lettered_and_the_rest_f
 
 
 async def test_p40_an_unavailable_destination_is_left_to_the_lock_and_blocks_nobody(pair: Pair) -> None:
-    rows = stock(pair, *(send_away(message(n), "orders" if n % 2 else "bills") for n in range(10)))
+    rows = stock(pair, *(divert_encoded(message(n), "orders" if n % 2 else "bills") for n in range(10)))
     with fault(pair.data, "no-send", namespace="contoso", entity="bills"):
         tally = await carry(pair, rows)
     assert tally.moved == {"orders": 5}
@@ -90,14 +90,14 @@ async def test_p40_an_unavailable_destination_is_left_to_the_lock_and_blocks_nob
 
 
 async def test_p24_busy_is_told(pair: Pair) -> None:
-    rows = stock(pair, send_away(message(1), "orders"))
+    rows = stock(pair, divert_encoded(message(1), "orders"))
     with fault(pair.data, "throttle", namespace="contoso", rate=0):
         tally = await carry(pair, rows)
     assert tally.busy == {"orders"} and tally.moved == {} and len(tally.left) == 1
 
 
 async def test_a_lock_that_ran_out_costs_a_duplicate_at_most_and_never_a_loss(pair: Pair) -> None:
-    rows = stock(pair, send_away(message(1), "orders"), send_away(message(2), "orders"))
+    rows = stock(pair, divert_encoded(message(1), "orders"), divert_encoded(message(2), "orders"))
     with wire(pair.secondary) as client:
         client.settle_by_token(BACKLOG, [rows[0].token], "abandoned")
     tally = await carry(pair, rows)
@@ -107,7 +107,7 @@ async def test_a_lock_that_ran_out_costs_a_duplicate_at_most_and_never_a_loss(pa
 
 
 async def test_p41_a_replay_of_dead_letters_buries_nothing_again(pair: Pair) -> None:
-    rows = stock(pair, send_away(message(1), "nowhere"), send_away(message(2), "orders"))
+    rows = stock(pair, divert_encoded(message(1), "nowhere"), divert_encoded(message(2), "orders"))
     await carry(pair, rows)
     with wire(pair.secondary) as client:
         (dead,) = client.receiver(f"{BACKLOG}/$DeadLetterQueue").receive(1, max_wait=5)
@@ -118,7 +118,7 @@ async def test_p41_a_replay_of_dead_letters_buries_nothing_again(pair: Pair) -> 
 
 
 async def test_p42_a_session_only_groups_what_was_left_comes_after_what_followed_it(pair: Pair) -> None:
-    first, second = stock(pair, *(send_away(message(n, group_id="s"), "orders") for n in (1, 2)))
+    first, second = stock(pair, *(divert_encoded(message(n, group_id="s"), "orders") for n in (1, 2)))
     with fault(pair.data, "no-send", namespace="contoso", entity="orders"):
         assert len((await carry(pair, [first])).left) == 1
     await carry(pair, [second])

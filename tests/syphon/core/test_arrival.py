@@ -7,7 +7,7 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
 from pairbus.amqp.types import Int, Symbol, Timestamp
-from pairbus.pairing.backlog.aliases import bring_home, sent_anew
+from pairbus.pairing.backlog.aliases import restore_message, sent_anew
 from pairbus.syphon.core.arrival import LOCK_S_MAX, LOCK_S_UNKNOWN, arrive, bound_for, key_of, message_id_of, path_of
 from pairbus.syphon.core.transfer import PendingTransfer, Rejection
 from tests.syphon.rig import QUEUE
@@ -41,7 +41,7 @@ def test_a_message_for_a_queue() -> None:
     assert isinstance(transfer, PendingTransfer)
     assert (transfer.path, transfer.key, transfer.token) == ("orders", (QUEUE, 42, 1_699_999_000_000), TOKEN)
     assert (transfer.lock_s, transfer.locked_until, transfer.handle, transfer.alone) == (60.0, 65.0, "handle", False)
-    home = bring_home(payload, now=NOW_UNIX)
+    home = restore_message(payload, now=NOW_UNIX)
     assert transfer.payload == home.payload  # type: ignore[union-attr]
     assert transfer.size == len(transfer.payload)
 
@@ -97,7 +97,7 @@ def test_p28_time_in_the_backlog_counts_where_that_is_wanted() -> None:
     payload = delivery({"x-ms-path": "orders", "x-ms-timetolive": 2_000_000})
     plain, counted = arrived(payload), arrived(payload, count_backlog_time=True)
     assert isinstance(plain, PendingTransfer) and isinstance(counted, PendingTransfer)
-    assert plain.payload == bring_home(payload, now=NOW_UNIX).payload  # type: ignore[union-attr]
+    assert plain.payload == restore_message(payload, now=NOW_UNIX).payload  # type: ignore[union-attr]
     assert counted.payload != plain.payload
 
 

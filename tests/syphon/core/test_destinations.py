@@ -48,18 +48,18 @@ def destinations() -> Destinations:
         (refusal("com.microsoft:server-busy"), RefusalVerdict.BUSY),
         (refusal("amqp:resource-limit-exceeded"), RefusalVerdict.FULL),
         (refusal("amqp:unauthorized-access"), RefusalVerdict.DENIED),
-        (refusal("com.microsoft:entity-disabled"), RefusalVerdict.AWAY),
-        (refusal("amqp:internal-error"), RefusalVerdict.AWAY),
-        (refusal("com.microsoft:timeout"), RefusalVerdict.AWAY),
-        (refusal("something:nobody-knows"), RefusalVerdict.AWAY),
-        (refusal(None), RefusalVerdict.AWAY),
-        (Refused("pairbus:released"), RefusalVerdict.AWAY),
-        (AWAY, RefusalVerdict.AWAY),
-        (LinkLost("pairbus:link-lost"), RefusalVerdict.AWAY),
-        (TimedOut("pairbus:timed-out"), RefusalVerdict.AWAY),
-        (WindowFull("pairbus:window-full"), RefusalVerdict.AWAY),
-        (ClientClosed("pairbus:client-closed"), RefusalVerdict.AWAY),
-        (WireError("amqp:unknown-error"), RefusalVerdict.AWAY),
+        (refusal("com.microsoft:entity-disabled"), RefusalVerdict.UNREACHABLE),
+        (refusal("amqp:internal-error"), RefusalVerdict.UNREACHABLE),
+        (refusal("com.microsoft:timeout"), RefusalVerdict.UNREACHABLE),
+        (refusal("something:nobody-knows"), RefusalVerdict.UNREACHABLE),
+        (refusal(None), RefusalVerdict.UNREACHABLE),
+        (Refused("pairbus:released"), RefusalVerdict.UNREACHABLE),
+        (AWAY, RefusalVerdict.UNREACHABLE),
+        (LinkLost("pairbus:link-lost"), RefusalVerdict.UNREACHABLE),
+        (TimedOut("pairbus:timed-out"), RefusalVerdict.UNREACHABLE),
+        (WindowFull("pairbus:window-full"), RefusalVerdict.UNREACHABLE),
+        (ClientClosed("pairbus:client-closed"), RefusalVerdict.UNREACHABLE),
+        (WireError("amqp:unknown-error"), RefusalVerdict.UNREACHABLE),
     ],
 )
 def test_p40_what_a_refusal_means(error: WireError, verdict: RefusalVerdict) -> None:
@@ -69,7 +69,7 @@ def test_p40_what_a_refusal_means(error: WireError, verdict: RefusalVerdict) -> 
 def test_p40_what_may_have_arrived_is_never_dead_lettered() -> None:
     for row in ROWS:
         error = row.kind(row.condition or "any:condition", "", outcome_unknown=True)
-        assert verdict_of(error) is RefusalVerdict.AWAY
+        assert verdict_of(error) is RefusalVerdict.UNREACHABLE
 
 
 def test_p40_only_two_verdicts_are_for_good() -> None:
@@ -124,7 +124,7 @@ def test_a_trial_is_one_message_and_its_answer_decides(destinations: Destination
     assert destinations.is_trying("orders")
     assert destinations.due(1.0) == []
     trouble = destinations.obstacle("orders", 1.0)
-    assert trouble is not None and trouble.verdict is RefusalVerdict.AWAY
+    assert trouble is not None and trouble.verdict is RefusalVerdict.UNREACHABLE
     assert destinations.obstacle("orders", 1e9) is trouble, "until its answer"
     assert destinations.succeeded("orders", epoch)
     assert destinations.obstacle("orders", 1.0) is None

@@ -10,13 +10,14 @@ from tests.syphon.rig import transfer
 #: State → input → where it leads; what is not here changes nothing.
 EXPECTED = {
     "waiting": {
-        "known": "home", "taken": "sent", "away": "left", "rejected": "refused", "lock over": "done", "stopped": "done",
+        "known": "confirmed", "taken": "sent", "unavailable": "left", "rejected": "refused", "lock over": "done",
+        "stopped": "done",
     },
     "sent": {
-        "confirmed": "home", "away": "left", "rejected": "refused", "split": "waiting", "again": "sent",
+        "confirmed": "confirmed", "unavailable": "left", "rejected": "refused", "split": "waiting", "again": "sent",
         "given up": "done",
     },
-    "home": {"settled": "done", "unsettled": "home", "lock lost": "done", "given up": "done"},
+    "confirmed": {"settled": "done", "unsettled": "confirmed", "lock lost": "done", "given up": "done"},
     "refused": {"settled": "done", "unsettled": "refused", "lock lost": "done", "given up": "done"},
     "left": {"lock over": "done", "retried": "done", "stopped": "done"},
     "done": {},
@@ -31,8 +32,8 @@ def test_every_state_with_every_input(state: State, what: Input) -> None:
 
 
 def test_p39_only_a_confirmation_leads_home() -> None:
-    """And only from home is a message completed: nothing else removes it from the backlog."""
-    assert {what for (_, what), after in TABLE.items() if after is State.HOME} - {Input.UNSETTLED} == {
+    """And only when it is confirmed is a message completed: nothing else removes it from the backlog."""
+    assert {what for (_, what), after in TABLE.items() if after is State.CONFIRMED} - {Input.UNSETTLED} == {
         Input.CONFIRMED,
         Input.KNOWN,
     }

@@ -1,9 +1,9 @@
 """Rewrites encoded messages for the backlog, where aliases keep what it must not act on (P26), and back (P27, P28).
 
-`send_away` diverts messages that an application has encoded already, and `bring_home` restores them. Both work on
-bytes, since Python values would lose AMQP types: what is not to be changed keeps its bytes. What the backlog's broker
-added (its annotations, the lock token, the delivery count) is removed. This module decides what is restored, and what
-can't be (P40). `diversion.py` diverts messages of the SDK.
+`divert_encoded` diverts messages that an application has encoded already, and `restore_message` restores them. Both
+work on bytes, since Python values would lose AMQP types: what is not to be changed keeps its bytes. What the backlog's
+broker added (its annotations, the lock token, the delivery count) is removed. This module decides what is restored, and
+what can't be (P40). `diversion.py` diverts messages of the SDK.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TIMESPAN: Final = "com.microsoft:timespan"
 _TICKS_PER_MS: Final = 10_000
 
 
-def send_away(payload: bytes, path: str, *, diverted_at: float | None = None) -> bytes:
+def divert_encoded(payload: bytes, path: str, *, diverted_at: float | None = None) -> bytes:
     """Return an encoded message as it goes to the backlog, with what that must not act on in aliases (P26)."""
     s = split(payload)
     header, properties = read_header(payload, s), read_properties(payload, s)
@@ -143,7 +143,7 @@ class _Wrong(Exception):
         self.rejected = Rejected(reason, description)
 
 
-def bring_home(
+def restore_message(
     payload: bytes,
     *,
     now: float,

@@ -235,7 +235,7 @@ def check_as_sent(argument: Any, max_batch_size: int) -> None:
 def divert_batch(batch: ServiceBusMessageBatch, path: str, *, now_unix: float, mark: bool = False) -> list[bytes]:
     """Return the messages of a batch, encoded for the backlog."""
     diverted_at = now_unix if mark else None
-    return [aliases.send_away(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
+    return [aliases.divert_encoded(bytes(each), path, diverted_at=diverted_at) for each in batch._message[5]]
 
 
 class _EncodedOnly:

@@ -16,7 +16,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.pairing.backlog import diversion
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.events import SizeWarning
 
 # Names, types and values of the aliases but for path and session id, and a map that needs wider sizes for them.
@@ -132,13 +132,15 @@ def parts(
     batch takes goes by itself. Raises MessageSizeExceededError, and then for the whole, before anything is sent.
     `transport` is that of the SDK sender which is to send it (`sender._amqp_transport`).
     """
-    away = _Diversion(path, max_message_size, max_batch_size, now_unix, mark, transport)
+    detour = _Diversion(path, max_message_size, max_batch_size, now_unix, mark, transport)
     if isinstance(argument, ServiceBusMessageBatch):
         payloads = diversion.divert_batch(argument, path, now_unix=now_unix, mark=mark)
-        return list(away.packed(messages, payloads, argument))
+        return list(detour.packed(messages, payloads, argument))
     if isinstance(argument, list):
-        return list(away.packed(messages, [diversion.encoded(away.diverted(message)) for message in messages], None))
-    return [away.single(argument)]
+        return list(
+            detour.packed(messages, [diversion.encoded(detour.diverted(message)) for message in messages], None)
+        )
+    return [detour.single(argument)]
 
 
 class _Diversion(NamedTuple):
@@ -192,7 +194,7 @@ class _Diversion(NamedTuple):
         if len(payload) > self.max_message_size:
             raise self._too_large(len(sent if in_batch is None else in_batch), len(payload), self.max_message_size)
         diverted_at = self.now_unix if self.mark else None
-        if in_batch is not None and payload != send_away(sent, self.path, diverted_at=diverted_at):
+        if in_batch is not None and payload != divert_encoded(sent, self.path, diverted_at=diverted_at):
             # Changed since it was added: only its bytes are right, and the SDK sends bytes in batches only.
             raise self._too_large(len(in_batch), len(payload), self.max_batch_size)
         return DivertedBatch(self.diverted(message), [message])

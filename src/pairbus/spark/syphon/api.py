@@ -96,16 +96,16 @@ def syphon(
     and but for a drain those that are made while it runs.
     `options`: drain, max_rate, dead_letters, count_backlog_time, master, conf, checkpoint, messages_per_trigger.
     """
-    home, away = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
+    primary_address, secondary_address = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
     name = backlog_queues.primary_name(host_of(primary), primary_name)
     queues: list[tuple[str, int | None]] = [(backlog_queues.path(name, index), index) for index in range(count or 0)]
     lister = None
     if not queues:
-        queues, lister = _found(away, name, host_of(secondary), is_drain=bool(options.get("drain")))
+        queues, lister = _found(secondary_address, name, host_of(secondary), is_drain=bool(options.get("drain")))
     writer = None if ledger is None else LedgerWriter(Path(ledger), "syphon")
     config = SyphonConfig(
-        primary=home,
-        secondary=away,
+        primary=primary_address,
+        secondary=secondary_address,
         queues=queues,
         primary_label=name,
         secondary_label=host_of(secondary),

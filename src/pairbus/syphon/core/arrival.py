@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_application_properties, read_message_annotations, read_properties, split
-from pairbus.pairing.backlog.aliases import PATH, Rejected, bring_home, sent_anew
+from pairbus.pairing.backlog.aliases import PATH, Rejected, restore_message, sent_anew
 
 from .transfer import Key, PendingTransfer, Rejection
 
@@ -40,23 +40,23 @@ def arrive(
     try:
         annotations = read_message_annotations(payload, split(payload))
     except AmqpError:
-        annotations = {}  # bring_home says what is wrong with it
+        annotations = {}  # restore_message says what is wrong with it
     key = key_of(queue, annotations, token)
     lock_s = _lock_s(annotations.get("x-opt-locked-until"), now_unix)
     enqueued = annotations.get("x-opt-enqueued-time")
-    home = bring_home(
+    restored = restore_message(
         payload,
         now=now_unix,
         count_backlog_time=count_backlog_time,
         enqueued_time=enqueued / 1000 if isinstance(enqueued, int) else None,
         is_replay=is_replay,
     )
-    if isinstance(home, Rejected):
+    if isinstance(restored, Rejected):
         transfer = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)
-        return Rejection(transfer, home.reason, home.description)
-    alone = home.session_id is not None or _PARTITION_KEY in home.payload
+        return Rejection(transfer, restored.reason, restored.description)
+    alone = restored.session_id is not None or _PARTITION_KEY in restored.payload
     return PendingTransfer(
-        queue, key, token, home.path, home.payload, now=now, lock_s=lock_s, handle=handle, alone=alone
+        queue, key, token, restored.path, restored.payload, now=now, lock_s=lock_s, handle=handle, alone=alone
     )
 
 

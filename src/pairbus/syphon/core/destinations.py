@@ -50,7 +50,7 @@ class RefusalVerdict(enum.Enum):
     REFUSED = "refused"  # this message is refused for good: it is dead-lettered, others may pass
     BUSY = "busy"
     FULL = "full"
-    AWAY = "unreachable"
+    UNREACHABLE = "unreachable"
     DENIED = "access denied"  # to us: the fault of a key, not of a message
 
     @property
@@ -81,23 +81,23 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(Refused, "com.microsoft:argument-error", RefusalVerdict.REFUSED),
     Row(Refused, "com.microsoft:argument-out-of-range", RefusalVerdict.REFUSED),
     # whoever disabled it may enable it again: a backlog that was dead-lettered meanwhile would have to be replayed
-    Row(Refused, "com.microsoft:entity-disabled", RefusalVerdict.AWAY),
-    Row(Refused, None, RefusalVerdict.AWAY),
-    Row(LinkLost, None, RefusalVerdict.AWAY),
-    Row(Unreachable, None, RefusalVerdict.AWAY),
-    Row(TimedOut, None, RefusalVerdict.AWAY),
-    Row(WindowFull, None, RefusalVerdict.AWAY),
-    Row(ClientClosed, None, RefusalVerdict.AWAY),
+    Row(Refused, "com.microsoft:entity-disabled", RefusalVerdict.UNREACHABLE),
+    Row(Refused, None, RefusalVerdict.UNREACHABLE),
+    Row(LinkLost, None, RefusalVerdict.UNREACHABLE),
+    Row(Unreachable, None, RefusalVerdict.UNREACHABLE),
+    Row(TimedOut, None, RefusalVerdict.UNREACHABLE),
+    Row(WindowFull, None, RefusalVerdict.UNREACHABLE),
+    Row(ClientClosed, None, RefusalVerdict.UNREACHABLE),
 )
 
 
 def verdict_of(error: WireError) -> RefusalVerdict:
     if error.outcome_unknown:
-        return RefusalVerdict.AWAY  # it may have arrived: whatever else is said of it, it is not dead
+        return RefusalVerdict.UNREACHABLE  # it may have arrived: whatever else is said of it, it is not dead
     for kind, condition, verdict in ROWS:
         if isinstance(error, kind) and condition in (None, error.condition):
             return verdict
-    return RefusalVerdict.AWAY
+    return RefusalVerdict.UNREACHABLE
 
 
 class Trouble(NamedTuple):

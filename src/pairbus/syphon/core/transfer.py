@@ -16,7 +16,7 @@ from .destinations import Trouble
 class State(enum.Enum):
     WAITING = "waiting"  # locked, not on the wire
     SENT = "sent"  # on the wire to the primary, without an answer
-    HOME = "home"  # the primary confirmed it; its completion is asked for
+    CONFIRMED = "confirmed"  # the primary confirmed it; its completion is asked for
     REFUSED = "refused"  # its dead-lettering is asked for
     LEFT = "left"  # to its lock's expiry
     DONE = "done"  # settled, released, or no longer ours
@@ -26,7 +26,7 @@ class Input(enum.Enum):
     KNOWN = "known"  # the primary has confirmed it before; only its completion was lost
     TAKEN = "taken"  # put on the wire
     CONFIRMED = "confirmed"  # by the primary
-    AWAY = "away"  # not sent, or refused, or unknown: for reasons that pass
+    UNAVAILABLE = "unavailable"  # not sent, or refused, or unknown: for reasons that pass
     REJECTED = "rejected"  # refused for good
     SPLIT = "split"  # its batch was refused for good, which says little of this one
     SETTLED = "settled"
@@ -41,24 +41,24 @@ class Input(enum.Enum):
 
 _S, _I = State, Input
 TABLE: Final[Mapping[tuple[State, Input], State]] = {
-    (_S.WAITING, _I.KNOWN): _S.HOME,
+    (_S.WAITING, _I.KNOWN): _S.CONFIRMED,
     (_S.WAITING, _I.TAKEN): _S.SENT,
-    (_S.WAITING, _I.AWAY): _S.LEFT,
+    (_S.WAITING, _I.UNAVAILABLE): _S.LEFT,
     (_S.WAITING, _I.REJECTED): _S.REFUSED,
     (_S.WAITING, _I.LOCK_OVER): _S.DONE,
     (_S.WAITING, _I.STOPPED): _S.DONE,
     # what is on the wire may arrive whether or not the lock is still ours: only its answer ends it
-    (_S.SENT, _I.CONFIRMED): _S.HOME,
-    (_S.SENT, _I.AWAY): _S.LEFT,
+    (_S.SENT, _I.CONFIRMED): _S.CONFIRMED,
+    (_S.SENT, _I.UNAVAILABLE): _S.LEFT,
     (_S.SENT, _I.REJECTED): _S.REFUSED,
     (_S.SENT, _I.SPLIT): _S.WAITING,
     (_S.SENT, _I.AGAIN): _S.SENT,
     (_S.SENT, _I.GIVEN_UP): _S.DONE,
     # a completion is asked for whatever our clock says of the lock: the backlog knows better
-    (_S.HOME, _I.SETTLED): _S.DONE,
-    (_S.HOME, _I.UNSETTLED): _S.HOME,
-    (_S.HOME, _I.LOCK_LOST): _S.DONE,
-    (_S.HOME, _I.GIVEN_UP): _S.DONE,
+    (_S.CONFIRMED, _I.SETTLED): _S.DONE,
+    (_S.CONFIRMED, _I.UNSETTLED): _S.CONFIRMED,
+    (_S.CONFIRMED, _I.LOCK_LOST): _S.DONE,
+    (_S.CONFIRMED, _I.GIVEN_UP): _S.DONE,
     (_S.REFUSED, _I.SETTLED): _S.DONE,
     (_S.REFUSED, _I.UNSETTLED): _S.REFUSED,
     (_S.REFUSED, _I.LOCK_LOST): _S.DONE,

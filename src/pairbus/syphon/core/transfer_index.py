@@ -23,7 +23,7 @@ REMEMBERED_MAX: Final = 100_000
 
 class TransferIndex:
     def __init__(self) -> None:
-        #: Everything in hand, by message: WAITING, SENT, HOME, REFUSED. How many for each destination. Their bytes.
+        #: Everything in hand, by message: WAITING, SENT, CONFIRMED, REFUSED. How many by destination. Their bytes.
         self._transfers: dict[Key, PendingTransfer] = {}
         self._in_hand: dict[str, int] = {}
         self._in_hand_bytes = 0

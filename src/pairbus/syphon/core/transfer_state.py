@@ -96,7 +96,7 @@ class TransferState(TransferIndex):
                 elif obstacle.verdict.is_for_good:
                     self._reject(transfer, *_words(path, obstacle), commands)
                 else:
-                    self._move(transfer, Input.AWAY)
+                    self._move(transfer, Input.UNAVAILABLE)
                     left.setdefault(path, (obstacle, []))[1].append(transfer)
         commands += [Leave(path, transfers, trouble) for path, (trouble, transfers) in left.items()]
         commands += [Complete(queue, transfers) for queue, transfers in _by_queue(known)]
@@ -111,7 +111,7 @@ class TransferState(TransferIndex):
             known.token, known.handle = transfer.token, transfer.handle
             known.lock_s, known.locked_until = transfer.lock_s, transfer.locked_until
             return True
-        if known.state is State.HOME:
+        if known.state is State.CONFIRMED:
             self._remember(known)
         if known.state is State.WAITING:
             self._unqueue(known)
@@ -150,7 +150,7 @@ class TransferState(TransferIndex):
             del self._waiting[path]
         if late:
             for transfer in late:
-                self._move(transfer, Input.AWAY)
+                self._move(transfer, Input.UNAVAILABLE)
             commands.append(Leave(path, late, _passing("its lock ran short before it was sent", "pairbus:late", now)))
         if not chosen:
             return None, commands
@@ -196,7 +196,7 @@ class TransferState(TransferIndex):
             for transfer in transfers:
                 self._reject(transfer, *_words(path, trouble), commands)
         else:
-            left = [transfer for transfer in transfers if self._move(transfer, Input.AWAY)]
+            left = [transfer for transfer in transfers if self._move(transfer, Input.UNAVAILABLE)]
             if left:
                 commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))
         self._leave_if_obstructed(path, now, commands)
@@ -221,7 +221,7 @@ class TransferState(TransferIndex):
                 self._reject(transfer, *_words(path, trouble), commands)
         elif waiting:
             for transfer in waiting:
-                self._move(transfer, Input.AWAY)
+                self._move(transfer, Input.UNAVAILABLE)
             commands.append(Leave(path, list(waiting), trouble))
 
     # -- settling
@@ -243,7 +243,7 @@ class TransferState(TransferIndex):
                 self._lose(transfer)
             elif self._move(transfer, Input.UNSETTLED):
                 again.append(transfer)
-        for queue, given in _by_queue(transfer for transfer in again if transfer.state is State.HOME):
+        for queue, given in _by_queue(transfer for transfer in again if transfer.state is State.CONFIRMED):
             commands.append(Complete(queue, given))
         for transfer in again:
             if transfer.state is State.REFUSED and transfer.reason is not None:
@@ -251,7 +251,7 @@ class TransferState(TransferIndex):
         return commands
 
     def _lose(self, transfer: PendingTransfer) -> None:
-        if transfer.state is State.HOME:
+        if transfer.state is State.CONFIRMED:
             self._remember(transfer)
         self._move(transfer, Input.LOCK_LOST)
 
@@ -325,7 +325,7 @@ class TransferState(TransferIndex):
 
     def _reject(self, transfer: PendingTransfer, reason: str, description: str, commands: list[Command]) -> None:
         if not self._buries:
-            if self._move(transfer, Input.AWAY):
+            if self._move(transfer, Input.UNAVAILABLE):
                 transfer.reason = (reason, description)
                 trouble = Trouble(RefusalVerdict.REFUSED, description, reason, 1, transfer.since, transfer.since)
                 commands.append(Leave(transfer.path, [transfer], trouble))
@@ -347,7 +347,7 @@ def _words(path: str, trouble: Trouble) -> tuple[str, str]:
 
 
 def _passing(text: str, condition: str, now: float) -> Trouble:
-    return Trouble(RefusalVerdict.AWAY, text, condition, 0, now, now)
+    return Trouble(RefusalVerdict.UNREACHABLE, text, condition, 0, now, now)
 
 
 def _by_queue(transfers: Iterable[PendingTransfer]) -> list[tuple[str, list[PendingTransfer]]]:
