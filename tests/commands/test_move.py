@@ -42,7 +42,7 @@ def run(
     (tmp_path / "contoso").write_text(pair.primary.connection_string)
     (tmp_path / "backup").write_text(pair.secondary.connection_string)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.move"], "started", lambda *_: SmallSpark())
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer"], "started", lambda *_: SmallSpark())
     monkeypatch.setattr("pairbus.spark.pipelines.transfer_loop.PAUSE_S_FIRST", 0.05)
 
     def call(*arguments: str) -> Result:
@@ -125,8 +125,7 @@ def test_wrong_calls_are_one_line_before_spark_starts(
     def no_spark(*_: Any) -> None:
         raise AssertionError("Spark was started")
 
-    for module in ("move", "archive"):
-        monkeypatch.setattr(sys.modules[f"pairbus.spark.pipelines.{module}"], "started", no_spark)
+    monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer"], "started", no_spark)
     result = run(*arguments)
     assert result.code == code
     assert words in result.err and result.err.count("\n") == 1 and result.out == ""

@@ -305,8 +305,7 @@ def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(
     def refuse(*_: Any) -> Any:
         raise AssertionError("Spark is started for nothing")
 
-    monkeypatch.setattr("pairbus.spark.pipelines.move.started", refuse)
-    monkeypatch.setattr("pairbus.spark.pipelines.archive.started", refuse)
+    monkeypatch.setattr("pairbus.spark.pipelines.transfer.started", refuse)
     empty, there = (EntityAddress(pair.primary_address, each, "contoso") for each in ("empty", "there"))
     for where in (None, "subject = 'x'"):
         mover = Mover(empty, there, where=where)

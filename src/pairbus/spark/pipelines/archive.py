@@ -17,7 +17,6 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,7 +29,7 @@ from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import local_path, located
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
-from pairbus.spark.syphon.api import address_of_text, started
+from pairbus.spark.syphon.api import address_of_text
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
@@ -84,21 +83,16 @@ class Archiver(Transfer):
         remove: bool = False,
         where: str | None = None,
         label: str = "the namespace",
-        spark: SparkSession | None = None,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
-        on_start: Callable[[float], None] | None = None,
+        **session: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(where, **session)
         self._address = replace(address, cause=MOVE)
         self._entity = entity
         self._shown, self._folder = str(folder), located(folder)
-        self._remove, self._where = remove, where
+        self._remove = remove
         self._label = label
-        self._spark, self._master, self._conf = spark, master, conf
         self._patience_s = patience_s
-        self._on_start = on_start
         now = dt.datetime.now(dt.UTC)
         self._name = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.archived = 0
@@ -108,12 +102,11 @@ class Archiver(Transfer):
 
     def run(self) -> list[Unavailable]:
         check_source(self._address, self._entity, self._label, locks=self._remove)
-        if self._where is not None:
-            check_filter(self._where)
+        check_filter(self._where)
         if is_empty(self._address, self._entity, is_active_only=self._remove):
             self.progress.counted(0)
             return []  # Spark is not started for nothing
-        spark = started(self._spark, self._master, self._on_start, self._conf)
+        spark = self._start()
         if self._remove:
             return self._take_away(spark)
         self._copy(spark)
@@ -253,17 +246,13 @@ class Restorer(Transfer):
         where: str | None = None,
         max_rate: float | None = None,
         label: str = "the namespace",
-        spark: SparkSession | None = None,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        on_start: Callable[[float], None] | None = None,
+        **session: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(where, **session)
         self._rate_max = rate_of(max_rate)
         self._shown, self._folder = str(folder), located(folder)
         self._address = replace(address, cause=MOVE)
-        self._entity, self._where, self._label = entity, where, label
-        self._spark, self._master, self._conf, self._on_start = spark, master, conf, on_start
+        self._entity, self._label = entity, label
         self._mailbox: ProcessMailbox | None = None
         #: By destination: messages and bytes that progress has not been told of.
         self._to_go: dict[str, tuple[int, int]] = {}
@@ -294,11 +283,10 @@ class Restorer(Transfer):
         from pyspark.sql import functions as F
 
         check_folder(self._shown)
-        if self._where is not None:
-            check_filter(self._where)
+        check_filter(self._where)
         if self._entity is not None:
             check_destination(self._address, self._entity, self._label)
-        spark = started(self._spark, self._master, self._on_start, self._conf)
+        spark = self._start()
         rows = archived(spark, self._shown)
         if self._where is not None:
             rows = filtered(rows, self._where)

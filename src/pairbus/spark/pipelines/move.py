@@ -13,7 +13,6 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +27,7 @@ from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
-from pairbus.spark.syphon.api import address_of_text, host_of, started
+from pairbus.spark.syphon.api import address_of_text, host_of
 from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
 from pairbus.syphon.core.draining import Unavailable
@@ -78,25 +77,20 @@ class Mover(Transfer):
         where: str | None = None,
         count: int | None = None,
         max_rate: float | None = None,
-        spark: SparkSession | None = None,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
         ledger: LedgerWriter | None = None,
         patience_s: float = PATIENCE_S,
-        on_start: Callable[[float], None] | None = None,
+        **session: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(where, **session)
         same_namespace = source.address == destination.address
         if same_namespace and source.entity.lower() == destination.entity.lower():
             raise TransferFailed(f"{source.entity} is both ends of the move; name another entity, or another namespace")
         self._source = source._replace(address=replace(source.address, cause=MOVE))
         self._destination = destination._replace(address=replace(destination.address, cause=MOVE))
-        self._where, self._count = where, count
+        self._count = count
         self._rate = RateLimit(rate_of(max_rate))
-        self._spark, self._master, self._conf = spark, master, conf
         self._ledger = ledger
         self._patience_s = patience_s
-        self._on_start = on_start
         #: Sequence numbers that the destination refuses for good, and why.
         self.refused: dict[int, str] = {}
         self.gone = 0
@@ -106,14 +100,13 @@ class Mover(Transfer):
 
     def run(self) -> list[Unavailable]:
         """Move; return what could not be moved, and why, or nothing where it was stopped. Raises TransferFailed."""
-        check_source(self._source.address, self._source.entity, self._source.label)
-        check_destination(self._destination.address, self._destination.entity, self._destination.label)
-        if self._where is not None:
-            check_filter(self._where)
+        check_source(*self._source)
+        check_destination(*self._destination)
+        check_filter(self._where)
         if not still_there(self._source.address, self._source.entity, EVERYTHING, 1):
             self.progress.counted(0)
             return []  # Spark is not started for nothing
-        spark = started(self._spark, self._master, self._on_start, self._conf)
+        spark = self._start()
         folder = Path(tempfile.mkdtemp(prefix="pairbus-move-"))
         try:
             return self._move(spark, ProcessMailbox(folder))
@@ -170,8 +163,8 @@ class Mover(Transfer):
             self._hear(mailbox)
             if not self._stop.is_set() and not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 # a source or a destination that can't be used any more says so best itself
-                check_source(source.address, source.entity, source.label)
-                check_destination(self._destination.address, self._destination.entity, self._destination.label)
+                check_source(*source)
+                check_destination(*self._destination)
                 raise TransferFailed(f"{rounds!r}: the rounds fail, the last one with: {first_line(error)}") from None
             return None
         return self._hear(mailbox)

@@ -109,8 +109,10 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
         ) from None
 
 
-def check_filter(where: str) -> None:
+def check_filter(where: str | None) -> None:
     """Raise InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole."""
+    if where is None:
+        return
     bare = _QUOTED.sub("''", where)
     wrong = None
     if not where.strip():

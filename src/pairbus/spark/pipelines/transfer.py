@@ -10,11 +10,13 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.syphon.api import started
 from pairbus.syphon.core.destinations import Trouble
 from pairbus.syphon.core.progress import Progress, Report
 
@@ -47,7 +49,18 @@ class Job(NamedTuple):
 
 
 class Transfer:
-    def __init__(self) -> None:
+    """`where` chooses among the messages; the session is the given one, or is started with the other arguments."""
+
+    def __init__(
+        self,
+        where: str | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        on_start: Callable[[float], None] | None = None,
+    ) -> None:
+        self._where = where
+        self._start = partial(started, spark, master, on_start, conf)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._troubles: dict[str, Trouble] = {}
