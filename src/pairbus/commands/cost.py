@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pairbus.commands import status_line
-from pairbus.commands.reports import read_for_report, say
+from pairbus.commands.reports import read_for_report, say, tell
 from pairbus.commands.spark_options import spark_options
 
 if TYPE_CHECKING:
@@ -180,11 +179,4 @@ def report(
     from pairbus.spark.reports.cost_report import cost_report
 
     say("summing up what was billed", as_json)
-    made = cost_report(read, book)
-    if parquet is not None:
-        say("writing the tables", as_json)
-        made.to_parquet(parquet)
-    status_line.clear()
-    click.echo(made.to_json() if as_json else made.table())
-    if parquet is not None:
-        click.echo(f"lines and differences are in {parquet}", err=True)
+    tell([cost_report(read, book)], as_json, parquet, "lines and differences")

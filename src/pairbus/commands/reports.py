@@ -7,7 +7,7 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -83,7 +83,7 @@ def audit(
 
     say("following every message", as_json)
     report = examine(read, late_s=late, ids=ids)
-    _tell(report, read, as_json, parquet)
+    tell((report, read), as_json, parquet)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)
 
@@ -108,7 +108,7 @@ def availability(
     from pairbus.spark.reports.availability import availability as examine
 
     say("looking for outages", as_json)
-    _tell(examine(read), read, as_json, parquet)
+    tell((examine(read), read), as_json, parquet)
 
 
 def read_for_report(
@@ -147,12 +147,13 @@ def say(text: str, as_json: bool) -> None:
         status_line.say(text)
 
 
-def _tell(report: Any, read: Ledgers, as_json: bool, parquet: str | None) -> None:
+def tell(found: Sequence[Any], as_json: bool, parquet: str | None, what: str = "the tables") -> None:
+    """Print the report, the first of what was found; write the tables of all of it, which are `what`."""
     if parquet is not None:
         say("writing the tables", as_json)
-        report.to_parquet(parquet)
-        read.to_parquet(parquet)
+        for each in found:
+            each.to_parquet(parquet)
     status_line.clear()
-    click.echo(report.to_json() if as_json else report.table())
+    click.echo(found[0].to_json() if as_json else found[0].table())
     if parquet is not None:
-        click.echo(f"the tables are in {parquet}", err=True)
+        click.echo(f"{what} are in {parquet}", err=True)

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from pairbus.amqp.types import Timestamp
@@ -66,6 +67,7 @@ __all__ = ["ConfigError", "parse"]
 TEXT_CHARS_MAX = 16 * 1024 * 1024
 _SQL_NOT_YET: Final = "SQL rules are not supported yet"
 
+R = TypeVar("R")
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 # The service's name → the field of the description, and how it is read.
@@ -204,25 +206,23 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
         link_idle_timeout = table.take("LinkIdleTimeout", TIMEOUT)
         keys = _keys(table)
     taken: dict[str, str] = {}
-    queues = []
-    for each in table.tables("Queues"):
-        _claim(taken, each)
-        queues.append(_entity(each, QueueDescription))
-        each.finish()
-    topics = []
-    for each in table.tables("Topics"):
-        _claim(taken, each)
-        topics.append(_topic(each))
-        each.finish()
+    queues = _named(table, "Queues", partial(_entity, make=QueueDescription), taken)
+    topics = _named(table, "Topics", _topic, taken)
     table.finish()
     return NamespacePlan(
-        name=name,
-        ports=ports,
-        link_idle_timeout=link_idle_timeout,
-        keys=keys,
-        queues=tuple(queues),
-        topics=tuple(topics),
+        name=name, ports=ports, link_idle_timeout=link_idle_timeout, keys=keys, queues=queues, topics=topics
     )
+
+
+def _named(table: Table, key: str, read: Callable[[Table], R], taken: dict[str, str] | None = None) -> tuple[R, ...]:
+    """Read the tables under a key, each with a name that is not `taken` yet."""
+    taken = {} if taken is None else taken
+    found = []
+    for each in table.tables(key):
+        _claim(taken, each)
+        found.append(read(each))
+        each.finish()
+    return tuple(found)
 
 
 def _claim(taken: dict[str, str], table: Table) -> None:
@@ -263,24 +263,13 @@ def _entity(table: Table, make: Callable[..., D], **others: Any) -> EntityPlan[D
 
 def _topic(table: Table) -> TopicPlan:
     entity: EntityPlan[TopicDescription] = _entity(table, TopicDescription)
-    taken: dict[str, str] = {}
-    subscriptions = []
-    for each in table.tables("Subscriptions"):
-        _claim(taken, each)
-        subscriptions.append(_subscription(each, entity.description.name))
-        each.finish()
-    return TopicPlan(entity=entity, subscriptions=tuple(subscriptions))
+    read = partial(_subscription, topic=entity.description.name)
+    return TopicPlan(entity=entity, subscriptions=_named(table, "Subscriptions", read))
 
 
 def _subscription(table: Table, topic: str) -> SubscriptionPlan:
     entity: EntityPlan[SubscriptionDescription] = _entity(table, SubscriptionDescription, topic=topic)
-    taken: dict[str, str] = {}
-    rules = []
-    for each in table.tables("Rules"):
-        _claim(taken, each)
-        rules.append(_rule(each))
-        each.finish()
-    return SubscriptionPlan(entity=entity, rules=tuple(rules))
+    return SubscriptionPlan(entity=entity, rules=_named(table, "Rules", _rule))
 
 
 def _rule(table: Table) -> RuleDescription:

@@ -48,11 +48,10 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What a kind of fault needs or may be given, and what it answers with to which operations."""
+    """What a kind of fault needs or may be given, and what it answers with to what it refuses."""
 
     needs: str | None = None
     takes: str | None = None
-    refuses: frozenset[str] = frozenset()
     condition: str = ""
     text: str = ""
 
@@ -67,10 +66,10 @@ _BUSY = (
 KINDS: Mapping[str, FaultKind] = {
     "unreachable": FaultKind(),
     "black-hole": FaultKind(),
-    "no-send": FaultKind(refuses=frozenset({"send"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "no-receive": FaultKind(refuses=frozenset({"receive"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "no-manage": FaultKind(refuses=frozenset({"manage"}), condition=INTERNAL_ERROR, text=_UNABLE),
-    "throttle": FaultKind("rate", None, frozenset({"send", "receive", "manage"}), SERVER_BUSY, _BUSY),
+    "no-send": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
+    "no-receive": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
+    "no-manage": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
+    "throttle": FaultKind("rate", condition=SERVER_BUSY, text=_BUSY),
     "latency": FaultKind("delay"),
     "lost-answer": FaultKind(takes="delay"),
     "hang": FaultKind(),
