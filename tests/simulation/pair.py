@@ -40,7 +40,7 @@ from pairbus.broker.config.plan import EntityPlan, NamespacePlan
 from pairbus.broker.model.description import QueueDescription
 from pairbus.credentials import SharedKey
 from pairbus.journal import JournalError, Options
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
@@ -300,7 +300,7 @@ class PairedClient:
             sender = await self._sender(host, path, step.timeout_s)
             left = step.timeout_s - (self._loop.now - began)
             call.attempts += 1
-            await sender.send(payload if is_primary else send_away(payload, call.entity), timeout=max(0.001, left))
+            await sender.send(payload if is_primary else divert_encoded(payload, call.entity), timeout=max(0.001, left))
         except WireError as error:
             self._run.note(f"{call.id}: {host}: {error}")
             call.unknown += error.outcome_unknown
