@@ -7,15 +7,19 @@ PYTEST_ARGS ?=
 SUITE_ARGS ?=
 DRILL_ARGS ?=
 SITE ?= site
+SEEDS ?= 500
+SEED ?=
 
-.PHONY: help setup demo test lint format test-slow soak bench count sdk-suite spark-matrix docs requirements clean
+.PHONY: help setup demo test lint format test-slow simulate soak bench count sdk-suite spark-matrix docs requirements clean
 
 help:
 	@echo "make demo       an outage rehearsed, offline: pairbus drill, DRILL_ARGS=\"--fault kill\" for another"
 	@echo "make test       lint, types, the test suite"
 	@echo "make test-slow  the slower proofs that CI runs too"
+	@echo "make simulate   the real broker in simulated worlds: SEEDS=$(SEEDS) of them, or SEED=n to replay one"
 	@echo "make soak       long fault runs, SOAK_MINUTES=$(SOAK_MINUTES)"
 	@echo "make bench      side-by-side benchmarks, writes benchmarks/results.json"
+	@echo "make count      lines of code, without docstrings, comments and generated files"
 	@echo "make sdk-suite  the official SDK's own tests against the broker, SUITE_ARGS=\"--only test_topic\" for some"
 	@echo "make spark-matrix  the connector on the oldest and the newest supported Spark"
 	@echo "make docs       the documentation as a site that can be read offline: $(SITE)/index.html"
@@ -49,6 +53,9 @@ test: lint
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS)
+
+simulate: setup
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 soak: setup
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)

@@ -1,0 +1,71 @@
+"""Worlds hold, are the same whenever and wherever they run, and shrink when they fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .__main__ import main
+from .run import Violation
+from .shrink import shrink
+from .world import Step, World, draw
+from .worlds import run_of, world_of
+
+#: A pair of brokers is one world in ten.
+SEEDS = range(20)
+DIGESTS = (
+    "from tests.simulation.worlds import run_of, world_of\n"
+    f"for seed in {list(SEEDS)}: print(run_of(world_of(seed)).run())"
+)
+
+
+def digests(hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(
+        [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_seed_is_the_same_world_in_every_process() -> None:
+    first = digests("1")
+    assert len(set(first.split())) == len(SEEDS)
+    assert digests("2") == first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_five_hundred_worlds_hold() -> None:
+    assert main(["--seeds", "500", "--start", "1000", "--jobs", "2"]) == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_hundred_thousand_worlds_hold() -> None:
+    assert main(["--seeds", "100000"]) == 0
+
+
+def test_a_world_shrinks_to_what_it_fails_for() -> None:
+    def has_a_batch(world: World) -> bool:
+        return any(step.action == "batch" for client in world.clients for step in client.steps)
+
+    world = next(world for world in map(draw, range(100)) if has_a_batch(world) and world.size > 10)
+    small = shrink(world, has_a_batch)
+    (client,) = [client for client in small.clients if client.steps]
+    assert [step.action for step in client.steps] == ["batch"]
+    assert (small.troubles, small.dooms, small.disk) == ((), (), ())
+
+
+def test_what_fails_says_what_was_drawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(world_of(1))
+    monkeypatch.setattr(type(run), "_judge", lambda self: (_ for _ in ()).throw(Violation("a message is lost")))
+    assert main(["--seed", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "VIOLATION of seed 1:\na message is lost" in said
+    assert all(line in said for line in world_of(1).describe())
+
+
+def test_a_step_says_what_it_does() -> None:
+    assert str(Step(0.5, "send", "orders", (("count", 2),))) == "+0.5 s send orders count=2"
