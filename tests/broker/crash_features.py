@@ -430,8 +430,11 @@ class Shift:
 
 
 def delete(worker: Worker, values: dict[Key, Any], call: Call, home: str) -> bool:
-    worker.history.drop(home)
-    is_done = certain(worker, values, call, ResourceNotFoundError)
+    def attempt(admin: ServiceBusAdministrationClient) -> None:
+        worker.history.drop(home)  # each time: an audit between two attempts finds the messages, and knows no better
+        call(admin)
+
+    is_done = certain(worker, values, attempt, ResourceNotFoundError)
     if is_done:
         worker.history.dropped(home)
     return is_done
