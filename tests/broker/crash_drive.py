@@ -33,6 +33,8 @@ UNTIDY_SDK: Final = [
 _DURABILITIES: Final = ("default", "default", "default", "strict", "none")
 _KILLS_BETWEEN_RESTS: Final = 20
 _TIMES_MAX: Final = 4
+#: So long a load may take for the calls to the disk at which the broker dies, on a busy machine.
+_DEATH_S_MAX: Final = 120.0
 
 
 def new_seed() -> int:
@@ -84,7 +86,7 @@ class Drive:
                 self._kill()
                 self.broker.disk = {"dies": death}
                 self.broker.launch()
-                assert self.broker.wait() == -signal.SIGKILL
+                assert self.broker.wait(_DEATH_S_MAX) == -signal.SIGKILL
                 self.history.killed()
                 self.broker.disk = {}
                 self._start(audited=True)
