@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from pairbus.journal import JournalFailed, JournalFull, Options
+from pairbus.journal import JournalCorrupt, JournalFailed, JournalFull, Options
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
 from tests.simulation.disk import DiskFault, SimulatedDisk
 
@@ -383,6 +383,18 @@ def test_a_clean_stop_without_durability_syncs_what_a_failed_sync_did_not() -> N
     rig.files.fail("fdatasync", times=99)
     with pytest.raises(JournalFailed):
         rig.journal.close()
+
+
+def test_damage_to_what_a_start_made_durable_is_found_without_durability_too() -> None:
+    rig = Rig(options=NONE).open()
+    assert rig.send(b"kept") is None
+    rig.files.fail("pwrite")
+    assert rig.send(b"refused") is not None
+    files = reopened(rig.files.kill(), NONE).files.power_cut()
+    assert reopened(files.kill(), NONE).replayed() == [b"kept"]
+    files.content(rig.segment_paths()[0])[95] ^= 1
+    with pytest.raises(JournalCorrupt):
+        Rig(files, NONE).open()
 
 
 def test_what_was_replayed_from_the_cache_alone_is_made_durable() -> None:

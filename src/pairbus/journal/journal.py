@@ -189,10 +189,13 @@ class Journal:
             if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
                 write_again(self.files, segment.path, segment.synced, segment.end or SEGMENT_HEADER_BYTES)
         last = self._chain[-1]
-        if last.end == SEGMENT_HEADER_BYTES:
-            del self._ends[last.number]
+        if last.end != SEGMENT_HEADER_BYTES:
+            return None, (last.number, last.end or 0, True)
+        del self._ends[last.number]
+        if len(self._chain) == 1:
             return last, last.header[3:]
-        return None, (last.number, last.end or 0, True)
+        before = self._chain[-2]
+        return last, (before.number, before.end or 0, True)
 
     # -- service
 

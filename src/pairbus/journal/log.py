@@ -131,20 +131,21 @@ class Log:
     def begin(self, reuse: Segment | None) -> None:
         """Make the reserve and the first segment; `reuse` is a last segment without records. A full disk is no reason
         not to start."""
+        self._leftovers = [] if reuse is None else [reuse.path]
         try:
             self._has_reserve = RESERVE_NAME in self.files.listdir(self.folder)
             if not self._refill():
                 self._enter_full("no room for the reserve")
-            if reuse is not None:
+            # One that calls the segment before it not synced is replaced: it has been synced since then.
+            if reuse is not None and reuse.header.previous_synced:
                 self._reuse(reuse)
-                return
-            self._new_segment()
+                self._leftovers = []
+            else:
+                self._new_segment()
         except OSError as error:
             self.trouble = from_os_error(error, "no segment can be made")
             if not no_room(error):
                 raise self.trouble from error
-            if reuse is not None:
-                self._leftovers.append(reuse.path)
 
     def commit(self, batch: list[Entry], now: float) -> None:
         """Write, sync if the batch or the lazy deadline asks for it, answer. Never raises OSError."""
