@@ -152,14 +152,14 @@ class World:
         self.folder: Folder | None = None  # the journal's files while they are away
         self.compaction: asyncio.Task[int | None] | None = None
         self.is_troubled = False  # in the last step
-        self.struck = 0
+        self.struck, self.was_behind = 0, False
         self.violations: list[Violation] = []
         self.start([])
 
     def run(self, steps: Sequence[Step]) -> None:
         for name, value in steps:
             if not self.disk.is_dead or name in ("crash", "damage"):
-                self.struck = len(self.disk.struck)
+                self.struck, self.was_behind = len(self.disk.struck), self.must_write_again()
                 with contextlib.suppress(MachineStopped):
                     getattr(self, name)(value)
                 self.after_step()
@@ -175,7 +175,7 @@ class World:
     def after_step(self) -> None:
         if self.violations:
             raise self.violations[0]
-        self.is_troubled = self.is_in_trouble() or (self.disk.is_dead and self.is_troubled)
+        self.is_troubled = self.was_behind or self.is_in_trouble() or (self.disk.is_dead and self.is_troubled)
         if self.disk.is_dead:
             return
         self.now += self.disk.elapsed_s
