@@ -40,15 +40,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "lazy-sync-forgotten",
-        _LOG,
-        """\
-        if self._lazy_since is None:
-            self._lazy_since = now
-        return end - size
-""",
-        """\
-        return end - size
-""",
+        "pairbus.journal.options",
+        "lazy_sync_s: float = 0.1",
+        "lazy_sync_s: float = 60.0",
         "A message that was completed long ago is delivered again after a power cut.",
     ),
     Sabotage(
@@ -126,6 +120,13 @@ SABOTAGES = (
         "A torn record is taken for a message: a receiver gets bytes that nobody sent, or the broker does not start.",
     ),
     Sabotage(
+        "damage-taken-for-a-torn-tail",
+        "pairbus.journal.segment",
+        "if known <= spot:",
+        "if known <= segment.size:",
+        "Confirmed messages behind a damaged spot are dropped without a word.",
+    ),
+    Sabotage(
         "tail-not-written-again",
         _JOURNAL,
         """\
@@ -161,11 +162,11 @@ SABOTAGES = (
         "Messages that were completed are there again after a restart.",
     ),
     Sabotage(
-        "compaction-drops-locked-messages",
+        "compaction-drops-what-is-put-aside",
         _LIVE,
         "if (message.segment, message.offset) != (record.segment, record.offset + content_at):",
-        "if message.lock_token or (message.segment, message.offset) != (record.segment, record.offset + content_at):",
-        "Messages that a receiver held during a compaction are gone after a restart.",
+        "if message.home or (message.segment, message.offset) != (record.segment, record.offset + content_at):",
+        "Messages that are deferred or scheduled are gone after a compaction and a restart.",
     ),
     Sabotage(
         "compaction-ignores-a-failed-copy",

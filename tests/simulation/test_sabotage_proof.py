@@ -9,14 +9,22 @@ from collections import Counter
 
 import pytest
 
-from .sabotage import Sabotage, sabotages
+from .sabotage import Sabotage, catch, known, sabotages
 
 ALL = sabotages()
+#: The defects that trials have found, and one of the syphon.
+SOME = (
+    "link-left-behind-an-end",
+    "locks-follow-the-wall-clock",
+    "poison-schedule",
+    "strangers-memory",
+    "syphon-completes-before-the-primary-confirms",
+)
 
 
 def test_the_list_is_long_and_names_the_defects_that_trials_have_found() -> None:
     assert len(ALL) >= 60
-    assert {"link-left-behind-an-end", "locks-follow-the-wall-clock", "poison-schedule", "strangers-memory"} <= set(ALL)
+    assert set(SOME) <= set(ALL)
     assert len({(each.module, each.old, each.new) for each in ALL.values()}) == len(ALL)
 
 
@@ -47,3 +55,20 @@ def test_the_bug_is_in_the_module_that_is_imported() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["False", "True"]
+
+
+def test_a_world_is_known_for_each() -> None:
+    assert set(known()) == set(ALL), "python -m tests.simulation.sabotage hunt"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SOME)
+def test_the_simulation_finds_it(name: str) -> None:
+    assert catch(name) is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ALL)
+def test_the_simulation_finds_every_one_within_a_minute(name: str) -> None:
+    assert catch(name) is not None
