@@ -97,7 +97,8 @@ class Locks:
         locks = [lock]
         if lock.is_of_session:  # those of its messages end with it
             all_locks = self._by_token.values()
-            locks = [each for each in all_locks if (each.home, each.receiver) == (lock.home, lock.receiver)]
+            held = [each for each in all_locks if each is not lock and not each.is_over]
+            locks += [each for each in held if (each.home, each.receiver) == (lock.home, lock.receiver)]
         self._renewals[ticket] = (at, [(each, each.last_end) for each in locks])
         for each in locks:
             each.doubts.add(ticket)

@@ -33,13 +33,15 @@ _FIRST = "first-catch"
 
 @dataclass(frozen=True)
 class Sabotage:
-    """A bug: `new` in place of `old`, which occurs once in the module. `why`: what a user would lose by it."""
+    """A bug: `new` in place of `old`, which occurs once in the module. `why`: what a user would lose by it. `needs`:
+    words that the description of a world must have for the bug to show in it."""
 
     name: str
     module: str
     old: str
     new: str
     why: str
+    needs: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -133,6 +135,11 @@ def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) ->
         "journal": lambda seed: journal_world.draw(seed).run(),
         "broker": lambda seed: worlds.run_of(worlds.world_of(seed)).run(),
     }
+
+    def is_promising(seed: int) -> bool:
+        description = "\n".join(worlds.world_of(seed).describe())
+        return all(word in description for word in sabotage.needs)
+
     began = time.process_time()
 
     def tried(kind: str, seeds: Iterable[int], until: float) -> Catch | None:
@@ -148,7 +155,7 @@ def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) ->
     found = tried(known_kind, (known_seed,), seconds) if known_kind else None
     if found is None and sabotage.module.startswith("pairbus.journal"):
         found = tried("journal", itertools.count(), seconds / 3)
-    return found or tried("broker", itertools.count(), seconds)
+    return found or tried("broker", filter(is_promising, itertools.count()), seconds)
 
 
 def hunt(names: Sequence[str], seconds: float) -> None:

@@ -49,7 +49,7 @@ from .history import (
 )
 from .loop import EPOCH, Clock, Process, SimulatedLoop
 from .network import SimulatedNetwork
-from .world import BRIEF_S, HOMES, SESSIONS, Step, World
+from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, Step, World
 
 PING = "application/vnd.ms-servicebus-ping"
 DEAD_LETTERS = "/$deadletterqueue"
@@ -495,18 +495,50 @@ class SimulatedClient:
         if receiver.session_id:
             self._trace.delivered(home, receiver.session_id, [look.id for look in looks])
         await asyncio.sleep(hold)
+        if outcomes[0] == "together":
+            await self._complete_together(receiver, looks, messages)
+            return
         for look, message, outcome in zip(looks, messages, itertools.cycle(outcomes)):
             await self._settle(home, receiver, look, message, outcome)
+
+    async def _complete_together(
+        self, receiver: Receiver, looks: Sequence[Look], messages: Sequence[ReceivedMessage]
+    ) -> None:
+        """Complete all messages with one call."""
+        tickets = [
+            self._trace.settle(
+                look.home, look.id, GONE, at=self._now, deliveries=look.deliveries, token=str(message.lock_token)
+            )
+            for look, message in zip(looks, messages, strict=True)
+        ]
+        outcome, refused = CONFIRMED, set[int]()
+        try:
+            await receiver.complete(messages)
+        except WireError as error:
+            outcome, refused = outcome_of(error), set(error.delivery_ids)
+        for ticket, message in zip(tickets, messages, strict=True):
+            is_spared = bool(refused) and message.delivery_id not in refused
+            self._trace.settled(ticket, CONFIRMED if is_spared else outcome, at=self._now)
+
+    async def _do_fail(self, home: str, how: str) -> None:
+        """Receive a message again and again without completing it, until it is dead-lettered."""
+        for _ in range(DELIVERIES_MAX + 1):
+            await self._do_receive(home, 1, (how,), wait=0.2, credit=0)
+            if how == "forget":
+                await asyncio.sleep(LOCK_S + 1.0)
 
     async def _settle(self, home: str, receiver: Receiver, look: Look, message: ReceivedMessage, outcome: str) -> None:
         """Settle one message in one of the ways, on its link or by its token."""
         if outcome == "forget":
             return
+        if outcome == "together":
+            outcome = "complete"
         if outcome == "foreign":
             await self._settle_foreign(home, receiver)
             outcome = "complete"
         if outcome == "renew":
             await self._renew(home, receiver, message)
+            await asyncio.sleep(3.0)  # and need it
             outcome = "complete"
         if look.state == DEAD:
             outcome = "complete"
@@ -553,11 +585,17 @@ class SimulatedClient:
         self._loop.problems.append(f"{self.name} has completed a message of another session with that of {mine!r}")
 
     async def _renew(self, home: str, receiver: Receiver, message: ReceivedMessage) -> None:
-        if receiver.session_id or message.lock_token is None:
-            return
-        ticket = self._trace.renew(str(message.lock_token), self._now)
+        """Renew the lock of a message, or that of its session."""
+        token = self._name(receiver) if receiver.session_id else str(message.lock_token)
+        ticket = self._trace.renew(token, self._now)
         try:
-            (until,) = await self._connected().renew(path_of(home), [message.lock_token])
+            if receiver.session_id:
+                body = {"session-id": receiver.session_id}
+                _, answer = await self._connected().request(home, "com.microsoft:renew-session-lock", body)
+                until = answer["expiration"] / 1000
+            else:
+                assert message.lock_token is not None
+                (until,) = await self._connected().renew(path_of(home), [message.lock_token])
         except WireError as error:
             self._trace.renewed(ticket, outcome_of(error), self._now)
             return

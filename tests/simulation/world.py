@@ -204,6 +204,8 @@ def _receive(rng: random.Random, entity: str) -> Step:
         return Step(_pause(rng), "deferred", home)
     if kind < 0.3 and entity != "news":
         return Step(_pause(rng), "receive", f"{home}/$deadletterqueue", (("outcomes", ("complete",)), ("count", 5)))
+    if kind < 0.35 and entity != "jobs":
+        return Step(_pause(rng), "fail", home, (("how", rng.choice(("abandon", "abandon", "forget"))),))
     options: dict[str, Any] = {
         "count": rng.choice((1, 2, 5, 10)),
         "wait": rng.choice((0.1, 1.0, 3.0)),
@@ -221,6 +223,7 @@ def _receive(rng: random.Random, entity: str) -> Step:
                     "renew",
                     "token",
                     "foreign",
+                    "together",
                 )
             )
             for _ in range(3)
