@@ -26,6 +26,7 @@ SABOTAGES = (
         "                if not self._is_locked(message, until):\n",
         "                if message.state != LOCKED:\n",
         "A second receiver gets a message while the first, which has renewed its lock, works on it.",
+        needs=("'renew'", "hold=4.0"),
     ),
     Sabotage(
         "renewal-does-not-extend-the-lock",
@@ -39,6 +40,7 @@ SABOTAGES = (
         if messages:
             self._watch""",
         "A second receiver gets a message although the broker has promised the first a longer lock.",
+        needs=("'renew'", "hold=4.0"),
     ),
     Sabotage(
         "expired-lock-still-settles",
@@ -51,6 +53,7 @@ SABOTAGES = (
         message.delivery_count += 1
 """,
         "A receiver whose lock has expired completes the message under the hands of the one that has it now.",
+        needs=("hold=7.0",),
     ),
     Sabotage(
         "returned-message-stays-on-the-list",
@@ -58,6 +61,7 @@ SABOTAGES = (
         "return heappop(returned)[1]",
         "return returned[0][1]",
         "A message that was abandoned is delivered to several receivers at once.",
+        needs=("'abandon'",),
     ),
     Sabotage(
         "abandoned-message-goes-to-the-end",
@@ -65,6 +69,7 @@ SABOTAGES = (
         "if not ready or ready[-1].sequence_number < number:",
         "if number:",
         "A message that was abandoned is delivered after those that were sent later.",
+        needs=("'abandon'", "jobs"),
     ),
     Sabotage(
         "abandoned-message-is-stranded",
@@ -76,6 +81,7 @@ SABOTAGES = (
                 pass
             # Up to there""",
         "A message that was abandoned, or whose lock expired, is not delivered again before a restart.",
+        needs=("'abandon'",),
     ),
     Sabotage(
         "abandoning-does-not-count",
@@ -83,6 +89,7 @@ SABOTAGES = (
         "        count = message.delivery_count + 1\n",
         "        count = message.delivery_count\n",
         "A message that every receiver abandons is delivered for ever instead of being dead-lettered.",
+        needs=("how='abandon'",),
     ),
     Sabotage(
         "one-delivery-too-many",
@@ -90,6 +97,7 @@ SABOTAGES = (
         "delivery_count >= self.max_delivery_count",
         "delivery_count > self.max_delivery_count",
         "A message is delivered once more than its queue allows.",
+        needs=("fail",),
     ),
     Sabotage(
         "exhausted-message-vanishes",
@@ -97,6 +105,7 @@ SABOTAGES = (
         "            self._dead_letter_all(queue, exhausted_messages, exhausted)\n",
         "            returned += exhausted_messages\n",
         "A message whose last lock expires is neither delivered nor dead-lettered.",
+        needs=("how='forget'",),
     ),
     Sabotage(
         "messages-do-not-expire",
@@ -110,6 +119,7 @@ SABOTAGES = (
                 self.lifetimes.add(message)
 """,
         "Receivers get messages whose time to live is over.",
+        needs=("ttl=",),
     ),
     Sabotage(
         "deferred-message-delivered",
@@ -117,6 +127,7 @@ SABOTAGES = (
         "                message.home = home_of(place)\n                queue.offer(message)\n",
         "                queue.offer(message)\n",
         "A message that an application has put aside is delivered again at once.",
+        needs=("'defer'",),
     ),
     Sabotage(
         "reason-of-a-dead-letter-lost",
@@ -124,6 +135,7 @@ SABOTAGES = (
         "properties: Mapping[str, Any] = outcome.changes()",
         "properties: Mapping[str, Any] = outcome.properties",
         "Nobody can tell why an application dead-lettered a message.",
+        needs=("'dead-letter'",),
     ),
     # -- sessions
     Sabotage(
@@ -132,6 +144,7 @@ SABOTAGES = (
         "        if session is None or session.lock is not None:\n            return None\n        lock =",
         "        if session is None:\n            return None\n        lock =",
         "Two receivers work on the same session at once.",
+        needs=("receive jobs",),
     ),
     Sabotage(
         "session-out-of-order-after-abandon",
@@ -139,6 +152,7 @@ SABOTAGES = (
         "        session.ready_list.add(message)\n",
         "        session.ready_list.ready.append(message)\n",
         "The messages of a session are delivered in another order than they were sent in.",
+        needs=("receive jobs", "'abandon'"),
     ),
     Sabotage(
         "session-not-freed-with-its-link",
@@ -146,6 +160,7 @@ SABOTAGES = (
         "            host.namespace.release_session(self.session, host.clock())\n",
         "            host.clock()\n",
         "Nobody gets a session before its lock expires when its receiver has gone.",
+        needs=("receive jobs",),
     ),
     Sabotage(
         "messages-of-a-lost-session-stranded",
@@ -153,6 +168,7 @@ SABOTAGES = (
         "messages = [message for message in lock.held.values() if message.state == LOCKED]",
         "messages = [message for message in lock.held.values() if message.state != LOCKED]",
         "Messages that were delivered under a session's lock and not settled are not delivered again.",
+        needs=("receive jobs", "'forget'"),
     ),
     Sabotage(
         "renewed-session-expires-at-its-old-time",
@@ -160,6 +176,7 @@ SABOTAGES = (
         "return lock if lock is not None and lock.locked_until == until else None",
         "return lock",
         "A second receiver gets a session while the first, which has renewed its lock, works on it.",
+        needs=("receive jobs", "'renew'"),
     ),
     Sabotage(
         "session-state-not-synced",
@@ -167,6 +184,7 @@ SABOTAGES = (
         "self._store.append(records.SESSION, payload, written)",
         "self._store.append(records.SESSION, payload, written, True)",
         "The state of a session is as it was before, after a power cut, although its change was confirmed.",
+        needs=("state=True", "power"),
     ),
     Sabotage(
         "token-of-another-session-settles",
@@ -174,6 +192,7 @@ SABOTAGES = (
         "message = None if session is not None and token not in session.held else self.claim(token, now)",
         "message = self.claim(token, now)",
         "A receiver completes messages of a session that another receiver holds.",
+        needs=("'foreign'", "receive jobs"),
     ),
     # -- settlements
     Sabotage(
@@ -182,6 +201,7 @@ SABOTAGES = (
         "tokens = [token for token, _, _ in entries]",
         "tokens = [token for token, _, _ in entries[: max(1, len(entries) - 1)]]",
         "A message whose completion was confirmed is delivered again.",
+        needs=("('together'",),
     ),
     Sabotage(
         "settlement-confirmed-before-it-is-written",
@@ -189,6 +209,7 @@ SABOTAGES = (
         "            self.remove(queue, messages, True, finish)\n",
         "            finish(None)\n            self.remove(queue, messages, True, nobody)\n",
         "A message whose completion was confirmed is delivered again where the disk refused the record.",
+        needs=("disk:", "receive"),
     ),
     Sabotage(
         "neighbour-settled-too",
@@ -217,6 +238,7 @@ SABOTAGES = (
         finish(refusal_of(error))
 """,
         "A message whose settlement the disk refused is not delivered again before a restart.",
+        needs=("disk:", "receive"),
     ),
     Sabotage(
         "receive-and-delete-not-synced",
@@ -224,6 +246,7 @@ SABOTAGES = (
         "self.remove(queue, messages, False, finish)",
         "self.remove(queue, messages, True, finish)",
         "A message that was received and deleted is received again after a power cut.",
+        needs=("mode='delete'", "power"),
     ),
     # -- sends
     Sabotage(
@@ -232,6 +255,7 @@ SABOTAGES = (
         "        for message in messages:\n            message.segment = segment\n",
         "        for message in messages[: len(messages) // 2 + 1]:\n            message.segment = segment\n",
         "The last messages of a batch that was confirmed are not delivered before a restart.",
+        needs=("batch",),
     ),
     Sabotage(
         "number-given-twice",
@@ -239,6 +263,7 @@ SABOTAGES = (
         "            entity.last_sequence = messages[-1].sequence_number\n",
         "            entity.last_sequence = messages[0].sequence_number\n",
         "The message that follows a batch takes the place of one of its messages.",
+        needs=("batch",),
     ),
     Sabotage(
         "duplicate-stored",
@@ -246,6 +271,7 @@ SABOTAGES = (
         "self._ends(sighting) <= now else sighting",
         "self._ends(sighting) > now else sighting",
         "A message that is sent again with its id is there twice, although the queue detects duplicates.",
+        needs=("again=True",),
     ),
     Sabotage(
         "duplicate-of-a-pending-send-stored",
@@ -253,6 +279,7 @@ SABOTAGES = (
         "        if earlier is None:\n            self.keys[key] = None\n",
         "        if earlier is None or earlier.is_pending:\n            self.keys[key] = None\n",
         "A message that is sent again before the first was answered is there twice.",
+        needs=("again=True", "pipelined=True"),
     ),
     Sabotage(
         "id-of-a-refused-send-remembered",
@@ -260,6 +287,7 @@ SABOTAGES = (
         "        self._drop(sighting)\n        self._answer(sighting, refusal)\n",
         "        sighting.segment = 0\n        self._order.append(sighting)\n        self._answer(sighting, refusal)\n",
         "A message that was refused is taken for a duplicate when it is sent again: confirmed, and stored nowhere.",
+        needs=("again=True", "disk:"),
     ),
     Sabotage(
         "ping-stored",
@@ -267,6 +295,7 @@ SABOTAGES = (
         "if properties.content_type == PING_CONTENT_TYPE:",
         "if properties.content_type == PING_CONTENT_TYPE and s.body is None:",
         "Receivers get the pings of paired clients as if they were messages.",
+        needs=("ping",),
     ),
     Sabotage(
         "near-schedule-ignored",
@@ -274,6 +303,7 @@ SABOTAGES = (
         "if traits.scheduled_at is not None and traits.scheduled_at > now:",
         "if traits.scheduled_at is not None and traits.scheduled_at > now + 60.0:",
         "A message that is scheduled within the next minute is delivered at once.",
+        needs=("due_in",),
     ),
     Sabotage(
         "cancelled-schedule-still-delivered",
@@ -296,6 +326,7 @@ SABOTAGES = (
 
     def _not_written(""",
         "A scheduled message is delivered although its cancelling was confirmed.",
+        needs=("schedule", "cancel"),
     ),
     Sabotage(
         "cancelling-not-synced",
@@ -303,6 +334,7 @@ SABOTAGES = (
         'self.remove(queue, messages, False, self._store.observed("settle", queue, messages, done))',
         'self.remove(queue, messages, True, self._store.observed("settle", queue, messages, done))',
         "A scheduled message is delivered after a power cut although its cancelling was confirmed.",
+        needs=("schedule", "cancel", "power"),
     ),
     Sabotage(
         "activation-not-synced",
@@ -310,6 +342,7 @@ SABOTAGES = (
         "activations, len(payload), again)\n        )\n",
         "activations, len(payload), again), True\n        )\n",
         "A number that a receiver has seen is given to another message after a power cut.",
+        needs=("due_in", "power"),
     ),
     # -- topics
     Sabotage(
@@ -318,6 +351,7 @@ SABOTAGES = (
         "and not each.deleting\n        ]",
         "and not each.deleting and not each.active.locked\n        ]",
         "A subscription whose receivers are at work misses messages.",
+        needs=("news",),
     ),
     Sabotage(
         "copy-against-the-rules",
@@ -325,6 +359,7 @@ SABOTAGES = (
         "if (each.ruleset.always or each.ruleset.matches(facts)) and not each.deleting",
         "if not each.deleting",
         "A subscription gets messages that its rules keep out.",
+        needs=("news",),
     ),
     Sabotage(
         "shared-body-freed-too-early",
@@ -332,6 +367,7 @@ SABOTAGES = (
         "    if shared.copies:\n        return COPY_BYTES\n",
         "    if shared.copies > 1:\n        return COPY_BYTES\n",
         "The last subscription that has a message can't read it any more after a compaction.",
+        needs=("news", "segments of 2048"),
     ),
     # -- links
     Sabotage(
@@ -340,6 +376,7 @@ SABOTAGES = (
         "for link in [link for link in self._served if link.session is event.session]:",
         "for link in event.session.links:",
         "A receiver that ended its session without detaching goes on being given messages, which nobody sees.",
+        needs=("how='end",),
     ),
     Sabotage(
         "link-left-behind-a-drop",
@@ -347,6 +384,7 @@ SABOTAGES = (
         "        self._leave_all()\n        self._engine.lose()\n",
         "        self._engine.lose()\n",
         "A session stays locked, and its entity in use, when the connection of its receiver was lost.",
+        needs=("how='abort'",),
     ),
     Sabotage(
         "link-left-behind-a-detach",
@@ -361,6 +399,7 @@ SABOTAGES = (
             self._leave(event.link)
 """,
         "A session stays locked, and its entity in use, after its receiver was closed.",
+        needs=("how='detach",),
     ),
     Sabotage(
         "link-left-behind-a-close",
@@ -368,6 +407,7 @@ SABOTAGES = (
         "        self._drop_input()\n        self._leave_all()\n",
         "        self._drop_input()\n        self._served.clear()\n",
         "A session stays locked, and its entity in use, after its client closed the connection.",
+        needs=("how='close",),
     ),
     Sabotage(
         "waiting-receiver-left-behind",
@@ -375,6 +415,7 @@ SABOTAGES = (
         "        self._waiters.leave(self.link)\n",
         "        self._waiters.wake()\n",
         "A session is given to a receiver that has gone, and nobody gets its messages meanwhile.",
+        needs=("receive jobs", "session=None"),
     ),
     Sabotage(
         "confirm-covers-the-next-delivery",
@@ -382,6 +423,7 @@ SABOTAGES = (
         "        link.settle(first, last, ACCEPTED_BYTES)\n\n    # -- time",
         "        link.settle(first, (last + 1) & 0xFFFFFFFF, ACCEPTED_BYTES)\n\n    # -- time",
         "A message is confirmed before it is stored, because the one before it was.",
+        needs=("pipelined=True", "disk:"),
     ),
     Sabotage(
         "credit-not-used-up",
@@ -414,6 +456,7 @@ SABOTAGES = (
         '            self._deliver(first, b"".join(parts), events)\n',
         '            self._deliver(first, b"".join(parts[:1]), events)\n',
         "Of a message that takes many frames only the beginning arrives.",
+        needs=("big=True",),
     ),
     # -- the clock
     Sabotage(
@@ -422,6 +465,7 @@ SABOTAGES = (
         "        self.active.shift(seconds)\n",
         "",
         "All locks expire at once when the wall clock is set forward, and two receivers work on the same message.",
+        needs=("clock", "hold=4.0"),
     ),
     Sabotage(
         "session-locks-follow-the-wall-clock",
@@ -429,6 +473,7 @@ SABOTAGES = (
         "                session.lock.locked_until += seconds\n",
         "                session.lock.locked_until += 0.0\n",
         "Session locks expire when the wall clock is set forward, and two receivers work on the same session.",
+        needs=("clock", "receive jobs"),
     ),
     Sabotage(
         "schedules-by-the-monotonic-clock",
@@ -436,6 +481,7 @@ SABOTAGES = (
         "        self._distance += step\n",
         "        step = 0.0\n",
         "Messages are not delivered at the time for which they are scheduled after the wall clock was set.",
+        needs=("clock", "due_in"),
     ),
     Sabotage(
         "duplicate-window-follows-the-wall-clock",
@@ -443,6 +489,7 @@ SABOTAGES = (
         "        self._stepped += seconds\n",
         "        self._stepped += 0.0\n",
         "A message that is sent again is there twice when the wall clock was set forward in between.",
+        needs=("clock 3600", "again=True"),
     ),
     # -- clients without a token, and what nobody can read
     Sabotage(
@@ -451,6 +498,7 @@ SABOTAGES = (
         "        if refusal is not None:\n            self.close(refusal)\n\n    def _mark_authenticated",
         "        del refusal\n\n    def _mark_authenticated",
         "Clients that have shown no token fill the memory of the broker until it is killed.",
+        needs=("kind='half', count=20",),
     ),
     Sabotage(
         "strangers-budget-not-released",
@@ -458,6 +506,7 @@ SABOTAGES = (
         "        self.host.unauthenticated.release(self)\n        self._transport = None\n",
         "        self._transport = None\n",
         "New clients are turned away after enough connections came and went without a token.",
+        needs=("stranger:",),
     ),
     Sabotage(
         "stranger-stays-for-ever",
@@ -465,6 +514,7 @@ SABOTAGES = (
         "            if now - since >= unauthenticated.WAIT_S_MAX:\n",
         "            if now - since < 0:\n",
         "Connections without a token are never closed.",
+        needs=("kind='stay'",),
     ),
     Sabotage(
         "poison-schedule",
@@ -472,5 +522,6 @@ SABOTAGES = (
         "TIME_MS_MAX: Final = 253_402_300_799_999",
         "TIME_MS_MAX: Final = 2**63 - 1",
         "One message with an impossible schedule breaks the connection of everyone who peeks into the queue.",
+        needs=("poison",),
     ),
 )

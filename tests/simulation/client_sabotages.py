@@ -23,6 +23,7 @@ SABOTAGES = (
                 future.set_result(None)
 """,
         "A message that was on its way when the connection was lost is called sent, and is nowhere.",
+        needs=("Doom",),
     ),
     Sabotage(
         "unknown-outcome-sent-again",
@@ -46,6 +47,7 @@ SABOTAGES = (
 
     def send_nowait(""",
         "A message that was sent once is there twice.",
+        needs=("Doom",),
     ),
     Sabotage(
         "timeout-reported-as-not-sent",
@@ -53,6 +55,7 @@ SABOTAGES = (
         "self._sent_too_late() if sent else self._never_sent()",
         "self._never_sent()",
         "An application sends a message again that is stored already, because it was told that it was not sent.",
+        needs=("send",),
     ),
     Sabotage(
         "rejection-read-as-accepted",
@@ -60,6 +63,7 @@ SABOTAGES = (
         "        if type(state) is Accepted:\n",
         "        if state is not None:\n",
         "A message that the broker refused is called sent.",
+        needs=("poison",),
     ),
     Sabotage(
         "refused-settlement-read-as-done",
@@ -67,6 +71,7 @@ SABOTAGES = (
         "if type(state) is Rejected and state.error is not None and state.error.condition != DEAD_LETTER:",
         "if type(state) is Rejected and state.error is None:",
         "An application is told that it completed a message whose lock it had lost.",
+        needs=("hold=7.0",),
     ),
     Sabotage(
         "settlement-not-waited-for",
@@ -81,6 +86,7 @@ SABOTAGES = (
             timer.cancel()
 """,
         "An application is told that it completed a message before the broker has heard of it.",
+        needs=("outgoing=True",),
     ),
     Sabotage(
         "message-handed-out-twice",
@@ -88,6 +94,7 @@ SABOTAGES = (
         "            taken = list(buffer)\n            buffer.clear()\n",
         "            taken = list(buffer)\n            if not self.credit:\n                buffer.clear()\n",
         "An application gets a message twice from one delivery.",
+        needs=("credit=",),
     ),
     Sabotage(
         "messages-of-a-lost-link-handed-out",
@@ -95,6 +102,7 @@ SABOTAGES = (
         "            self._buffer.clear()  # the entity delivers them again when their locks run out\n",
         "            pass\n",
         "An application works on messages that others have, because it gets them from a link that was lost.",
+        needs=("credit=50", "reset"),
     ),
     # -- the syphon
     Sabotage(
@@ -107,6 +115,7 @@ SABOTAGES = (
         return Send(path, chosen), commands
 """,
         "A message on its way home is gone when the primary fails at that moment.",
+        needs=("a pair",),
     ),
     Sabotage(
         "syphon-takes-an-unknown-outcome-for-confirmed",
@@ -122,6 +131,7 @@ SABOTAGES = (
         verdict = verdict_of(error)
 """,
         "A message on its way home is gone when the connection to the primary is lost.",
+        needs=("a pair",),
     ),
     Sabotage(
         "syphon-completes-what-it-left",
@@ -129,6 +139,7 @@ SABOTAGES = (
         "                commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))\n",
         "                commands += [Complete(queue, given) for queue, given in _by_queue(left)]\n",
         "A message that the primary did not take is removed from the backlog.",
+        needs=("a pair",),
     ),
     Sabotage(
         "syphon-queues-a-message-twice",
@@ -137,6 +148,7 @@ SABOTAGES = (
         "                    self._queue_up(transfer)\n                    self._queue_up(transfer)\n"
         "                    wanted.add(path)\n",
         "Every message comes home twice, or the second time empty.",
+        needs=("a pair",),
     ),
     Sabotage(
         "syphon-reports-a-refused-batch-as-confirmed",
@@ -151,6 +163,7 @@ SABOTAGES = (
                 for transfer in reversed(transfers):
 """,
         "All messages of a batch are gone if the primary refuses one of them.",
+        needs=("a pair",),
     ),
     Sabotage(
         "syphon-forgets-what-it-left",
@@ -160,6 +173,7 @@ SABOTAGES = (
         "            if lock_lost or transfer.tries >= SETTLE_TRIES or transfer.locked_until <= now:\n"
         "                self._move(transfer, Input.LOCK_LOST)\n",
         "A message that is home, and whose completion was lost, is brought home a second time.",
+        needs=("a pair",),
     ),
     # -- pairing
     Sabotage(
@@ -173,6 +187,7 @@ SABOTAGES = (
         self._trial = False
 """,
         "A send that timed out is called sent, and the message may be nowhere.",
+        needs=("a pair",),
     ),
     Sabotage(
         "failure-of-the-backlog-swallowed",
@@ -180,6 +195,7 @@ SABOTAGES = (
         "            self._coordinator.commands.extend(rotation.failed(pick, now, error))\n",
         "            self._outcome = SENT\n",
         "A message that no backlog queue took is called sent.",
+        needs=("a pair",),
     ),
     Sabotage(
         "diverted-message-sent-again",
@@ -187,6 +203,7 @@ SABOTAGES = (
         '        self._arrived("backlog")\n        self._outcome = SENT\n',
         '        self._arrived("backlog")\n',
         "A message that the backlog has taken is sent again and again.",
+        needs=("a pair",),
     ),
     Sabotage(
         "ping-does-not-bring-back",
@@ -194,6 +211,7 @@ SABOTAGES = (
         "        Input.PING_SUCCEEDED:        (H, S, H, H),",
         "        Input.PING_SUCCEEDED:        (H, S, F, F),",
         "Messages go through the backlog for ever, although the primary is well again.",
+        needs=("a pair",),
     ),
     Sabotage(
         "failover-timer-forgotten",
@@ -201,5 +219,6 @@ SABOTAGES = (
         "        if self.state is S and now >= self.since + self.failover_interval:\n",
         "        if self.state is S and now >= self.since + 1e9 * self.failover_interval:\n",
         "Sends fail for as long as the primary is away, and nothing is diverted.",
+        needs=("a pair",),
     ),
 )

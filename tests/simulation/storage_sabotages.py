@@ -167,6 +167,7 @@ SABOTAGES = (
         "if (message.segment, message.offset) != (record.segment, record.offset + content_at):",
         "if message.home or (message.segment, message.offset) != (record.segment, record.offset + content_at):",
         "Messages that are deferred or scheduled are gone after a compaction and a restart.",
+        needs=("defer", "answers and"),
     ),
     Sabotage(
         "compaction-ignores-a-failed-copy",
@@ -199,6 +200,7 @@ SABOTAGES = (
             message.header,
 """,
         "A message that fails every time is delivered for ever instead of being dead-lettered.",
+        needs=("abandon", "segments of 2048"),
     ),
     Sabotage(
         "compaction-loses-session-states",
@@ -206,6 +208,7 @@ SABOTAGES = (
         "            return self._live_state(record)\n",
         "            return None\n",
         "The state that a receiver stored with its session is gone.",
+        needs=("state=True", "segments of 2048"),
     ),
     Sabotage(
         "compaction-loses-duplicate-ids",
@@ -213,6 +216,7 @@ SABOTAGES = (
         "if seen is not None and sighting is not None and entity is not None:",
         "if seen is not None and sighting is not None and entity is not None and not parts:",
         "A message that is sent again after a restart is there twice, although the queue detects duplicates.",
+        needs=("again=True", "segments of 2048"),
     ),
     Sabotage(
         "compaction-lowers-the-last-number",
@@ -220,6 +224,7 @@ SABOTAGES = (
         "records.pack_queue(id, revision, entity.last_sequence, description)",
         "records.pack_queue(id, revision, 0, description)",
         "Sequence numbers are given out a second time, so that a reader who remembers one skips messages.",
+        needs=("segments of 2048", "answers and"),
     ),
     Sabotage(
         "settlement-not-repeated-behind-a-copy",
@@ -227,6 +232,7 @@ SABOTAGES = (
         "            message.state = SETTLING\n            found = True\n",
         "            message.state = SETTLING\n",
         "A message that is completed while it is compacted is there again after a restart.",
+        needs=("segments of 2048",),
     ),
     # -- replay
     Sabotage(
@@ -235,6 +241,7 @@ SABOTAGES = (
         "if (known := entity.find(number)) is not None:",
         "if (known := entity.find(number + 1)) is not None:",
         "After a restart one message is gone for each that was completed, and that one is there again.",
+        needs=("complete", "broker: at"),
     ),
     Sabotage(
         "replay-loses-delivery-counts",
@@ -242,6 +249,7 @@ SABOTAGES = (
         "            message.delivery_count = update.delivery_count\n",
         "",
         "A message that makes every receiver fail is delivered for ever if the broker restarts now and then.",
+        needs=("'abandon'", "answers and"),
     ),
     Sabotage(
         "replay-loses-the-last-number",
@@ -255,6 +263,7 @@ SABOTAGES = (
         return _queue(entity, entry)
 """,
         "Numbers are given out twice after a restart, and a new message takes the place of one that waits.",
+        needs=("broker: at",),
     ),
     Sabotage(
         "replay-makes-deferred-messages-active",
@@ -265,6 +274,7 @@ SABOTAGES = (
 """,
         "",
         "Messages that an application has put aside are delivered in between after a restart.",
+        needs=("'defer'", "answers and"),
     ),
     Sabotage(
         "replay-makes-scheduled-messages-active",
@@ -272,6 +282,7 @@ SABOTAGES = (
         "        message.home = home_of(entry.place)\n",
         "        message.home = home_of(records.ACTIVE if entry.place == records.SCHEDULED else entry.place)\n",
         "Messages that are meant for tomorrow are delivered today after a restart.",
+        needs=("due_in", "answers and"),
     ),
     Sabotage(
         "replay-loses-the-reason-of-a-dead-letter",
@@ -279,6 +290,7 @@ SABOTAGES = (
         "            if update.changes_length is not None:\n",
         "            if update.changes_length is not None and update.place != records.DEAD:\n",
         "Nobody can tell after a restart why a message was dead-lettered.",
+        needs=("'dead-letter'", "answers and"),
     ),
     Sabotage(
         "replay-loses-duplicate-ids",
@@ -286,6 +298,7 @@ SABOTAGES = (
         "        history.restore(seen.time, seen.keys, record.segment, seen.nbytes)\n",
         "        self.release(record.segment, seen.nbytes)\n",
         "A message that is sent again because its confirmation was lost in a restart is there twice.",
+        needs=("again=True", "answers and"),
     ),
     Sabotage(
         "replay-loses-session-states",
@@ -293,6 +306,7 @@ SABOTAGES = (
         "            session.state = Stored(record.segment, record.offset + offset, length)\n",
         "            queue.sessions.forget_if_empty(session)\n",
         "The state that a receiver stored with its session is gone after a restart.",
+        needs=("state=True",),
     ),
     Sabotage(
         "replay-loses-session-ids",
@@ -300,6 +314,7 @@ SABOTAGES = (
         "            None if session_id is None else self._session_ids.setdefault(session_id, session_id),\n",
         "            None,\n",
         "Nobody gets the messages of a session any more after a restart.",
+        needs=("jobs", "answers and"),
     ),
     Sabotage(
         "replay-loses-lifetimes",
@@ -311,6 +326,7 @@ SABOTAGES = (
             inf,
             None if session_id""",
         "Messages that should have expired are delivered after a restart.",
+        needs=("ttl=", "answers and"),
     ),
     Sabotage(
         "replay-loses-a-subscription's-copy",
@@ -318,6 +334,7 @@ SABOTAGES = (
         "            for entry in publication.copies:\n",
         "            for entry in publication.copies[1:] or publication.copies:\n",
         "One subscription has lost its copies after a restart.",
+        needs=("news", "answers and"),
     ),
     Sabotage(
         "replay-forgets-activations",
@@ -325,5 +342,6 @@ SABOTAGES = (
         "            if known is not None and known[1].sequence_number == activation.old:\n",
         "            if known is not None and known[1].sequence_number != activation.old:\n",
         "A scheduled message that was delivered and completed is delivered again after a restart.",
+        needs=("due_in", "broker: at"),
     ),
 )
