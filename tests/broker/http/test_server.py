@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import ssl
 import time
+import weakref
 
 import pytest
 
@@ -69,6 +71,22 @@ async def test_keep_alive_serves_many_requests_on_one_connection():
             assert (status, headers["x-seen"], body) == (200, f"PUT /{number}", b"abc")
             assert headers["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
         assert len(made) == 1
+
+
+@pytest.mark.parametrize("said", [b"G\x00T / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n: \r\n\r\n"])
+async def test_what_is_not_http_is_forgotten_with_the_connection_and_waits_for_no_cycle_collector(said):
+    gc.disable()
+    try:
+        async with server() as (port, made):
+            async with client(port) as (reader, writer):
+                writer.write(said + b"x" * 50_000)
+                assert (await answer(reader))[0] == 400
+            protocol = weakref.ref(made.pop())
+            async with asyncio.timeout(10):
+                while protocol() is not None:
+                    await asyncio.sleep(0.005)
+    finally:
+        gc.enable()
 
 
 async def test_what_the_handler_sees():

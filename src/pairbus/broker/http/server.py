@@ -185,6 +185,8 @@ class HttpProtocol(asyncio.Protocol):
                 elif isinstance(event, h11.EndOfMessage):
                     self._start_handler()
         except h11.RemoteProtocolError as error:
+            # h11's frames hold the error that holds them: the buffers would wait for the cycle collector
+            error.__traceback__ = None
             status = error.error_status_hint
             self._refuse(status, HTTPStatus(status).phrase if status == 431 else f"not HTTP/1.1: {error}")
 
