@@ -91,7 +91,7 @@ class Bounds:
         """Return the limits of an hour, or wider ones for less. Memory is mostly found in the first ten minutes, until
         there are holes of every size between what stays; and the error of a slope goes with the time to minus 3/2."""
         shorter = max(1.0, 3600 / seconds)
-        return cls(min(500.0, shorter**2.5), shorter**1.5)
+        return cls(min(500.0, shorter**3), shorter**1.5)
 
 
 @dataclass(slots=True)
@@ -146,8 +146,9 @@ def judge(samples: Sequence[Sample], bounds: Bounds) -> tuple[dict[str, Any], li
     for name in ("rss_mb", "anonymous_mb"):
         if slopes[name].per_hour >= bounds.memory_mb_per_hour:
             problems.append(f"{name} grows by {slopes[name]} an hour; allowed are {bounds.memory_mb_per_hour:g}")
-    if abs(slopes["other_descriptors"].per_hour) > bounds.descriptors_per_hour:
-        problems.append(f"descriptors change by {slopes['other_descriptors']} an hour")
+    others = slopes["other_descriptors"]
+    if abs(others.per_hour) > bounds.descriptors_per_hour + 2 * others.error:
+        problems.append(f"descriptors change by {others} an hour; allowed are {bounds.descriptors_per_hour:g}")
     if min(room) < 0:
         problems.append(
             f"the folder is larger than {bounds.live_factor} × live data + {bounds.segments} segments by {-min(room)} "
