@@ -152,6 +152,12 @@ def test_what_grows_is_named(grow: dict[str, float], named: list[str]) -> None:
     assert (room < 0) == ("folder" in named) and room <= (2 * 2e6 + 4 * SEGMENT_BYTES - 3e6) / MB
 
 
+def test_an_hour_has_the_limits_that_are_promised_and_less_has_wider_ones() -> None:
+    assert Bounds.for_run(3600) == Bounds.for_run(7200) == Bounds(1.0, 1.0, 2, 4)
+    assert Bounds.for_run(1800).memory_mb_per_hour == 8
+    assert Bounds.for_run(75) == Bounds(500.0, 48**1.5)
+
+
 def test_gauges_are_added_up() -> None:
     samples = ("# TYPE x", 'queue_bytes{entity="a b"} 12', 'queue_bytes{entity="c"} 3.0', "tokenless_bytes 7")
     page = "\npairbus_".join(samples)
