@@ -35,11 +35,9 @@ HANGS_S: Final = 3.0
 #: it hands over what came after a pause only when its waiting time is over, and locks run out.
 RECEIVE_MAX: Final = 1
 
-Say = Callable[[dict[str, Any]], None]
 
-
-def say(fact: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"t": time.time(), **fact}) + "\n")
+def say(fact: str, **details: Any) -> None:
+    sys.stdout.write(json.dumps({"t": time.time(), "fact": fact, **details}) + "\n")
     sys.stdout.flush()
 
 
@@ -66,36 +64,21 @@ class Counts(Observer):
         else:
             self.diverted += len(messages)
         if self._last_route.get(entity, "primary") != route:
-            say({"fact": "route", "entity": entity, "route": route})
+            say("route", entity=entity, route=route)
         self._last_route[entity] = route
 
     def tell(self) -> None:
-        say(
-            {
-                "fact": "sent",
-                "confirmed": self.confirmed,
-                "primary": self.primary,
-                "diverted": self.diverted,
-                "raised": self.raised,
-                "waited_s": round(self.waited_s, 3),
-            }
-        )
+        counts = {name: getattr(self, name) for name in ("confirmed", "primary", "diverted", "raised")}
+        say("sent", **counts, waited_s=round(self.waited_s, 3))
 
 
 def announced(event: Event) -> None:
     match event:
         case StateChanged():
-            say(
-                {
-                    "fact": "state",
-                    "entity": event.entity,
-                    "from": event.previous.value,
-                    "to": event.state.value,
-                    "cause": event.cause,
-                }
-            )
+            change = {"from": event.previous.value, "to": event.state.value}
+            say("state", entity=event.entity, **change, cause=event.cause)
         case PingFailed() | PingSucceeded():
-            say({"fact": "ping", "entity": event.entity, "ok": isinstance(event, PingSucceeded)})
+            say("ping", entity=event.entity, ok=isinstance(event, PingSucceeded))
 
 
 async def send(settings: dict[str, Any], client: ServiceBusClient, enough: EnoughSignal) -> None:
@@ -111,7 +94,7 @@ async def send(settings: dict[str, Any], client: ServiceBusClient, enough: Enoug
     finally:
         telling.cancel()
     counts.tell()
-    say({"fact": "finished"})
+    say("finished")
     await asyncio.Event().wait()
 
 
@@ -140,7 +123,7 @@ async def _send_to(
                 await sender.send_messages(_messages(planned))
             except (ServiceBusError, ValueError) as error:
                 counts.raised += len(planned.ids)
-                say({"fact": "raised", "entity": name, "ids": planned.ids, "error": type(error).__name__})
+                say("raised", entity=name, ids=planned.ids, error=type(error).__name__)
             else:
                 counts.confirmed += len(planned.ids)
             counts.waited_s = max(counts.waited_s, loop.time() - began)
@@ -160,10 +143,10 @@ class Received:
     def __init__(self) -> None:
         self.ids: set[str] = set()
         self.settled: set[str] = set()
-        self.is_away: set[str] = set()
+        self.cut_off: set[str] = set()
 
     def tell(self) -> None:
-        say({"fact": "received", "count": len(self.ids), "settled": len(self.settled)})
+        say("received", count=len(self.ids), settled=len(self.settled))
 
 
 async def receive(settings: dict[str, Any], client: ServiceBusClient, enough: EnoughSignal) -> None:
@@ -185,9 +168,9 @@ async def _receive_from(client: ServiceBusClient, entity: dict[str, Any], receiv
         try:
             await _receive_while_it_works(client, entity, received)
         except (ServiceBusError, TimeoutError, OSError) as error:
-            if name not in received.is_away:
-                received.is_away.add(name)
-                say({"fact": "deaf", "entity": name, "error": type(error).__name__})
+            if name not in received.cut_off:
+                received.cut_off.add(name)
+                say("deaf", entity=name, error=type(error).__name__)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -206,9 +189,9 @@ async def _receive_while_it_works(client: ServiceBusClient, entity: dict[str, An
                 async with asyncio.timeout(HANGS_S):
                     await receiver.complete_message(message)
                 received.settled.add(str(message.message_id))
-            if messages and name in received.is_away:
-                received.is_away.discard(name)
-                say({"fact": "hears", "entity": name})
+            if messages and name in received.cut_off:
+                received.cut_off.discard(name)
+                say("hears", entity=name)
     finally:
         with suppress(ServiceBusError, TimeoutError, OSError):
             async with asyncio.timeout(HANGS_S):
@@ -260,7 +243,7 @@ async def _work(role: str, settings: dict[str, Any], enough: EnoughSignal) -> No
         **settings["pairing"],
     )
     async with client:
-        say({"fact": "ready"})
+        say("ready")
         await (send if role == "sender" else receive)(settings, client, enough)
 
 
@@ -279,7 +262,7 @@ async def main(role: str) -> None:
             await work
     else:
         work.result()
-    say({"fact": "done"})
+    say("done")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ over as text, with names of any case. No text or repr made here holds a key.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -61,7 +61,9 @@ CREDENTIALS: Final = {
 }
 
 
-Default = TypeVar("Default", float, None)
+_WHOLE: Final = "a whole number of at least 1"
+Number = TypeVar("Number", int, float)
+D = TypeVar("D", int, float, None)
 
 
 class InvalidOption(PairbusError, ValueError):
@@ -133,7 +135,8 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
             raise InvalidOption(
                 f"the servicebus source has no option {name!r}{_near(name)}; right are {_listed(NAMES)}"
             )
-    settle, on_refused, refused_path = _settle(given, environ), _on_refused(given), _text(given, "refusedPath")
+    on_refused = _one_of(given, "onRefused", ON_REFUSED, FAIL)
+    settle, refused_path = _settle(given, environ), _text(given, "refusedPath")
     if refused_path is not None and on_refused == FAIL:
         raise InvalidOption("refusedPath collects rows that are refused; it goes with onRefused skip or deadLetter")
     if on_refused == DEAD_LETTER and settle is None and refused_path is None:
@@ -144,16 +147,16 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
     return ConnectorOptions(
         address=_address(given, environ),
         entity=_text(given, "entity"),
-        mode=_mode(given),
-        messages_per_trigger_max=_count(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER),
-        rate_max=_positive(given, "maxRate", "a number of messages a second", None),
-        first_sequence=_count(given, "fromSequenceNumber", 1),
-        last_sequence=_count(given, "toSequenceNumber", SEQUENCE_MAX),
+        mode=_one_of(given, "mode", MODES, "peek"),
+        messages_per_trigger_max=_above_0(given, "maxMessagesPerTrigger", int, _WHOLE, MESSAGES_PER_TRIGGER),
+        rate_max=_above_0(given, "maxRate", float, "a number of messages a second above 0", None),
+        first_sequence=_above_0(given, "fromSequenceNumber", int, _WHOLE, 1),
+        last_sequence=_above_0(given, "toSequenceNumber", int, _WHOLE, SEQUENCE_MAX),
         push_filters=_flag(given, "pushFilters"),
         settle=settle,
         on_refused=on_refused,
         refused_path=refused_path,
-        patience_s=_positive(given, "maxWaitSeconds", "a number of seconds", PATIENCE_S),
+        patience_s=_above_0(given, "maxWaitSeconds", float, "a number of seconds above 0", PATIENCE_S),
         mailbox=_text(given, "board"),
     )
 
@@ -189,7 +192,7 @@ def _address(given: Mapping[str, str], environ: Mapping[str, str], prefix: str =
         _text(given, host),
         credential,
         _text(given, trusted),
-        _cause(given),
+        _one_of(given, "cause", billing.CAUSES, billing.SPARK),
     )
 
 
@@ -209,31 +212,12 @@ def _connection_string(given: Mapping[str, str], environ: Mapping[str, str], nam
     return environ[variable]
 
 
-def _cause(given: Mapping[str, str]) -> str:
-    cause = given.get("cause", billing.SPARK).lower()
-    if cause not in billing.CAUSES:
-        raise InvalidOption(f"cause {given['cause']!r} is not known; right are {_listed(billing.CAUSES)}")
-    return cause
-
-
-def _mode(given: Mapping[str, str]) -> str:
-    mode = given.get("mode", "peek").lower()
-    if mode not in MODES:
-        raise InvalidOption(f"mode {given['mode']!r} is not known; right are {_listed(MODES)}")
-    return mode
-
-
-def _count(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise InvalidOption(f"{name} is a whole number of at least 1, not {text!r}")
-    return count
+def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    text = given.get(name, default)
+    found = {each.lower(): each for each in choices}.get(text.lower())
+    if found is None:
+        raise InvalidOption(f"{name} {text!r} is not known; right are {_listed(choices)}")
+    return found
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
@@ -243,24 +227,16 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _on_refused(given: Mapping[str, str]) -> str:
-    text = given.get("onRefused", FAIL)
-    found = {each.lower(): each for each in ON_REFUSED}.get(text.lower())
-    if found is None:
-        raise InvalidOption(f"onRefused {text!r} is not known; right are {_listed(ON_REFUSED)}")
-    return found
-
-
-def _positive(given: Mapping[str, str], name: str, what: str, default: Default) -> float | Default:
+def _above_0(given: Mapping[str, str], name: str, read: Callable[[str], Number], what: str, default: D) -> Number | D:
     text = given.get(name)
     if text is None:
         return default
     try:
-        number = float(text)
+        number = read(text)
     except ValueError:
-        number = 0.0
+        number = read("0")
     if not 0 < number < float("inf"):
-        raise InvalidOption(f"{name} is {what} above 0, not {text!r}")
+        raise InvalidOption(f"{name} is {what}, not {text!r}")
     return number
 
 
