@@ -15,7 +15,7 @@ from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonSt
 from pairbus.syphon import hosting
 from pairbus.syphon.core import pair_lifecycle, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
-from pairbus.syphon.hosting import HostedSyphon, check_engine, endpoint, fault_client, hosted
+from pairbus.syphon.hosting import HostedSyphon, check_engine, fault_client, hosted
 from pairbus.wire.sync import LoopThread
 
 from .pair import Pair, diverted, until
@@ -292,11 +292,10 @@ class TestEngines:
     def test_p38_without_the_extra_it_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hosting, "SPARK", "pairbus.nowhere.hosting")
         with pytest.raises(PairingError, match=r"pairbus\[spark\].*syphon_engine=\"in-process\""):
-            check_engine(True, "spark")
+            check_engine("spark")
         with pytest.raises(PairingError):
             hosted("spark")
-        check_engine(False, "spark")
-        check_engine(True, "in-process")
+        check_engine("in-process")
 
     def test_p38_with_the_extra_its_host_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spark = types.SimpleNamespace(HostedSyphon=FakeSpark)
@@ -336,10 +335,3 @@ class TestFaulting:
         with pytest.raises(ClientFaultedError):
             client.get_queue_sender("orders")
         assert client.close() == "closed"
-
-
-def test_endpoints_of_clients() -> None:
-    made = endpoint(
-        {"host": "h", "port": 5, "tls": False, "credential": None, "ca_file": None, "ssl_context": None}, "n"
-    )
-    assert made == Endpoint("h", 5, False, name="n")

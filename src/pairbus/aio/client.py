@@ -316,7 +316,7 @@ class Pairing:
         if self.settings.enable_syphon:
             from pairbus.aio.syphon import check_engine
 
-            check_engine(True, self.settings.syphon_engine)
+            check_engine(self.settings.syphon_engine)
         try:
             await self._provide()
         except PairingFailed as error:

@@ -19,7 +19,8 @@ from pairbus.pairing.errors import ClientFaultedError
 from pairbus.pairing.events import Event
 from pairbus.pairing.sdk import endpoint_of
 from pairbus.syphon.core.pair_lifecycle import Which
-from pairbus.syphon.hosting import Halts, check_engine, endpoint, fault_client, hosted
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.hosting import Halts, check_engine, fault_client, hosted
 
 __all__ = ["SyphonHost", "check_engine"]
 
@@ -52,8 +53,8 @@ class SyphonHost:
         secondary_name = secondary_name or secondary_client.fully_qualified_namespace
         self._syphon = hosted(
             settings.syphon_engine,
-            endpoint(endpoint_of(primary_client), primary_name),
-            endpoint(endpoint_of(secondary_client), secondary_name),
+            Endpoint(**endpoint_of(primary_client), name=primary_name),
+            Endpoint(**endpoint_of(secondary_client), name=secondary_name),
             primary_name=primary_name,
             indexes=indexes,
             announce=announce,

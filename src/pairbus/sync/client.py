@@ -315,7 +315,7 @@ class Pairing:
         if self.settings.enable_syphon:
             from pairbus.sync.syphon import check_engine
 
-            check_engine(True, self.settings.syphon_engine)
+            check_engine(self.settings.syphon_engine)
         try:
             self._provide()
         except PairingFailed as error:

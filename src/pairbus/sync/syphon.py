@@ -20,7 +20,8 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.sdk import endpoint_of
 from pairbus.sync.engine_loop import EngineLoop
 from pairbus.syphon.core.pair_lifecycle import Which
-from pairbus.syphon.hosting import Halts, check_engine, endpoint, fault_client, hosted
+from pairbus.syphon.endpoint import Endpoint
+from pairbus.syphon.hosting import Halts, check_engine, fault_client, hosted
 
 __all__ = ["SyphonHost", "check_engine"]
 
@@ -53,8 +54,8 @@ class SyphonHost:
         secondary_name = secondary_name or secondary_client.fully_qualified_namespace
         self._syphon = hosted(
             settings.syphon_engine,
-            endpoint(endpoint_of(primary_client), primary_name),
-            endpoint(endpoint_of(secondary_client), secondary_name),
+            Endpoint(**endpoint_of(primary_client), name=primary_name),
+            Endpoint(**endpoint_of(secondary_client), name=secondary_name),
             primary_name=primary_name,
             indexes=indexes,
             announce=announce,

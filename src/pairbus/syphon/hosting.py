@@ -45,11 +45,9 @@ class Halts(Protocol):
 SPARK: Final = "pairbus.spark.syphon.hosting"
 
 
-def check_engine(enable_syphon: bool, engine: str) -> None:
-    """Raise PairingFailed if the engine that is asked for is not installed (P38)."""
-    if not enable_syphon or engine == "in-process":
-        return
-    if not all(map(_is_installed, ("pyspark", SPARK))):
+def check_engine(engine: str) -> None:
+    """Raise PairingError if the engine that is asked for is not installed (P38)."""
+    if engine != "in-process" and not all(map(_is_installed, ("pyspark", SPARK))):
         raise PairingError(
             "enable_syphon=True runs the syphon on Spark, which is not installed: install pairbus[spark], or give "
             'syphon_engine="in-process", which needs no Java and serves where there is little to move'
@@ -65,7 +63,7 @@ def _is_installed(name: str) -> bool:
 
 def hosted(engine: str, *arguments: Any, **options: Any) -> HostedSyphon:
     """Return the hosted syphon on the engine that the options name."""
-    check_engine(True, engine)
+    check_engine(engine)
     if engine == "in-process":
         return HostedSyphon(*arguments, **options)
     made: HostedSyphon = importlib.import_module(SPARK).HostedSyphon(*arguments, **options)
@@ -278,8 +276,3 @@ def fault_client(client: Any, error: ClientFaultedError) -> None:
 
     for name in ("get_queue_sender", "get_topic_sender", "get_queue_receiver", "get_subscription_receiver"):
         setattr(client, name, refuse)
-
-
-def endpoint(fields: dict[str, Any], name: str) -> Endpoint:
-    """Return the endpoint for what `pairing.sdk.endpoint_of` reads of an SDK client."""
-    return Endpoint(**fields, name=name)
