@@ -116,11 +116,11 @@ def estimate(
 
 
 def _estimate_lines(made: Estimate) -> list[str]:
-    from pairbus.cost.columns import columns
+    from pairbus.cost.columns import aligned
 
     case, currency = made.scenario, made.prices.currency
-    heads = ["term", "operations", "units", "bytes in", "bytes out", currency]
-    rows = [
+    rows = [["term", "operations", "units", "bytes in", "bytes out", currency]]
+    rows += [
         [term.name, *(f"{value:,}" for value in (term.operations, term.units, term.bytes_in, term.bytes_out)),
          f"{term.money:,.4f}"]
         for term in made.terms
@@ -132,7 +132,7 @@ def _estimate_lines(made: Estimate) -> list[str]:
         f"{case.hours / 24:g} days, {case.rate:g} messages/s of {case.size:,} bytes, an outage of"
         f" {case.outage_s:,.0f} s; {made.prices.name}",
         "",
-        *columns(heads, rows, left=("term",)),
+        *aligned(rows),
         "",
         *(f"{term.name}: {term.explanation}" for term in made.terms),
         "",

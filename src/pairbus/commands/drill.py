@@ -170,17 +170,11 @@ def _show(findings: Findings, out: Path, as_json: bool) -> None:
 
 def _lines(findings: Findings) -> list[str]:
     """Return the lines of the audit, and of estimate and report side by side."""
+    from pairbus.cost.columns import aligned
+
     audit = [
         f"{figure.label:>14}  {'unknown' if figure.value is None else format(figure.value, ',')}"
         for figure in findings.audit
     ]
-    table = findings.estimate
-    rows = [table.heads, *table.rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(table.heads))]
-    cost = [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    cost = aligned([findings.estimate.heads, *findings.estimate.rows])
     return ["audit", *audit, "", "cost, before and after", *cost, findings.estimate_remark, ""]

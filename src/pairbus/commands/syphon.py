@@ -526,6 +526,7 @@ def _age(depth: Depth) -> float | None:
 def _print_backlog(
     name: str, secondary: NamespaceArgument, depths: Sequence[Depth], warnings: Sequence[str], as_json: bool
 ) -> None:
+    from pairbus.cost.columns import aligned
     from pairbus.syphon.core.progress import duration
 
     there = [each for each in depths if each.exists]
@@ -555,13 +556,8 @@ def _print_backlog(
     if len(there) > 1:
         more = "" if all(each.is_complete for each in there) else "+"
         rows.append(("in all", f"{total:,}{more}", duration(max(ages)) if ages else "-", "", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for queue, *numbers, destinations in rows:
-        columns = [
-            f"{queue:<{widths[0]}}",
-            *(f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)),
-        ]
-        click.echo("  ".join([*columns, destinations]).rstrip())
+    for line in aligned(rows, left=(0, 4)):
+        click.echo(line)
 
 
 def _number(depth: Depth) -> str:

@@ -1,18 +1,18 @@
-"""A table as lines of text: columns as wide as their widest cell. Decides nothing else. Pure."""
+"""Aligns a table as lines of text: columns as wide as their widest cell. Decides nothing else. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
-def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str] = ()) -> list[str]:
-    """The columns named in `left` start at the left, the others, which are figures, end at the right."""
-    table = [heads, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(heads))]
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Return a line for each row, its columns two spaces apart: those in `left` begin at the left, others end at the
+    right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if head in left else cell.rjust(width)
-            for head, cell, width in zip(heads, row, widths, strict=True)
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in table
+        for row in rows
     ]

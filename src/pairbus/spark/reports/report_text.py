@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pairbus.cost.columns import columns
+from pairbus.cost.columns import aligned
 
 from .results import AuditSummary, AvailabilitySummary, CostSummary, Period, counts_of
 
@@ -72,7 +72,7 @@ def _ids(finding: str, summary: AuditSummary) -> list[str]:
         for each in found[:_IDS_SHOWN]
     ]
     more = counts_of(summary)[finding] - len(rows)
-    return ["", f"{finding}:", *aligned(rows, right=())] + ([f"  and {more:,} more"] if more > 0 else [])
+    return ["", f"{finding}:", *aligned(rows, left=range(4))] + ([f"  and {more:,} more"] if more > 0 else [])
 
 
 def availability_table(summary: AvailabilitySummary) -> str:
@@ -150,19 +150,6 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] | None = None) -> list[str]:
-    """Return lines with columns two spaces apart; the first on the left, the others on the right unless told which."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    to_the_right = set(range(1, len(widths)) if right is None else right)
-    return [
-        "  ".join(
-            cell.rjust(width) if index in to_the_right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _moment(t: float | None) -> str:
     return "-" if t is None else dt.datetime.fromtimestamp(t, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -183,28 +170,20 @@ def cost_lines(summary: CostSummary, shown: list[dict[str, Any]], lines_max: int
         if total is None:
             continue
         mine = [row for row in shown if row["book"] == name and row["operations"]]
-        rows = [[*(row[key] for key in _COST_NAMES), *_cells(row)] for row in mine]
+        rows = [[*_COST_NAMES, "operations", "units", "bytes in", "bytes out", currency]]
+        rows += [[*(row[key] for key in _COST_NAMES), *_cells(row)] for row in mine]
         rows.append(["total", "", "", "", "", *_cells(total)])
-        heads = [*_COST_NAMES, "operations", "units", "bytes in", "bytes out", currency]
-        lines += columns(heads, rows, left=_COST_NAMES)
+        lines += aligned(rows, left=range(len(_COST_NAMES)))
         if len(shown) >= lines_max:
             lines.append(f"(the first {lines_max} lines of both; --parquet writes all)")
     lines += ["", *_detour_text(summary, currency)]
     if summary["differences"]:
         lines += ["", "Where the books differ, brokers' less clients'"]
-        rows = [
-            [
-                row["cause"],
-                row["operation"],
-                row["place"],
-                f"{row['operations']:+,}",
-                f"{row['bytes']:+,}",
-                row["explanation"],
-            ]
-            for row in summary["differences"]
-        ]
-        heads = ["cause", "operation", "at", "operations", "bytes", "because"]
-        lines += columns(heads, rows, left=("cause", "operation", "at", "because"))
+        rows = [["cause", "operation", "at", "operations", "bytes", "because"]]
+        for row in summary["differences"]:
+            figures = f"{row['operations']:+,}", f"{row['bytes']:+,}"
+            rows.append([row["cause"], row["operation"], row["place"], *figures, row["explanation"]])
+        lines += aligned(rows, left=(0, 1, 2, 5))
     lines += [f"note: {note}" for note in summary["notes"]]
     return lines
 
