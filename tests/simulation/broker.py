@@ -6,9 +6,10 @@ the clock; left out are TLS, the control socket and the key file.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -74,14 +75,24 @@ class SimulatedMachine:
         self._had_power = True
         self.disk.on_stop = partial(self._stopped, process)
         broker = _SimulatedBroker(self, process, random.Random(f"{self._seed} {process.name}"))
-        await process.run(self._loop.create_task, broker.begin(self._plan))
+        await self._finish(process, broker.begin(self._plan))
         self.server = broker.namespaces[self.name]
 
     async def stop(self) -> None:
         """Stop the broker as a SIGTERM does."""
         if self.server is not None and self.process is not None and self.process.is_alive:
-            await self.process.run(self._loop.create_task, self.server.stop())
+            await self._finish(self.process, self.server.stop())
             self.process.kill()
+
+    async def _finish(self, process: Process, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something in the process to its end, or raise MachineStopped when that comes first."""
+        died = self._loop.create_future()
+        process.on_death.append(lambda: died.done() or died.set_result(None))
+        task: asyncio.Task[None] = process.run(self._loop.create_task, coroutine)
+        await asyncio.wait((task, died), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise MachineStopped
+        task.result()
 
     def kill(self) -> None:
         """End the process; the machine and its page cache go on."""

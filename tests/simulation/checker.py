@@ -172,6 +172,7 @@ class Checker:
         self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
         self._on_renew, self._on_renewed = self._locks.renew, self._locks.renewed
         self._durability = "default"
+        self._cut_at, self._cut_durability = -inf, ""
         self._life = 0  # when the broker started, in events
         self._highest_before: dict[str, int] = {}
         self._past: list[_Past] = []
@@ -223,6 +224,9 @@ class Checker:
     def _on_sent(self, ticket: int, outcome: str, at: float) -> None:
         send = self._sends.pop(ticket)
         setattr(self.totals, outcome, getattr(self.totals, outcome) + len(send.of.ids))
+        if outcome == CONFIRMED and self._is_undone(send.of.at, synced=True):
+            send.copies.clear()  # each of them may be there
+            outcome = UNKNOWN
         if outcome == UNKNOWN:
             self._unanswered.append(send)  # it may still be on its way
             return
@@ -432,7 +436,7 @@ class Checker:
         if lock is not None:
             self._locks.judge_answer(lock, ticket, outcome, of.at, at, f"{copy.id}: its {of.to}")
             lock.is_over |= outcome in (CONFIRMED, LOST)
-        if outcome == UNKNOWN:
+        if outcome == UNKNOWN or (outcome == CONFIRMED and self._is_undone(of.at, of.synced)):
             change.ended_at = at
             return
         copy.doubts.pop(ticket, None)
@@ -559,8 +563,14 @@ class Checker:
                 _Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons))
             )  # fmt: skip
 
+    def _is_undone(self, begun_at: float, synced: bool) -> bool:
+        """Return whether an answer that comes now may be of a broker whose power was cut, with what it answered."""
+        return begun_at <= self._cut_at and (self._cut_durability == "none" or not synced)
+
     def _on_power_cut(self, at: float, since: float | None) -> None:
         self._on_killed(at)
+        if self._durability != "strict" or since is not None:
+            self._cut_at, self._cut_durability = at, self._durability
         if self._durability == "none":
             self._undo_life()
         elif self._durability == "default" or since is not None:

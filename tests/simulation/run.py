@@ -255,7 +255,7 @@ class Run:
 
     async def _end(self, trouble: Trouble) -> None:
         if trouble.kind == "stop" and self.machine.is_serving:
-            with contextlib.suppress(JournalError, OSError):
+            with contextlib.suppress(JournalError, OSError, MachineStopped):
                 await self.machine.stop()
             self.machine.kill()
             self.trace.killed(self.loop.now)
@@ -278,6 +278,7 @@ class Run:
             except (BrokerError, JournalError, OSError, MachineStopped) as error:
                 self.trace.note(f"broker: can't start: {error}")
                 self.machine.kill()
+                self.machine.disk.capacity = None  # somebody makes room
                 await asyncio.sleep(1.0)
         raise Violation(f"the broker did not start in {_STARTS_MAX} attempts")
 
