@@ -582,8 +582,12 @@ class Checker:
     def _undo(self, past: _Past, states: set[str]) -> None:
         """What a copy was then it may be again."""
         copy = past.copy
-        if self._copies.setdefault(copy.key, copy) is not copy:
-            return
+        now = self._copies.setdefault(copy.key, copy)
+        if now is not copy:
+            if not now.is_again:
+                return
+            copy.sends += now.sends  # duplicates of it, which were stored nowhere
+            self._copies[copy.key] = copy
         self._gone.pop(copy.key, None)
         copy.base |= states
         copy.reasons |= past.reasons
