@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from pairbus.journal import JournalCorrupt, JournalFailed, JournalFull, Options
+from pairbus.journal.segment import segment_name
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
 from tests.simulation.disk import DiskFault, SimulatedDisk
 
@@ -383,6 +384,13 @@ def test_a_clean_stop_without_durability_syncs_what_a_failed_sync_did_not() -> N
     rig.files.fail("fdatasync", times=99)
     with pytest.raises(JournalFailed):
         rig.journal.close()
+
+
+def test_a_reserve_that_was_a_segment_until_the_power_was_cut_is_made_blank_again() -> None:
+    """Its header was synced and its new name was not. As a segment once more it would seem to be a copy of another."""
+    files = Rig().open().files.power_cut()
+    files.content(f"{FOLDER}/reserve")[:64] = files.content(f"{FOLDER}/{segment_name(1)}")[:64]
+    assert reopened(files).files.content(f"{FOLDER}/reserve") == bytes(SMALL.reserve_bytes)
 
 
 def test_damage_to_what_a_start_made_durable_is_found_without_durability_too() -> None:

@@ -617,6 +617,9 @@ class Log:
         try:
             if self._has_reserve:
                 fd = self.files.open(path)
+                # A power cut may have taken back that it was renamed, and left the header that was written then.
+                if self.files.pread(fd, SEGMENT_HEADER_BYTES, 0).strip(b"\0"):
+                    self.files.pwrite(fd, bytes(SEGMENT_HEADER_BYTES), 0)
             else:
                 fd = self.files.create(path)
                 made = True
