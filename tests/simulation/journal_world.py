@@ -435,10 +435,11 @@ class World:
                 raise Violation(f"{name!r} came back: {item.put.name}, its removal {item.drop.name}")
             if name not in self.places and item.put >= State.ANSWERED and item.drop is State.NEVER:
                 raise Violation(f"{name!r} is lost: {item.put.name}")
-        # The start has made durable all that it found; the rest is gone for good.
-        self.items = {name: self.items[name] for name in self.places}
-        for item in self.items.values():
-            item.put, item.drop = State.SURE, State.NEVER
+        # The start has made durable all that it found; the rest is gone for good, once there is a new segment.
+        for name, item in self.items.items():
+            item.put, item.drop = (State.SURE if name in self.places else State.MAYBE), State.NEVER
+        if self.journal._log is not None and self.journal._log.number:
+            self.items = {name: self.items[name] for name in self.places}
         self.asked = {record.lsn: (record.kind, record.payload) for record in records}
         self.answered = []
 
