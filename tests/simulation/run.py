@@ -217,6 +217,11 @@ class Run:
             if held > STRANGERS_BYTES_MAX:
                 self.checker.problems.append(f"{len(strangers)} clients without a token hold {held} bytes")
                 return
+            for connection in server.connections:
+                ended = [link for link in connection._served if link.detached and link.remote_detached]
+                if ended and not connection._is_behind and not connection.is_silent:
+                    self.checker.problems.append(f"the broker goes on serving {ended[0]}, which has ended")
+                    return
             if "jobs" in server.namespace.queues:
                 for session in server.namespace.queues["jobs"].active.sessions or ():
                     if session.lock is not None and session.lock.on_lost is None:

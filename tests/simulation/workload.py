@@ -68,8 +68,6 @@ class Trace(History):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
-        #: Of the sessions' messages that receivers have now: home, session, token.
-        self.session_tokens: list[tuple[str, str, Any]] = []
         self._answers = 0
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -482,9 +480,6 @@ class SimulatedClient:
             self._look(home, message, None if home.endswith(DEAD_LETTERS) else ACTIVE, since) for message in messages
         ]
         name = self._name(receiver)
-        if receiver.session_id:
-            tokens = [(home, receiver.session_id, message.lock_token) for message in messages]
-            self._trace.session_tokens = [*self._trace.session_tokens, *tokens][-20:]
         for look, message in zip(looks, messages, strict=True):
             if receiver.mode == "delete":
                 self._trace.seen(look, TAKEN)
@@ -536,7 +531,8 @@ class SimulatedClient:
         if outcome == "together":
             outcome = "complete"
         if outcome == "foreign":
-            await self._settle_foreign(home, receiver)
+            with contextlib.suppress(WireError):
+                await self._settle_foreign(home, receiver)
             outcome = "complete"
         if outcome == "renew":
             await self._renew(home, receiver, message)
@@ -573,18 +569,25 @@ class SimulatedClient:
             self._deferred.append((home, look.sequence, look.id))
 
     async def _settle_foreign(self, home: str, receiver: Receiver) -> None:
-        """Try to complete a message of a session that somebody else holds, under the name of one's own."""
+        """Try to complete a message of one session under the name of another, which this client holds too."""
         mine = receiver.session_id
-        others = [token for where, session, token in self._trace.session_tokens if where == home and session != mine]
-        if mine is None or not others:
+        if mine is None:
             return
-        body = requests.update_disposition([others[-1]], "completed")
-        body["session-id"] = mine
+        other = await self._session(home, SESSIONS[SESSIONS.index(mine) - 1], 0)
         try:
-            await self._connected().request(home, requests.UPDATE_DISPOSITION, body)
-        except WireError:
-            return
-        self._loop.problems.append(f"{self.name} has completed a message of another session with that of {mine!r}")
+            messages = await other.receive(1, 0.2)
+            for message in messages:
+                until = (message.locked_until or 0.0) - EPOCH
+                look = self._look(home, message, ACTIVE, self._now)
+                self._trace.locked(look, str(message.lock_token), self._name(other), until)
+                body = requests.update_disposition([message.lock_token], "completed")
+                body["session-id"] = mine
+                with contextlib.suppress(WireError):
+                    await self._connected().request(home, requests.UPDATE_DISPOSITION, body)
+                    self._loop.problems.append(f"{self.name} completed {look.id} under the name of session {mine}")
+        finally:
+            self._trace.left(self._name(other))
+            await other.close()
 
     async def _renew(self, home: str, receiver: Receiver, message: ReceivedMessage) -> None:
         """Renew the lock of a message, or that of its session."""
