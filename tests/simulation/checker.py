@@ -132,7 +132,7 @@ class Checker:
     For homes by name: `lossy`, how many messages may vanish for each kill and each receiver that left;
     `max_delivery_count`; `lock_s`, how long locks last (of homes without sessions); `dead_on_expiry`, those that
     dead-letter what has expired; `window_s` of duplicates (for ever, if left out). `exact`: times are exact, so that
-    several clients may receive in a home and power may be cut.
+    several clients may receive in a home and power may be cut. `late_s`: how late a scheduled message may be.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class Checker:
         window_s: Mapping[str, float] | None = None,
         dead_on_expiry: Iterable[str] = (),
         exact: bool = False,
+        late_s: float = GRACE_S,
     ) -> None:
         self.problems: list[str] = []
         self.totals = Totals()
@@ -153,6 +154,7 @@ class Checker:
         self._window_s = dict(window_s or {})
         self._dead_on_expiry = frozenset(dead_on_expiry)
         self._exact = exact
+        self._late_s = late_s
         self._event = 0
         self._orders = itertools.count(1)
         self._copies: dict[tuple[str, str], _Copy] = {}
@@ -334,7 +336,7 @@ class Checker:
         if look.state not in self._states_at(copy, look.at) and copy.left.get(look.state, -inf) <= since:
             self._problem(look, self._impossible(copy, look))
         overdue = self._clock.earliest(look.at) - copy.of.due
-        if look.state == SCHEDULED and overdue > GRACE_S:
+        if look.state == SCHEDULED and overdue > self._late_s:
             self._problem(look, f"it is still scheduled {overdue:.1f} s after its time")
         if not look.intact:
             self._problem(look, "its body is not what was sent")

@@ -24,6 +24,7 @@ from pairbus.journal import JournalCorrupt, JournalError, Options
 from .broker import PORT, SimulatedMachine
 from .checker import Checker
 from .disk import MachineStopped
+from .history import GRACE_S
 from .loop import EPOCH, Livelock, SimulatedLoop
 from .network import SimulatedNetwork
 from .workload import Drainer, SimulatedClient, Trace
@@ -156,6 +157,8 @@ class Run:
             window_s={"once": WINDOW_S},
             dead_on_expiry=("brief",),
             exact=True,
+            # what becomes active is written first, and tried again while the disk fails
+            late_s=60.0 if world.disk else GRACE_S,
         )
         self.clients = [
             SimulatedClient(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
