@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pairbus.broker.control.control_commands import Commands
@@ -55,17 +54,13 @@ class fault:
     def __enter__(self) -> None:
         self._ask(self._begin())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._ask(self._end())
 
     async def __aenter__(self) -> None:
         await self._ask_async(self._begin())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._ask_async(self._end())
 
     def _begin(self) -> dict[str, Any]:

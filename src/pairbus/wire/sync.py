@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from pairbus.connection_string import ConnectionString
@@ -93,9 +92,7 @@ class WireClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property

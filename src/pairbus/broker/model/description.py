@@ -45,14 +45,22 @@ AUTHORIZATION_RULES_MAX = 12
 KEY_CHARS_MAX = 256
 
 
-class _Stored:
-    """To JSON and back, for the descriptions of this file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EntityDescription:
+    """What all entities have. Durations and times are seconds; `math.inf` stands for the service's "never"."""
 
-    __slots__ = ()
+    name: str
+    default_ttl: float = math.inf
+    enable_batched_operations: bool = True
+    status: str = "Active"
+    auto_delete_on_idle: float = math.inf
+    user_metadata: str | None = None
+    created_at: float = 0.0
+    updated_at: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return every field, so that a later default does not change what is stored. Infinity becomes null."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _INFINITE & data.keys():
             if data[name] == math.inf:
                 data[name] = None
@@ -64,7 +72,7 @@ class _Stored:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        known = {f.name for f in fields(cls)}
         for name in data:
             if name not in known:
                 # Dropping it would lose it for good at the next write.
@@ -81,73 +89,47 @@ class _Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDescription(_Stored):
-    """Durations and times are seconds; `math.inf` stands for the service's "never"."""
-
-    name: str
+class QueueDescription(_EntityDescription):
     lock_duration: float = 60.0
     max_size_mb: int = 1024
     requires_duplicate_detection: bool = False
     requires_session: bool = False
-    default_ttl: float = math.inf
     dead_letter_on_expiration: bool = False
     duplicate_window: float = 600.0
     max_delivery_count: int = 10
-    enable_batched_operations: bool = True
-    status: str = "Active"
-    auto_delete_on_idle: float = math.inf
     enable_partitioning: bool = False
     enable_express: bool = False
     forward_to: str | None = None
     forward_dead_lettered_to: str | None = None
-    user_metadata: str | None = None
     max_message_size_kb: int = 256
     authorization_rules: tuple[AuthorizationRule, ...] = ()
-    created_at: float = 0.0
-    updated_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription(_Stored):
-    name: str
-    default_ttl: float = math.inf
+class TopicDescription(_EntityDescription):
     max_size_mb: int = 1024
     requires_duplicate_detection: bool = False
     duplicate_window: float = 600.0
-    enable_batched_operations: bool = True
-    status: str = "Active"
     support_ordering: bool = True
-    auto_delete_on_idle: float = math.inf
     enable_partitioning: bool = False
     enable_express: bool = False
-    user_metadata: str | None = None
     max_message_size_kb: int = 256
     authorization_rules: tuple[AuthorizationRule, ...] = ()
-    created_at: float = 0.0
-    updated_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDescription(_Stored):
+class SubscriptionDescription(_EntityDescription):
     """`default_rule` is what a new subscription starts with; None stands for `$Default`, which is always true."""
 
     topic: str
-    name: str
     lock_duration: float = 60.0
     requires_session: bool = False
-    default_ttl: float = math.inf
     dead_letter_on_expiration: bool = False
     dead_letter_on_filter_errors: bool = True
     max_delivery_count: int = 10
-    enable_batched_operations: bool = True
-    status: str = "Active"
     forward_to: str | None = None
     forward_dead_lettered_to: str | None = None
-    auto_delete_on_idle: float = math.inf
-    user_metadata: str | None = None
     default_rule: RuleDescription | None = None
-    created_at: float = 0.0
-    updated_at: float = 0.0
 
 
 Description: TypeAlias = QueueDescription | TopicDescription | SubscriptionDescription
