@@ -11,6 +11,7 @@ import pytest
 from pairbus.broker import Broker, serve_sync
 
 from .books import booked, counted
+from .namespace_rig import Rig
 from .sdk import Sdk
 
 
@@ -51,3 +52,10 @@ def time_of_day(clock: Clock) -> Iterator[None]:
 @pytest.fixture(params=["sync", "async"])
 def sdk(request: pytest.FixtureRequest, broker: Broker) -> Sdk:
     return Sdk(request.param == "async", broker.namespaces["contoso"])
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as rig:
+        rig.create(lock_duration=30.0, max_delivery_count=3)
+        yield rig

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_body, read_properties, split
+from pairbus.amqp.message import (
+    Header,
+    Properties,
+    encode_message,
+    read_application_properties,
+    read_body,
+    read_properties,
+    split,
+)
 from pairbus.amqp.types import Timestamp
 from pairbus.broker.format import records
-from pairbus.broker.format.content import SCHEDULED_TIME
+from pairbus.broker.format.content import PING_CONTENT_TYPE, SCHEDULED_TIME
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Outcome
@@ -28,6 +38,8 @@ from tests.simulation.disk import SimulatedDisk
 FOLDER = "j"
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
 WAITING = Refusal("waiting", "no answer yet")
+DEAD = "orders/$DeadLetterQueue"
+PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
 
 
 def counting_tokens() -> Callable[[], bytes]:
@@ -42,6 +54,23 @@ def body_of(payload: bytes) -> bytes:
 
 def id_of(payload: bytes) -> Any:
     return read_properties(payload, split(payload)).message_id
+
+
+def properties_of(payload: bytes) -> dict[str, object]:
+    return read_application_properties(payload, split(payload))
+
+
+def condition(answer: object) -> str | None:
+    """Return the condition of a refusal, or None where the call was not refused."""
+    return answer.condition if isinstance(answer, Refusal) else None
+
+
+def refused(answer: object, expected: str, *words: str) -> None:
+    """Assert that the call was refused with this condition, and that the description has these words."""
+    assert condition(answer) == expected
+    assert isinstance(answer, Refusal)
+    for each in words:
+        assert each in answer.description
 
 
 def make(body: bytes, **properties: Any) -> bytes:
@@ -144,8 +173,52 @@ class Rig:
             self.turn()
             self.answer()
 
-    def compact(self) -> int | None:
+    def wait(self, seconds: float, times: int = 1) -> None:
+        """Let time pass for the disk alone."""
+        for _ in range(times):
+            self.now += seconds
+            self.run()
+
+    def fail_calls(self, *names: str, times: int = 1_000_000) -> list[str]:
+        """Make the disk fail these calls, or all, so many times; return the list of those that have failed."""
+        failed: list[str] = []
+
+        def fault(called: str, path: str) -> int | None:
+            if called in (names or (called,)) and len(failed) < times:
+                failed.append(called)
+                raise OSError(errno.EIO, "Input/output error")
+            return None
+
+        self.files.fault = fault
+        return failed
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """The journal takes nothing."""
+        self.journal._state = "closed"
+        yield
+        self.journal._state = "started"
+
+    def lives(self, fill: Callable[[], object] = lambda: None) -> Iterator[Rig]:
+        """As it is, after a kill, and after all of it was copied forward and killed."""
+        yield self
+        with self.reopened() as again:
+            again.pass_time(0.0)
+            yield again
+        fill()
+        self.compact_all()
+        with self.reopened() as again:
+            again.pass_time(0.0)
+            yield again
+
+    def live_bytes(self) -> int:
+        while self.namespace.maintenance.take_some_apart():
+            pass
+        return sum(segment.live for segment in self.journal.segments())
+
+    def compact(self, meanwhile: Callable[[], object] = lambda: None) -> int | None:
         task = self.loop.create_task(self.journal.compact(self.namespace.live_records))
+        meanwhile()
         while not task.done():
             self.loop.run_until_complete(asyncio.sleep(0))
             self.run()

@@ -6,14 +6,7 @@ from math import inf
 
 import pytest
 
-from pairbus.amqp.message import (
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_header,
-    read_message_annotations,
-    split,
-)
+from pairbus.amqp.message import Properties, encode_message, read_header, read_message_annotations, split
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.description import QueueDescription
@@ -21,23 +14,19 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, LocksLo
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, Options, RecordTooLarge
-from tests.broker.namespace_rig import Rig, body_of, id_of, make, make_special
+from tests.broker.namespace_rig import (
+    DEAD,
+    PING,
+    Rig,
+    body_of,
+    condition,
+    id_of,
+    make,
+    make_special,
+    properties_of,
+    refused,
+)
 from tests.simulation.disk import SimulatedDisk
-
-DEAD = "orders/$DeadLetterQueue"
-PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0, max_delivery_count=3)
-        yield rig
-
-
-def properties_of(payload: bytes) -> dict[str, object]:
-    return read_application_properties(payload, split(payload))
-
 
 # entities
 
@@ -56,7 +45,7 @@ def test_a_name_is_taken_once_even_while_it_is_being_created(rig: Rig) -> None:
     for name in ("ORDERS", "new", "New"):
         rig.namespace.create_queue(QueueDescription(name=name), 1.0, answers.append)
     rig.run()
-    assert [answer and answer.condition for answer in answers] == [
+    assert [condition(answer) for answer in answers] == [
         "com.microsoft:entity-already-exists",
         "com.microsoft:entity-already-exists",
         None,
@@ -103,14 +92,12 @@ def test_a_deleted_queue_is_gone_with_all_that_was_in_it(rig: Rig) -> None:
     rig.namespace.settle(old, tokens, Complete(), 1.0, answers.append)
     assert rig.namespace.acquire(old, 1, 1.0) == []
     rig.run()
-    assert [answer and answer.condition for answer in answers] == ["amqp:not-found"] * 3 + [None]
+    assert [condition(answer) for answer in answers] == ["amqp:not-found"] * 3 + [None]
     assert told == ["deleted"]
     assert old.entity.deleted
     assert rig.namespace.resolve("orders") is None
     assert rig.namespace.deadline is None
-    while rig.namespace.maintenance.take_some_apart():
-        pass
-    assert sum(segment.live for segment in rig.journal.segments()) < 20
+    assert rig.live_bytes() < 20
     with rig.reopened() as again:
         assert dict(again.namespace.queues) == {}
 
@@ -189,9 +176,7 @@ def test_a_message_without_id_gets_one_that_stays(rig: Rig) -> None:
 def test_a_batch_is_taken_whole_or_not_at_all(payloads: list[bytes], condition: str) -> None:
     with Rig() as rig:
         rig.create(max_message_size_kb=1)
-        refusal = rig.send_payloads(*payloads)
-        assert refusal is not None
-        assert refusal.condition == condition
+        refused(rig.send_payloads(*payloads), condition)
         assert rig.bodies() == []
         assert rig.send(b"next") is None
         assert rig.acquire()[0].sequence_number == 1
@@ -204,9 +189,7 @@ def test_an_empty_batch_is_nothing(rig: Rig) -> None:
 
 
 def test_the_dead_letter_queue_is_not_sent_to(rig: Rig) -> None:
-    refusal = rig.send(b"a", path=DEAD)
-    assert refusal is not None
-    assert refusal.condition == "amqp:not-allowed"
+    refused(rig.send(b"a", path=DEAD), "amqp:not-allowed")
 
 
 def test_a_full_queue_refuses_and_dead_letters_count() -> None:
@@ -215,14 +198,9 @@ def test_a_full_queue_refuses_and_dead_letters_count() -> None:
         body = b"x" * 200_000
         assert [rig.send(body) for _ in range(5)] == [None] * 5
         rig.settle(rig.tokens(2), DeadLetter("bad"))
-        refusal = rig.send(body)
-        assert refusal is not None
-        assert refusal.condition == "amqp:resource-limit-exceeded"
-        assert "1048576" in refusal.description
+        refused(rig.send(body), "amqp:resource-limit-exceeded", "1048576")
         ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=body)
-        refusal = rig.send_payloads(ping)
-        assert refusal is not None
-        assert refusal.condition == "amqp:resource-limit-exceeded"
+        refused(rig.send_payloads(ping), "amqp:resource-limit-exceeded")
         assert queue.entity.pings == 0
         rig.settle(rig.tokens(1, DEAD), Complete(), DEAD)
         assert rig.send(body) is None
@@ -243,13 +221,12 @@ def test_sends_under_way_count_as_if_they_were_there() -> None:
 
 
 def test_a_ping_is_confirmed_counted_and_nowhere(rig: Rig) -> None:
-    ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
     answers: list[Refusal | None] = []
-    rig.namespace.send(rig.queue(), [ping], rig.now, answers.append)
+    rig.namespace.send(rig.queue(), [PING], rig.now, answers.append)
     assert answers == []  # it goes the way of a message, to the disk
     rig.run()
     assert answers == [None]
-    assert rig.send_payloads(make(b"a"), ping, make(b"b"), ping) is None
+    assert rig.send_payloads(make(b"a"), PING, make(b"b"), PING) is None
     entity = rig.namespace.queues["orders"]
     assert entity.pings == 3
     assert (entity.active_count, entity.pending_bytes) == (2, 0)
@@ -355,17 +332,13 @@ def test_locks_that_run_out_too_often_dead_letter(rig: Rig) -> None:
     rig.queue(DEAD).on_available = lambda: woken.append("dead")
     for _ in range(3):
         rig.acquire()
-        rig.now += 30
-        rig.namespace.tick(rig.now)
-        rig.run()
+        rig.pass_time(30)
     assert woken == ["active", "active", "dead"]
     (payload,) = rig.peeked(DEAD)
     assert properties_of(payload)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
     for _ in range(5):
         rig.acquire(path=DEAD)
-        rig.now += 30
-        rig.namespace.tick(rig.now)
-        rig.run()
+        rig.pass_time(30)
     (message,) = rig.acquire(path=DEAD)
     assert message.delivery_count == 8
     with rig.reopened() as again:
@@ -542,18 +515,14 @@ def test_a_full_disk_refuses_sends_and_pings_but_not_settlements() -> None:
             sent += 1
         assert refusal.condition == "amqp:resource-limit-exceeded"
         assert "disk is full" in refusal.description
-        ping = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
-        refusal = rig.send_payloads(ping)
-        assert refusal is not None
-        assert refusal.condition == "amqp:resource-limit-exceeded"
+        refused(rig.send_payloads(PING), "amqp:resource-limit-exceeded")
         assert len(rig.bodies()) == sent > 5
         assert rig.namespace.queues["orders"].pending_bytes == 0
         assert rig.settle(rig.tokens(sent), Complete()) is None
         with rig.reopened() as again:
             assert again.bodies() == []
         rig.files.capacity = 100_000
-        rig.now += 10
-        rig.run()
+        rig.wait(10)
         assert rig.send(b"again") is None
         with rig.reopened() as again:
             assert again.bodies() == [b"again"]
@@ -562,17 +531,14 @@ def test_a_full_disk_refuses_sends_and_pings_but_not_settlements() -> None:
 
 def test_a_failing_disk_refuses_and_nothing_that_was_confirmed_is_lost(rig: Rig) -> None:
     rig.send(b"a", b"b", b"c")
-    rig.files.fail("fdatasync", times=10**6)
-    refusal = rig.send(b"d")
-    assert refusal is not None
-    assert refusal.condition == "amqp:internal-error"
+    rig.fail_calls("fdatasync")
+    refused(rig.send(b"d"), "amqp:internal-error")
     assert rig.bodies() == [b"a", b"b", b"c"]
     taken, refusal = rig.take(2)
     assert (taken, refusal and refusal.condition) == ([], "amqp:internal-error")
     assert rig.queue().available == 3
-    rig.files.faults.clear()
-    rig.now += 10
-    rig.run()
+    rig.files.fault = None
+    rig.wait(10)
     with rig.reopened() as again:
         assert [body for body in again.bodies() if body != b"d"] == [b"a", b"b", b"c"]
     assert rig.send(b"e") is None
@@ -585,12 +551,10 @@ def test_changes_on_disk_are_found_after_a_failed_sync(rig: Rig) -> None:
     rig.send(b"a")
     rig.settle(rig.tokens(), DeadLetter("bug", "Traceback " * 100))
     rig.settle(rig.tokens(path=DEAD), Abandon({"n": 1}), DEAD)
-    rig.files.fail("fdatasync", times=10**6)
-    rig.now += 1
-    rig.run()
-    rig.files.faults.clear()
-    rig.now += 10
-    rig.run()
+    rig.fail_calls("fdatasync")
+    rig.wait(1)
+    rig.files.fault = None
+    rig.wait(10)
     with rig.reopened() as again:
         for each in (rig, again):
             (payload,) = each.peeked(DEAD)
@@ -615,9 +579,7 @@ def test_a_settlement_that_is_refused_leaves_the_lock(rig: Rig) -> None:
     tokens = rig.tokens(2)
     rig.journal._state = "closed"
     for outcome in (Complete(), Abandon(), DeadLetter("x")):
-        refusal = rig.settle(tokens, outcome)
-        assert refusal is not None
-        assert refusal.condition == "amqp:internal-error"
+        refused(rig.settle(tokens, outcome), "amqp:internal-error")
     assert rig.queue().locked == 2
     refusal = rig.send(b"c")
     assert refusal is not None
@@ -626,7 +588,7 @@ def test_a_settlement_that_is_refused_leaves_the_lock(rig: Rig) -> None:
     rig.namespace.create_queue(description, 1.0, answers.append)
     rig.namespace.update_queue(replace(description, name="orders"), 1.0, answers.append)
     rig.namespace.delete_queue("orders", 1.0, answers.append)
-    assert [answer and answer.condition for answer in answers] == ["amqp:internal-error"] * 3
+    assert [condition(answer) for answer in answers] == ["amqp:internal-error"] * 3
     rig.journal._state = "started"
     assert rig.settle(tokens, Complete()) is None
     assert rig.send(b"d") is None
@@ -644,9 +606,7 @@ def test_exhausted_messages_come_round_again_while_the_journal_refuses(rig: Rig)
     assert rig.queue().available == 1
     rig.journal._state = "started"
     rig.acquire()
-    rig.now += 30
-    rig.namespace.tick(rig.now)
-    rig.run()
+    rig.pass_time(30)
     assert rig.bodies(DEAD) == [b"a"]
 
 
@@ -707,9 +667,8 @@ def test_a_restart_begins_the_wait_anew_and_an_update_may_end_it(mortal: Rig) ->
 
 
 def test_a_deletion_that_the_disk_refused_is_tried_after_another_while(mortal: Rig) -> None:
-    mortal.journal._state = "closed"
-    mortal.pass_time(300.0)
-    mortal.journal._state = "started"
+    with mortal.refusing():
+        mortal.pass_time(300.0)
     assert mortal.namespace.deadline == mortal.now + 300.0
     mortal.pass_time(300.0)
     assert mortal.namespace.resolve("orders") is None

@@ -5,18 +5,17 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, read_header, split
-from pairbus.amqp.types import Symbol, Timestamp, UInt
+from pairbus.amqp.message import Header, Properties, encode_message, read_header, split
+from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
 from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription
 from pairbus.broker.model.shared_bodies import Copy
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
-from tests.broker.namespace_rig import Rig, body_of, make
+from tests.broker.namespace_rig import PING, Rig, body_of, condition, make, make_special, properties_of, refused
 
 A, B, C = (f"news/Subscriptions/{name}" for name in "abc")
-PING = encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=None)
 RED = CorrelationFilter(properties={"color": "red"})
 ROOMY = Options(segment_bytes=1 << 20, reserve_bytes=1024, allocate_bytes=256)
 
@@ -30,21 +29,9 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-def condition(refusal: Refusal | None) -> str | None:
-    return refusal.condition if refusal else None
-
-
 def colored(body: bytes, color: str, **properties: Any) -> bytes:
     return encode_message(
         properties=Properties(message_id="m", **properties), application_properties={"color": color}, body=body
-    )
-
-
-def scheduled(body: bytes, at: float, **properties: Any) -> bytes:
-    return encode_message(
-        message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(int(at * 1000))},
-        properties=Properties(**{"message_id": "m", **properties}),
-        body=body,
     )
 
 
@@ -52,22 +39,6 @@ def copies(rig: Rig, *paths: str) -> list[Copy]:
     found = [message for path in paths for message in rig.queue(path).scan(0)]
     assert all(isinstance(each, Copy) for each in found)
     return found  # type: ignore[return-value]
-
-
-def live_bytes(rig: Rig) -> int:
-    while rig.namespace.maintenance.take_some_apart():
-        pass
-    return sum(segment.live for segment in rig.journal.segments())
-
-
-def schedule(rig: Rig, *payloads: bytes, path: str = "news") -> tuple[list[int], Refusal | None]:
-    answers: list[tuple[list[int], Refusal | None]] = []
-    target = rig.namespace.resolve(path)
-    assert target is not None
-    rig.namespace.schedule(target, payloads, rig.now, lambda numbers, refusal: answers.append((numbers, refusal)))
-    rig.run()
-    (answer,) = answers
-    return answer
 
 
 def pass_time(rig: Rig, seconds: float) -> None:
@@ -106,7 +77,7 @@ def test_each_subscription_has_its_own_numbers(rig: Rig) -> None:
 
 
 def test_copies_share_one_body_in_memory_and_on_disk(rig: Rig) -> None:
-    before = live_bytes(rig)
+    before = rig.live_bytes()
     rig.send(b"x" * 500, path="news")
     first, second = copies(rig, A, B)
     assert first.content is second.content
@@ -114,40 +85,40 @@ def test_copies_share_one_body_in_memory_and_on_disk(rig: Rig) -> None:
     assert first.shared is second.shared
     assert rig.namespace.resident_bytes == first.length
     assert rig.namespace.topics["news"].size_bytes == first.length
-    assert first.length < live_bytes(rig) - before < first.length + 120
+    assert first.length < rig.live_bytes() - before < first.length + 120
     with rig.reopened() as again:
         first, second = copies(again, A, B)
         assert (first.segment, first.offset) == (second.segment, second.offset)
         assert first.shared is second.shared
         assert again.namespace.topics["news"].size_bytes == first.length
         assert again.bodies(A) == again.bodies(B) == [b"x" * 500]
-        assert live_bytes(again) == live_bytes(rig)
+        assert again.live_bytes() == rig.live_bytes()
 
 
 def test_the_body_is_released_with_the_last_copy(rig: Rig) -> None:
-    before = live_bytes(rig)
+    before = rig.live_bytes()
     rig.send(b"x" * 500, path="news")
-    whole = live_bytes(rig)
+    whole = rig.live_bytes()
     rig.settle(rig.tokens(1, A), Complete(), A)
-    assert whole - 40 < live_bytes(rig) < whole
+    assert whole - 40 < rig.live_bytes() < whole
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes > 500
     assert rig.bodies(B) == [b"x" * 500]
     rig.take(1, B)
-    assert live_bytes(rig) == before
+    assert rig.live_bytes() == before
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes == 0
     with rig.reopened() as again:
-        assert live_bytes(again) == before
+        assert again.live_bytes() == before
         assert again.namespace.topics["news"].size_bytes == 0
 
 
 def test_the_body_is_released_with_the_last_subscription(rig: Rig) -> None:
     rig.send(b"x" * 500, path="news")
     rig.do(rig.namespace.delete_subscription, "news", "a")
-    live_bytes(rig)
+    rig.live_bytes()
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes > 500
     assert rig.bodies(B) == [b"x" * 500]
     rig.do(rig.namespace.delete_subscription, "news", "b")
-    assert live_bytes(rig) < 500
+    assert rig.live_bytes() < 500
     assert rig.namespace.resident_bytes == rig.namespace.topics["news"].size_bytes == 0
 
 
@@ -161,11 +132,7 @@ def test_copies_are_settled_apart(rig: Rig) -> None:
     for each in (rig, rig.reopened()):
         dead, deferred, exhausted = A + "/$DeadLetterQueue", B, C + "/$DeadLetterQueue"
         assert [body_of(payload) for path in (dead, deferred, exhausted) for payload in each.peeked(path)] == [b"x"] * 3
-        properties = [
-            read_application_properties(payload, split(payload))
-            for path in (dead, deferred, exhausted)
-            for payload in each.peeked(path)
-        ]
+        properties = [properties_of(payload) for path in (dead, deferred, exhausted) for payload in each.peeked(path)]
         assert properties[0] == {"DeadLetterReason": "why"}
         assert properties[1] == {"tried": 1, "later": True}
         assert properties[2]["DeadLetterReason"] == "MaxDeliveryCountExceeded"
@@ -188,13 +155,11 @@ def test_a_batch_is_one_record_and_stands_or_falls_whole(rig: Rig) -> None:
 
 
 def test_what_the_disk_refuses_is_nowhere(rig: Rig) -> None:
-    rig.files.fail("", times=10**6)
+    rig.fail_calls()
     answers: list[Refusal | None] = []
     topic = rig.namespace.topics["news"]
     rig.namespace.send(topic, [make(b"x")], rig.now, answers.append)
-    for _ in range(20):
-        rig.now += 0.3
-        rig.run()
+    rig.wait(0.3, 20)
     assert condition(answers[0]) == "amqp:internal-error"
     assert rig.bodies(A) == []
     assert (topic.pending_bytes, topic.size_bytes, rig.namespace.resident_bytes) == (0, 0, 0)
@@ -229,9 +194,9 @@ def test_rules_decide(rig: Rig) -> None:
 
 def test_what_nobody_wants_is_confirmed_and_stored_nowhere(rig: Rig) -> None:
     rig.create_topic("lonely", max_message_size_kb=1)
-    lsn, live = rig.journal.last_lsn, live_bytes(rig)
+    lsn, live = rig.journal.last_lsn, rig.live_bytes()
     assert rig.send(b"x", path="lonely") is None
-    assert (rig.journal.last_lsn, live_bytes(rig)) == (lsn, live)
+    assert (rig.journal.last_lsn, rig.live_bytes()) == (lsn, live)
     assert condition(rig.send(b"x" * 1024, path="lonely")) == "amqp:link:message-size-exceeded"
     assert condition(rig.send_payloads(b"nonsense", path="lonely")) == "amqp:decode-error"
     rig.subscribe("late", topic="lonely")
@@ -246,7 +211,7 @@ def test_a_subscription_with_sessions_dead_letters_what_has_none(rig: Rig) -> No
         entity = each.namespace.topics["news"].subscriptions["c"]
         assert each.bodies(C) == [b"x"]
         (dead,) = each.peeked(C + "/$DeadLetterQueue")
-        assert read_application_properties(dead, split(dead)) == {
+        assert properties_of(dead) == {
             "DeadLetterReason": "Session ID is null",
             "DeadLetterErrorDescription": "Session enabled entity doesn't allow a message whose session identifier is "
             "null.",
@@ -288,10 +253,7 @@ def test_a_full_topic_refuses_until_there_is_room() -> None:
         for _ in range(4):
             assert rig.send(body, path="news") is None
         for payload in (make(body), encode_message(properties=Properties(content_type=PING_CONTENT_TYPE), body=body)):
-            refusal = rig.send_payloads(payload, path="news")
-            assert refusal is not None
-            assert refusal.condition == "amqp:resource-limit-exceeded"
-            assert "topic 'news' is full" in refusal.description
+            refused(rig.send_payloads(payload, path="news"), "amqp:resource-limit-exceeded", "topic 'news' is full")
         rig.take(1, A)
         assert condition(rig.send(body, path="news")) == "amqp:resource-limit-exceeded"
         rig.take(1, B)
@@ -318,11 +280,11 @@ def test_publishes_under_way_count() -> None:
 
 def test_pings_reach_nobody_are_written_and_counted(rig: Rig) -> None:
     topic = rig.namespace.topics["news"]
-    live = live_bytes(rig)
+    live = rig.live_bytes()
     lsn = rig.journal.last_lsn
     assert rig.send_payloads(PING, PING, path="news") is None
     assert rig.journal.last_lsn == lsn + 1
-    assert (topic.pings, live_bytes(rig)) == (2, live)
+    assert (topic.pings, rig.live_bytes()) == (2, live)
     assert rig.send_payloads(PING, make(b"x"), path="news") is None
     assert rig.bodies(A) == rig.bodies(B) == [b"x"]
     assert topic.pings == 3
@@ -355,8 +317,8 @@ def test_a_copy_lives_as_long_as_sender_topic_and_subscription_allow() -> None:
 
 def test_scheduled_messages_wait_on_the_topic_and_are_published_when_due(rig: Rig) -> None:
     topic = rig.namespace.topics["news"]
-    assert schedule(rig, scheduled(b"x", rig.now + 10.0)) == ([1], None)
-    assert rig.send_payloads(scheduled(b"y", rig.now + 20.0), make(b"now"), path="news") is None
+    assert rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news") == ([1], None)
+    assert rig.send_payloads(make_special(b"y", at=rig.now + 20.0), make(b"now"), path="news") is None
     assert (topic.scheduled_count, rig.bodies(A)) == (2, [b"now"])
     rig.subscribe("c")
     with rig.reopened() as again:
@@ -370,13 +332,13 @@ def test_scheduled_messages_wait_on_the_topic_and_are_published_when_due(rig: Ri
         with again.reopened() as last:
             assert last.namespace.topics["news"].scheduled_count == 0
             assert last.bodies(A) == [b"now", b"x", b"y"]
-            assert schedule(last, scheduled(b"z", last.now + 10.0)) == ([3], None)
+            assert last.schedule(make_special(b"z", at=last.now + 10.0), path="news") == ([3], None)
 
 
 def test_scheduled_messages_can_be_cancelled(rig: Rig) -> None:
-    live = live_bytes(rig)
+    live = rig.live_bytes()
     topic = rig.namespace.topics["news"]
-    numbers, _ = schedule(rig, scheduled(b"x", rig.now + 10.0), scheduled(b"y", rig.now + 10.0))
+    numbers, _ = rig.schedule(make_special(b"x", at=rig.now + 10.0), make_special(b"y", at=rig.now + 10.0), path="news")
     assert numbers == [1, 2]
     assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [1, 9])) == "com.microsoft:message-not-found"
     assert rig.do(rig.namespace.cancel_scheduled, topic, [1]) is None
@@ -385,19 +347,19 @@ def test_scheduled_messages_can_be_cancelled(rig: Rig) -> None:
     assert condition(rig.do(rig.namespace.cancel_scheduled, topic, [2])) == "com.microsoft:message-not-found"
     rig.take(1, A)
     rig.take(1, B)
-    assert live_bytes(rig) == live
+    assert rig.live_bytes() == live
     assert (topic.size_bytes, rig.namespace.resident_bytes) == (0, 0)
 
 
 def test_a_scheduled_message_that_nobody_wants_when_it_is_due(rig: Rig) -> None:
-    live = live_bytes(rig)
-    schedule(rig, scheduled(b"x", rig.now + 10.0))
+    live = rig.live_bytes()
+    rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news")
     for name in "ab":
         rig.do(rig.namespace.delete_rule, "news", name, "$Default")
     pass_time(rig, 10.0)
     topic = rig.namespace.topics["news"]
     assert (topic.scheduled_count, topic.size_bytes, rig.bodies(A)) == (0, 0, [])
-    assert live_bytes(rig) <= live
+    assert rig.live_bytes() <= live
     with rig.reopened() as again:
         assert again.namespace.topics["news"].scheduled_count == 0
 
@@ -407,7 +369,9 @@ def test_a_scheduled_message_lives_from_when_it_is_due() -> None:
         rig.create_topic(default_ttl=100.0)
         rig.subscribe("a", default_ttl=50.0)
         rig.subscribe("b", requires_session=True)
-        schedule(rig, scheduled(b"x", rig.now + 10.0, group_id="s"), scheduled(b"y", rig.now + 10.0))
+        rig.schedule(
+            make_special(b"x", at=rig.now + 10.0, session_id="s"), make_special(b"y", at=rig.now + 10.0), path="news"
+        )
         pass_time(rig, 15.0)
         assert [copy.expires_at for copy in copies(rig, A)] == [1065.0, 1065.0]
         assert [(copy.expires_at, copy.session_id) for copy in copies(rig, B)] == [(1115.0, "s")]
@@ -421,7 +385,7 @@ def test_many_and_large_scheduled_messages_are_published_with_several_records() 
         bodies = [b"%03d" % n * (80_000 if n < 12 else 1) for n in range(230)]
         at = rig.now + 10.0
         for start in range(0, 230, 10):
-            schedule(rig, *(scheduled(body, at) for body in bodies[start : start + 10]))
+            rig.schedule(*(make_special(body, at=at) for body in bodies[start : start + 10]), path="news")
         lsn = rig.journal.last_lsn
         pass_time(rig, 10.0)
         assert rig.journal.last_lsn >= lsn + 4
@@ -429,11 +393,11 @@ def test_many_and_large_scheduled_messages_are_published_with_several_records() 
 
 
 def test_a_due_message_that_could_not_be_written_is_tried_again(rig: Rig) -> None:
-    schedule(rig, scheduled(b"x", rig.now + 10.0))
-    rig.files.fail("fdatasync")
+    rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news")
+    failed = rig.fail_calls("fdatasync", times=1)
     for _ in range(40):
         pass_time(rig, 0.5)
-    assert not rig.files.faults
+    assert failed
     for each in (rig, rig.reopened()):
         assert each.namespace.topics["news"].scheduled_count == 0
         assert each.bodies(A) == each.bodies(B) == [b"x"]
@@ -469,7 +433,9 @@ def test_an_id_that_nobody_wanted_is_remembered_too() -> None:
         with rig.reopened() as again:
             again.send(b"3", path="news")
             assert again.bodies(A) == []
-            assert schedule(again, scheduled(b"4", again.now + 9.0), scheduled(b"5", 2e9, message_id="n")) == (
+            assert again.schedule(
+                make_special(b"4", at=again.now + 9.0), make_special(b"5", at=2e9, id="n"), path="news"
+            ) == (
                 [0, 1],
                 None,
             )
@@ -518,18 +484,17 @@ def test_compaction_copies_a_shared_body_once_for_the_copies_that_live(rig: Rig)
 
 
 def test_a_scheduled_message_that_is_copied_while_it_is_published_is_published_once(rig: Rig) -> None:
-    schedule(rig, scheduled(b"x", rig.now + 10.0))
+    rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news")
     while len(rig.journal.segments()) < 3:
         rig.create(f"q{rig.journal.last_lsn}")
     topic = rig.namespace.topics["news"]
     rig.now += 10.0
-    task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
-    rig.namespace.tick(rig.now)
-    assert topic.scheduled_count == 1
-    while not task.done():
-        rig.loop.run_until_complete(_nothing())
-        rig.turn()
-        rig.answer()
+
+    def publish() -> None:
+        rig.namespace.tick(rig.now)
+        assert topic.scheduled_count == 1
+
+    rig.compact(publish)
     rig.run()
     for each in (rig, rig.reopened()):
         assert each.namespace.topics["news"].scheduled_count == 0
@@ -538,7 +503,3 @@ def test_a_scheduled_message_that_is_copied_while_it_is_published_is_published_o
     with rig.reopened() as again:
         assert again.namespace.topics["news"].scheduled_count == 0
         assert again.bodies(A) == [b"x"]
-
-
-async def _nothing() -> None:
-    pass

@@ -5,7 +5,7 @@ import pytest
 from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.broker.operations import registry as module
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import Rig
+from tests.broker.namespace_rig import Rig, condition
 
 
 def test_how_many_queues_and_topics_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,27 +19,23 @@ def test_how_many_queues_and_topics_there_can_be(monkeypatch: pytest.MonkeyPatch
         rig.namespace.create_queue(QueueDescription(name="c"), 1.0, answers.append)
         rig.namespace.create_topic(TopicDescription(name="d"), 1.0, answers.append)
         rig.run()
-        assert [answer and answer.condition for answer in answers] == ["amqp:resource-limit-exceeded", None]
+        assert [condition(answer) for answer in answers] == ["amqp:resource-limit-exceeded", None]
 
 
 def test_a_creation_that_the_disk_refused_leaves_nothing_behind() -> None:
     with Rig() as rig:
         rig.create_topic()
-        rig.files.fail("", times=10**6)
+        rig.fail_calls()
         answers: list[Refusal | None] = []
         rig.namespace.create_topic(TopicDescription(name="other"), 1.0, answers.append)
         rig.namespace.update_topic(TopicDescription(name="news", max_size_mb=2), 1.0, answers.append)
         rig.namespace.delete_topic("news", 1.0, answers.append)
-        for _ in range(20):
-            rig.now += 0.3
-            rig.run()
+        rig.wait(0.3, 20)
         assert [answer is None for answer in answers] == [False] * 3
         topic = rig.namespace.topics["news"]
         assert (list(rig.namespace.topics), topic.deleting, topic.description.max_size_mb) == (["news"], False, 1024)
-        rig.files.faults.clear()
-        for _ in range(20):
-            rig.now += 0.3
-            rig.run()
+        rig.files.fault = None
+        rig.wait(0.3, 20)
         rig.create_topic("other")
 
 
@@ -52,18 +48,9 @@ def test_a_topic_that_is_copied_while_it_is_deleted_stays_deleted() -> None:
         while len(rig.journal.segments()) < 3:
             rig.create(f"q{rig.journal.last_lsn}")
         answers: list[Refusal | None] = []
-        task = rig.loop.create_task(rig.journal.compact(rig.namespace.live_records))
-        rig.namespace.delete_topic("news", rig.now, answers.append)
-        while not task.done():
-            rig.loop.run_until_complete(_nothing())
-            rig.turn()
-            rig.answer()
+        rig.compact(lambda: rig.namespace.delete_topic("news", rig.now, answers.append))
         rig.run()
         assert answers == [None]
         with rig.reopened() as again:
             assert dict(again.namespace.topics) == {}
             assert again.namespace.notes == []
-
-
-async def _nothing() -> None:
-    pass

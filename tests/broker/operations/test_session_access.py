@@ -7,9 +7,7 @@ import pytest
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import Rig, body_of, make_special
-
-DEAD = "orders/$DeadLetterQueue"
+from tests.broker.namespace_rig import DEAD, Rig, body_of, make_special, refused
 
 
 @pytest.fixture
@@ -23,23 +21,18 @@ def send(rig: Rig, *pairs: tuple[str, bytes]) -> None:
     assert rig.send_payloads(*(make_special(body, session_id=id) for id, body in pairs)) is None
 
 
-def both(rig: Rig) -> Iterator[Rig]:
-    """As it is, after a kill, and after all of it was copied forward and killed."""
-    yield rig
-    with rig.reopened() as again:
-        again.now = rig.now
-        yield again
-    while len(rig.journal.segments()) < 4:
+def fill(rig: Rig, segments: int) -> None:
+    while len(rig.journal.segments()) < segments:
         assert rig.set_state("filler", b"x" * 200) is None
-    rig.compact_all()
-    with rig.reopened() as again:
-        again.now = rig.now
-        yield again
+
+
+def lives(rig: Rig) -> Iterator[Rig]:
+    return rig.lives(lambda: fill(rig, 4))
 
 
 def test_a_session_is_received_in_order_by_its_holder(rig: Rig) -> None:
     send(rig, ("a", b"1"), ("b", b"2"), ("a", b"3"))
-    for each in both(rig):
+    for each in lives(rig):
         lock = each.accept()
         assert (lock.session_id, lock.locked_until, lock.queue) == ("a", each.now + 30.0, each.queue())
         assert each.received(session=lock) == [b"1", b"3"]
@@ -53,22 +46,18 @@ def test_a_session_is_received_in_order_by_its_holder(rig: Rig) -> None:
 
 def test_a_session_that_is_held_is_refused(rig: Rig) -> None:
     lock = rig.accept("x")
-    refusal = rig.namespace.accept_session(rig.queue(), "x", rig.now)
-    assert isinstance(refusal, Refusal)
-    assert refusal.condition == "com.microsoft:session-cannot-be-locked"
+    refused(rig.namespace.accept_session(rig.queue(), "x", rig.now), "com.microsoft:session-cannot-be-locked")
     rig.now += 30.0
     assert rig.accept("x") is not lock  # its time is over, whether or not somebody has ticked
 
 
 @pytest.mark.parametrize(
-    ("path", "session_id", "condition"),
+    ("path", "session_id", "expected"),
     [("plain", None, "amqp:not-allowed"), (DEAD, "a", "amqp:not-allowed"), ("orders", "x" * 129, "amqp:invalid-field")],
 )
-def test_where_no_session_can_be(rig: Rig, path: str, session_id: str | None, condition: str) -> None:
+def test_where_no_session_can_be(rig: Rig, path: str, session_id: str | None, expected: str) -> None:
     rig.create("plain")
-    refusal = rig.namespace.accept_session(rig.queue(path), session_id, rig.now)
-    assert isinstance(refusal, Refusal)
-    assert refusal.condition == condition
+    refused(rig.namespace.accept_session(rig.queue(path), session_id, rig.now), expected)
     assert rig.namespace.list_sessions(rig.queue("plain"), None, 0, 10) == []
     assert rig.set_state("a", b"", "plain") is not None
     assert rig.state("a", "plain") is None
@@ -90,16 +79,15 @@ def test_settling_under_the_lock(rig: Rig) -> None:
     assert messages[0].locked_until == 1050.0
     assert rig.received(path=DEAD) == [b"2"]  # dead letters need no session
     rig.now += 10.0
-    for refused in (
+    for answer in (
         rig.settle(tokens[3:], Complete(), session=lock),
         rig.namespace.renew_session(lock, rig.now),
         rig.receive_deferred(3, session=lock)[1],
     ):
-        assert isinstance(refused, Refusal)
-        assert refused.condition == "com.microsoft:session-lock-lost"
+        refused(answer, "com.microsoft:session-lock-lost")
     assert isinstance(rig.namespace.renew(rig.queue(), tokens, rig.now), Refusal)
     assert rig.receive_deferred(3)[1] is not None
-    for each in both(rig):
+    for each in lives(rig):
         assert each.bodies() == [b"3", b"4"]
         assert each.bodies(DEAD) == [b"2"]
 
@@ -120,7 +108,7 @@ def test_closing_does_not_count_and_running_out_does(rig: Rig) -> None:
     assert message.delivery_count == 0
     rig.pass_time(30.0)
     assert (lost, free) == (["a"], ["free"])
-    for each in both(rig):
+    for each in lives(rig):
         assert [m.delivery_count for m in each.queue().scan(0)] == [1, 0]
     lock = rig.accept()
     rig.acquire(1, session=lock)
@@ -189,7 +177,7 @@ def test_scheduled_and_expiring_messages_in_sessions(rig: Rig) -> None:
     rig.pass_time(10.0)
     assert rig.namespace.accept_session(rig.queue(), None, rig.now) is None
     rig.pass_time(10.0)
-    for each in both(rig):
+    for each in lives(rig):
         lock = each.accept()
         assert each.received(session=lock) == [b"2"]
         each.namespace.release_session(lock, each.now)
@@ -203,12 +191,12 @@ def test_state_outlives_messages_locks_and_the_broker(rig: Rig) -> None:
     assert rig.set_state("a", b"one") is None
     assert rig.set_state("a", b"two") is None
     assert rig.set_state("b", b"") is None
-    for each in both(rig):
+    for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (b"two", b"")
         assert [id for id in each.namespace.list_sessions(each.queue(), None, 0, 10) if id != "filler"] == ["a", "b"]
         assert each.namespace.list_sessions(each.queue(), each.now, 0, 1) == ["a"]  # set a moment after the first
     assert rig.set_state("a", None) is None
-    for each in both(rig):
+    for each in lives(rig):
         assert (each.state("a"), each.state("b")) == (None, b"")
 
 
@@ -227,17 +215,14 @@ def test_a_state_is_there_when_its_record_is(rig: Rig) -> None:
 
 
 def test_a_state_may_be_as_large_as_a_message(rig: Rig) -> None:
-    refusal = rig.set_state("a", b"x" * (256 * 1024 + 1))
-    assert refusal is not None
-    assert refusal.condition == "amqp:link:message-size-exceeded"
+    refused(rig.set_state("a", b"x" * (256 * 1024 + 1)), "amqp:link:message-size-exceeded")
 
 
 def test_a_state_that_could_not_be_written_is_as_it_was(rig: Rig) -> None:
     rig.set_state("a", b"one")
-    rig.journal._state = "closed"
-    assert rig.set_state("a", b"two") is not None
-    assert rig.set_state("new", b"two") is not None
-    rig.journal._state = "started"
+    with rig.refusing():
+        assert rig.set_state("a", b"two") is not None
+        assert rig.set_state("new", b"two") is not None
     assert rig.state("a") == b"one"
     assert rig.namespace.list_sessions(rig.queue(), None, 0, 10) == ["a"]
 
@@ -245,14 +230,13 @@ def test_a_state_that_could_not_be_written_is_as_it_was(rig: Rig) -> None:
 @pytest.mark.parametrize("state", [b"new", None])
 def test_a_state_that_a_copy_overtakes_is_written_again(rig: Rig, state: bytes | None) -> None:
     rig.set_state("a", b"old")
-    while len(rig.journal.segments()) < 3:
-        rig.set_state("filler", b"x" * 200)
+    fill(rig, 3)
     answers: list[object] = []
     rig.namespace.set_session_state(rig.queue(), "a", state, rig.now, answers.append)
     rig.compact()  # copies the old one, behind the record of the new one
     rig.run()
     assert answers == [None]
-    for each in both(rig):
+    for each in lives(rig):
         assert each.state("a") == state
 
 
@@ -290,9 +274,7 @@ def test_deleted_sessions_leave_nothing(rig: Rig) -> None:
     assert isinstance(rig.namespace.accept_session(queue, "b", rig.now), Refusal)
     rig.run()
     assert lost == [lock]
-    while rig.namespace.maintenance.take_some_apart():
-        pass
-    assert sum(segment.live for segment in rig.journal.segments()) < 20
+    assert rig.live_bytes() < 20
     with rig.reopened() as again:
         assert dict(again.namespace.queues) == {}
     assert isinstance(queue.session_lost(), LocksLost)

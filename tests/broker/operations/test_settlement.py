@@ -6,33 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.amqp.message import read_application_properties, split
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import Rig, body_of, make_special
-
-DEAD = "orders/$DeadLetterQueue"
+from tests.broker.namespace_rig import DEAD, Rig, body_of, make_special, properties_of, refused
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0, max_delivery_count=3)
-        yield rig
-
-
-def both(rig: Rig) -> Iterator[Rig]:
-    """As it is, after a kill, and after all of it was copied forward and killed."""
-    yield rig
-    with rig.reopened() as again:
-        again.now = rig.now
-        yield again
-    rig.grow(len(rig.journal.segments()) + 1)
-    rig.compact_all()
-    with rig.reopened() as again:
-        again.now = rig.now
-        yield again
+def lives(rig: Rig) -> Iterator[Rig]:
+    return rig.lives(lambda: rig.grow(len(rig.journal.segments()) + 1))
 
 
 def numbers(messages: list[Message]) -> list[int]:
@@ -56,7 +37,7 @@ def test_a_deferred_message_is_received_by_number_alone(rig: Rig, path: str) -> 
             assert numbers(messages) == [2, 1]
             payload = each.namespace.delivery(each.queue(path), messages[0], locked=True)
             assert body_of(payload) == b"b"
-            assert read_application_properties(payload, split(payload))["why"] == "later"
+            assert properties_of(payload)["why"] == "later"
             assert messages[0].delivery_count == 1  # once more than when it was deferred
             assert each.settle([messages[0].lock_token or b""], Complete(), path) is None
             assert each.receive_deferred(2, path=path)[1] is not None
@@ -67,7 +48,7 @@ def test_a_deferred_message_is_received_by_number_alone(rig: Rig, path: str) -> 
 def test_deferred_is_deferred_after_a_kill_and_after_compaction(rig: Rig) -> None:
     rig.send(b"a", b"b")
     rig.settle(rig.tokens(1), Defer())
-    for each in both(rig):
+    for each in lives(rig):
         bodies = [body_of(each.namespace.delivery(each.queue(), m, locked=True)) for m in each.acquire(5)]
         assert b"a" not in bodies
         (payload,) = each.namespace.peek(each.queue(), 1, 1, each.now)
@@ -85,9 +66,7 @@ def test_all_or_none_are_received_by_number(rig: Rig) -> None:
     for missing in (2, 3, 99):  # locked, on offer, unknown
         messages, refusal = rig.receive_deferred(1, missing)
         assert messages == []
-        assert refusal is not None
-        assert refusal.condition == "com.microsoft:message-not-found"
-        assert str(missing) in refusal.description
+        refused(refusal, "com.microsoft:message-not-found", str(missing))
     assert rig.receive_deferred() == ([], None)
     assert numbers(rig.receive_deferred(1, 1)[0]) == [1]
 
@@ -104,7 +83,6 @@ def test_what_is_not_settled_stays_deferred(rig: Rig, outcome: Abandon | None) -
         assert rig.settle([message.lock_token or b""], outcome) is None
     assert rig.acquire() == []
     with rig.reopened() as again:
-        again.now = rig.now
         for each in (rig, again):
             ((message,), _) = each.receive_deferred(1)
             assert message.delivery_count == 2
@@ -119,9 +97,8 @@ def test_what_is_not_settled_stays_deferred(rig: Rig, outcome: Abandon | None) -
 def test_a_deferral_that_could_not_be_written_leaves_the_lock(rig: Rig) -> None:
     rig.send(b"a")
     tokens = rig.tokens()
-    rig.journal._state = "closed"
-    assert rig.settle(tokens, Defer()) is not None
-    rig.journal._state = "started"
+    with rig.refusing():
+        assert rig.settle(tokens, Defer()) is not None
     assert rig.receive_deferred(1)[1] is not None
     assert rig.settle(tokens, Complete()) is None
 
@@ -132,10 +109,9 @@ def test_what_is_taken_for_good_by_number_is_gone(rig: Rig) -> None:
     messages, refusal = rig.receive_deferred(1, delete=True)
     assert refusal is None
     assert body_of(rig.namespace.delivery(rig.queue(), messages[0], locked=False)) == b"a"
-    rig.journal._state = "closed"
-    assert rig.receive_deferred(2, delete=True)[1] is not None
-    rig.journal._state = "started"
-    for each in both(rig):
+    with rig.refusing():
+        assert rig.receive_deferred(2, delete=True)[1] is not None
+    for each in lives(rig):
         assert each.receive_deferred(1)[1] is not None
         assert each.receive_deferred(2)[1] is None
 
@@ -157,10 +133,10 @@ def test_expired_messages_become_dead_letters(burying: Rig) -> None:
     assert burying.pass_time(10.0) == 1020.0
     assert woken == ["dead"]
     assert burying.pass_time(1000.0) is None
-    for each in both(burying):
+    for each in lives(burying):
         assert each.bodies(DEAD) == [b"a", b"b"]
         (payload, _) = each.peeked(DEAD)
-        assert read_application_properties(payload, split(payload)) == {
+        assert properties_of(payload) == {
             "DeadLetterReason": "TTLExpiredException",
             "DeadLetterErrorDescription": "The message expired and was dead lettered.",
         }
@@ -193,7 +169,7 @@ def test_a_deferred_message_does_not_expire(rig: Rig) -> None:
     rig.send_payloads(make_special(b"a", ttl=10.0))
     rig.settle(rig.tokens(), Defer())
     rig.pass_time(100.0)
-    for each in both(rig):
+    for each in lives(rig):
         each.pass_time(1.0)
         messages, refusal = each.receive_deferred(1)
         assert refusal is None
@@ -205,10 +181,9 @@ def test_an_expiry_that_could_not_be_written_is_tried_again_after_a_while(buries
     with Rig() as rig:
         rig.create(dead_letter_on_expiration=buries)
         rig.send_payloads(make_special(b"a", ttl=10.0))
-        rig.journal._state = "closed"
-        rig.pass_time(3600.0)
-        assert rig.namespace.deadline == rig.now + 1.0
-        rig.journal._state = "started"
+        with rig.refusing():
+            rig.pass_time(3600.0)
+            assert rig.namespace.deadline == rig.now + 1.0
         rig.pass_time(1.0)
         assert rig.bodies() == []
         assert rig.bodies(DEAD) == ([b"a"] if buries else [])
@@ -239,16 +214,15 @@ def test_the_oldest_are_deleted(rig: Rig) -> None:
     assert rig.delete_messages(1, rig.now) == 1
     assert rig.settle(locked, Release()) is None
     assert rig.delete_messages(10, 1000.0) == 1
-    for each in both(rig):
+    for each in lives(rig):
         assert [body for body in each.bodies() if len(body) < 9] == [b"d", b"later"]
 
 
 def test_what_could_not_be_deleted_is_on_offer_again(rig: Rig) -> None:
     rig.send(b"a", b"b")
-    rig.journal._state = "closed"
-    answers: list[tuple[int, Refusal | None]] = []
-    rig.namespace.delete_messages(rig.queue(), 5, rig.now, rig.now, lambda *each: answers.append(each))
-    rig.journal._state = "started"
+    with rig.refusing():
+        answers: list[tuple[int, Refusal | None]] = []
+        rig.namespace.delete_messages(rig.queue(), 5, rig.now, rig.now, lambda *each: answers.append(each))
     assert answers[0][0] == 0
     assert answers[0][1] is not None
     assert rig.received() == [b"a", b"b"]

@@ -11,7 +11,7 @@ from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter
 from pairbus.broker.model.topic import Subscription
 from pairbus.broker.operations import topics as module
 from pairbus.broker.refusal import Refusal
-from tests.broker.namespace_rig import Rig, make
+from tests.broker.namespace_rig import Rig, condition, make, refused
 
 ALL = "news/Subscriptions/all"
 EXISTS = "com.microsoft:entity-already-exists"
@@ -25,22 +25,12 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-def condition(refusal: Refusal | None) -> str | None:
-    return refusal.condition if refusal else None
-
-
 def rules(rig: Rig, name: str = "all") -> dict[str, Any]:
     return {rule.name: rule.filter for rule in rig.namespace.topics["news"].subscriptions[name].rules.values()}
 
 
 def subscription(rig: Rig, name: str = "all") -> Subscription:
     return rig.namespace.topics["news"].subscriptions[name]
-
-
-def live_bytes(rig: Rig) -> int:
-    while rig.namespace.maintenance.take_some_apart():
-        pass
-    return sum(segment.live for segment in rig.journal.segments())
 
 
 # paths and names
@@ -118,7 +108,7 @@ def test_a_deleted_topic_is_gone_with_its_subscriptions(rig: Rig) -> None:
     assert told == ["topic", "a", "b"]
     assert rig.namespace.resolve("news") is None
     assert rig.namespace.resolve("news/Subscriptions/a") is None
-    assert live_bytes(rig) < 20
+    assert rig.live_bytes() < 20
     assert rig.namespace.resident_bytes == 0
     with rig.reopened() as again:
         assert dict(again.namespace.topics) == {}
@@ -207,10 +197,11 @@ def test_how_many_subscriptions_a_topic_can_have(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(module, "SUBSCRIPTIONS_MAX", 2)
     rig.subscribe("a")
     rig.subscribe("b")
-    refusal = rig.do(rig.namespace.create_subscription, SubscriptionDescription(topic="news", name="c"))
-    assert refusal is not None
-    assert refusal.condition == "amqp:resource-limit-exceeded"
-    assert "2 subscriptions" in refusal.description
+    refused(
+        rig.do(rig.namespace.create_subscription, SubscriptionDescription(topic="news", name="c")),
+        "amqp:resource-limit-exceeded",
+        "2 subscriptions",
+    )
 
 
 # rules
@@ -255,12 +246,10 @@ def test_changes_of_a_subscription_come_one_after_the_other(rig: Rig) -> None:
 def test_a_change_that_the_disk_refused_is_in_none_of_those_behind_it(rig: Rig) -> None:
     rig.subscribe("all")
     answers: list[Refusal | None] = []
-    rig.files.fail("fdatasync")
+    rig.fail_calls("fdatasync", times=1)
     for name in ("first", "second"):
         rig.namespace.create_rule("news", "all", RuleDescription(name=name), 1.0, answers.append)
-    for _ in range(20):
-        rig.now += 0.3
-        rig.run()
+    rig.wait(0.3, 20)
     assert [answer is None for answer in answers] == [False, True]
     assert list(rules(rig)) == ["$Default", "second"]
     with rig.reopened() as again:
@@ -352,13 +341,9 @@ def test_a_topic_is_idle_when_nobody_publishes_or_uses_its_subscriptions(rig: Ri
         rig.namespace.tick(rig.now)
     rig.run()
     assert "idle" in rig.namespace.topics
-    rig.now += 299.0
-    rig.namespace.tick(rig.now)
-    rig.run()
+    rig.pass_time(299.0)
     assert "idle" in rig.namespace.topics
-    rig.now += 2.0
-    rig.namespace.tick(rig.now)
-    rig.run()
+    rig.pass_time(2.0)
     assert "idle" not in rig.namespace.topics
     with rig.reopened() as again:
         assert list(again.namespace.topics) == ["news"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,16 +15,7 @@ from pairbus.broker.model.message import RECOPIED, SETTLING, Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
-from tests.broker.namespace_rig import Rig, make
-
-DEAD = "orders/$DeadLetterQueue"
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0, max_delivery_count=3)
-        yield rig
+from tests.broker.namespace_rig import DEAD, Rig, make
 
 
 @pytest.mark.parametrize("outcome", [Complete(), Abandon({"a": 1}), DeadLetter("why"), DeadLetter("why", "x" * 600)])
