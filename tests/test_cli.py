@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,16 @@ from pairbus import __version__
 from pairbus.broker.control.control_commands import Commands
 from pairbus.broker.control.control_socket import ControlServer
 from pairbus.broker.control.faults import Fault, Faults
-from pairbus.cli import cli, main
+from pairbus.cli import cli
+from tests.commands.calls import call
 from tests.typed_commands import calls, check
 
 NOW = 1_700_000_000.0
 
 
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        assert isinstance(left.value.code, int)
-        captured = capsys.readouterr()
-        return Result(left.value.code, captured.out, captured.err)
-
-    return call
+    return partial(call, capsys)
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from pairbus.pairing import events
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.routing.states import EntityState
 from pairbus.telemetry import TelemetryMissing, TelemetryObserver, instrument
+from tests.waiting import soon, until
 
 HEALTHY, SUSPECT, FAILED_OVER = EntityState.HEALTHY, EntityState.SUSPECT, EntityState.FAILED_OVER
 
@@ -257,9 +256,7 @@ def test_p23_a_sync_client_is_seen(broker: Broker, tmp_path: Path) -> None:
             sender.send_messages(ServiceBusMessage("a"))
             client.force_failover("orders")
             sender.send_messages(ServiceBusMessage("b"))
-        deadline = time.monotonic() + 20
-        while client.state("orders") is not HEALTHY and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: client.state("orders") is HEALTHY)
         check_telemetry(rig)
     check_ledger(tmp_path)
 
@@ -272,8 +269,6 @@ async def test_p23_an_async_client_is_seen(broker: Broker, tmp_path: Path) -> No
             await sender.send_messages(ServiceBusMessage("a"))
             client.force_failover("orders")
             await sender.send_messages(ServiceBusMessage("b"))
-        async with asyncio.timeout(20):
-            while client.state("orders") is not HEALTHY:
-                await asyncio.sleep(0.02)
+        await soon(lambda: client.state("orders") is HEALTHY)
         check_telemetry(rig)
     check_ledger(tmp_path)

@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.aio import sender as sender_module
+from pairbus.aio.sender import PairedSender
 from pairbus.amqp.message import read_properties, split
 from pairbus.pairing.errors import (
     AliasConflictError,
@@ -31,7 +32,7 @@ from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWar
 from pairbus.pairing.routing.states import EntityState
 
 from .background import Background, Interruption, wait_until
-from .stage import FakeGuardedSender, Recorder, Stage
+from .stage import Answer, FakeGuardedSender, Recorder, Stage
 
 MakeStage = Callable[..., Stage]
 FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
@@ -39,6 +40,24 @@ FAR = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 def primary(sender: Any) -> FakeGuardedSender:
     return sender._primary  # type: ignore[no-any-return]
+
+
+def begin(stage: MakeStage, *answers: Answer, **settings: Any) -> tuple[Stage, PairedSender]:
+    """Return a stage and a sender whose primary gives these answers."""
+    given = stage(**settings)
+    sender = given.sender()
+    primary(sender).answers.extend(answers)
+    return given, sender
+
+
+def no_waiting(monkeypatch: pytest.MonkeyPatch, given: Stage) -> None:
+    """Let a sender's pauses pass at once, by the clock of the stage."""
+
+    async def pause(_event: object, seconds: float) -> bool:
+        given.advance(seconds)
+        return False
+
+    monkeypatch.setattr(sender_module, "pause", pause)
 
 
 def read_message_id(payload: Any) -> Any:
@@ -59,8 +78,7 @@ async def test_p7_it_is_the_sdks_sender_to_look_at(stage: MakeStage) -> None:
 
 
 async def test_p14_a_healthy_send_goes_to_the_primary_as_it_is(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     message = ServiceBusMessage("x")
     await sender.send_messages(message)
     assert primary(sender).sent == [message]
@@ -76,9 +94,7 @@ async def test_p19_the_primary_gets_at_most_half(stage: MakeStage) -> None:
 
 
 async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
-    primary(sender).answers.append(ServiceBusConnectionError())
+    given, sender = begin(stage, ServiceBusConnectionError())
     await sender.send_messages(ServiceBusMessage("x", message_id="m"))
     (diverted,) = given.backlog(sender, 0).sent
     assert path_of(diverted) == "orders"
@@ -90,8 +106,7 @@ async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlo
 
 
 async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage) -> None:
-    given = stage(failover_interval=60.0)
-    sender = given.sender()
+    given, sender = begin(stage, failover_interval=60.0)
     error = ServiceBusConnectionError()
     primary(sender).answers.append(error)
     with pytest.raises(ServiceBusConnectionError) as caught:
@@ -104,18 +119,14 @@ async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage
 
 
 async def test_p18_the_callers_own_errors_are_raised_and_nothing_fails_over(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
-    primary(sender).answers.append(MessagingEntityNotFoundError())
+    given, sender = begin(stage, MessagingEntityNotFoundError())
     with pytest.raises(MessagingEntityNotFoundError):
         await sender.send_messages(ServiceBusMessage("x"))
     assert given.events == []
 
 
 async def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    given, sender = begin(stage, OperationTimeoutError())
     given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
     await sender.send_messages(ServiceBusMessage("x"))
     assert len(given.backlog(sender, 1).sent) == 1
@@ -123,8 +134,7 @@ async def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None
 
 
 async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     last = ServiceBusConnectionError()
     primary(sender).answers.extend([OperationTimeoutError(), last])
     given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
@@ -136,8 +146,7 @@ async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> 
 
 
 async def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attempt(stage: MakeStage) -> None:
-    given = stage(queues=(0,))
-    sender = given.sender()
+    given, sender = begin(stage, queues=(0,))
     given.monitor.coordinator.force_failover("orders", given.now)
     backlog = given.backlog(sender, 0)
     backlog.opening_s = 30.0
@@ -153,8 +162,7 @@ async def test_p13_a_link_that_is_open_too_late_for_a_send_serves_the_next_attem
 
 
 async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeStage) -> None:
-    given = stage(observers=(recorder := Recorder(),))
-    sender = given.sender()
+    given, sender = begin(stage, observers=(recorder := Recorder(),))
     given.monitor.coordinator.force_failover("orders", given.now)
     for queue in (0, 1):
         given.backlog(sender, queue).answers.append(ServiceBusConnectionError())
@@ -168,8 +176,7 @@ async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeSt
 
 @pytest.mark.parametrize("as_batch", [False, True])
 async def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: MakeStage, as_batch: bool) -> None:
-    given = stage(queues=(0,), observers=(recorder := Recorder(),))
-    sender = given.sender()
+    given, sender = begin(stage, queues=(0,), observers=(recorder := Recorder(),))
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     messages = [ServiceBusMessage(bytes(40_000), message_id=f"{number}") for number in range(6)]
     argument: Any = messages
@@ -206,8 +213,7 @@ async def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: Make
 async def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
     stage: MakeStage, failure: Exception, unknown: tuple[str, ...]
 ) -> None:
-    given = stage(queues=(0,))
-    sender = given.sender()
+    given, sender = begin(stage, queues=(0,))
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.monitor.coordinator.force_failover("orders", given.now)
     given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
@@ -226,9 +232,7 @@ async def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
 async def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sent(
     stage: MakeStage, failure: Exception, sent: str
 ) -> None:
-    given = stage(queues=(0,))
-    sender = given.sender()
-    primary(sender).answers.extend([failure, ServiceBusConnectionError()])
+    given, sender = begin(stage, failure, ServiceBusConnectionError(), queues=(0,))
     given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
     with pytest.raises(BacklogUnavailableError) as caught:
         await sender.send_messages(ServiceBusMessage("x", message_id="m"))
@@ -249,8 +253,7 @@ async def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sen
 async def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_nothing_is_sent(
     stage: MakeStage, argument: Any, kind: type[Exception]
 ) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(kind) as caught:
         await sender.send_messages(argument)
@@ -260,15 +263,13 @@ async def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_noth
 
 
 async def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
-    sender = stage(queues=()).sender()
-    primary(sender).answers.extend([OperationTimeoutError(), OperationTimeoutError()])
+    _, sender = begin(stage, OperationTimeoutError(), OperationTimeoutError(), queues=())
     with pytest.raises(BacklogUnavailableError):
         await sender.send_messages(ServiceBusMessage("x"))
 
 
 async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
@@ -281,17 +282,14 @@ async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: M
 
 
 async def test_p30_a_message_too_large_for_the_backlog_ejects_no_queue(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    given, sender = begin(stage, OperationTimeoutError())
     with pytest.raises(MessageSizeExceededError):
         await sender.send_messages(ServiceBusMessage(bytes(262_070)))
     assert given.named(BacklogQueueEjected) == []
 
 
 async def test_p30_the_healthy_send_warns(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     await sender.send_messages(ServiceBusMessage(bytes(262_070)))
     assert [event.entity for event in given.named(SizeWarning)] == ["orders"]
     quiet = stage(check_size=False)
@@ -334,26 +332,16 @@ async def test_unknown_keywords_warn_as_with_the_sdk(stage: MakeStage) -> None:
 
 
 async def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = stage(send_timeout=30.0)
-    sender = given.sender()
-    primary(sender).answers.append(ServiceBusServerBusyError())
-    waits: list[float] = []
-
-    async def pause(_event: object, seconds: float) -> bool:
-        waits.append(seconds)
-        given.advance(seconds)
-        return False
-
-    monkeypatch.setattr(sender_module, "pause", pause)
+    given, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
+    no_waiting(monkeypatch, given)
+    began = given.now
     await sender.send_messages(ServiceBusMessage("x"))
     assert len(primary(sender).sent) == 2
-    assert sum(waits) >= 10.0
+    assert given.now - began >= 10.0
 
 
 async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(stage: MakeStage) -> None:
-    given = stage(send_timeout=8.0)
-    sender = given.sender()
-    primary(sender).answers.append(ServiceBusServerBusyError())
+    _, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=8.0)
     for _ in range(2):  # the second is not even tried: the halt is the entity's
         with pytest.raises(ServiceBusServerBusyError):
             await sender.send_messages(ServiceBusMessage("x"))
@@ -361,9 +349,7 @@ async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(stage: MakeSta
 
 
 async def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
-    given = stage(send_timeout=30.0)
-    sender = given.sender()
-    primary(sender).answers.append(ServiceBusServerBusyError())
+    _, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
     sending = Background(sender.send_messages, ServiceBusMessage("x"))
     assert await wait_until(lambda: bool(primary(sender).calls))
     await sender.close()
@@ -372,8 +358,7 @@ async def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
 
 
 async def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     assert await sender.schedule_messages(ServiceBusMessage("x"), FAR) == [1]
     given.monitor.coordinator.force_failover("orders", given.now)
     with pytest.raises(ScheduleDuringFailoverError, match="orders has failed over"):
@@ -382,15 +367,8 @@ async def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> No
 
 
 async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = stage(send_timeout=30.0)
-    sender = given.sender()
-    primary(sender).answers.append(ServiceBusServerBusyError())
-
-    async def pause(_event: object, seconds: float) -> bool:
-        given.advance(seconds)
-        return False
-
-    monkeypatch.setattr(sender_module, "pause", pause)
+    given, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
+    no_waiting(monkeypatch, given)
     began = given.now
     await sender.cancel_scheduled_messages([1, 2])
     assert [call for call, _, _ in primary(sender).calls] == ["cancel", "cancel"]
@@ -400,16 +378,13 @@ async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch:
 
 
 async def test_p3_entering_raises_what_is_the_callers_own(stage: MakeStage) -> None:
-    sender = stage().sender()
-    primary(sender).answers.append(ServiceBusAuthenticationError())
+    _, sender = begin(stage, ServiceBusAuthenticationError())
     with pytest.raises(ServiceBusAuthenticationError):
         await sender.__aenter__()
 
 
 async def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeStage) -> None:
-    given = stage(send_timeout=60.0)
-    sender = given.sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    given, sender = begin(stage, OperationTimeoutError(), send_timeout=60.0)
     async with sender as entered:
         assert entered is sender
     assert primary(sender).calls == [("open", None, 5.0)], "and waits for it a short while only"
@@ -424,9 +399,7 @@ async def test_p3_entering_while_failed_over_asks_nobody(stage: MakeStage) -> No
 
 
 async def test_batches_can_be_made_with_the_primary_away(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    given, sender = begin(stage, OperationTimeoutError())
     assert 250_000 < (await sender.create_message_batch()).max_size_in_bytes < 262_144
     given.monitor.coordinator.force_failover("orders", given.now)
     calls = len(primary(sender).calls)
@@ -447,8 +420,7 @@ async def test_batches_have_the_primarys_size_and_the_sdks_error(stage: MakeStag
 
 
 async def test_a_closed_sender_raises_as_the_sdks(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    _, sender = begin(stage)
     await sender.send_messages(ServiceBusMessage("x"))
     await sender.close()
     await sender.close()
@@ -465,8 +437,7 @@ async def test_a_closed_sender_raises_as_the_sdks(stage: MakeStage) -> None:
 
 
 async def test_p43_a_faulted_client_faults_its_senders(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     given._fault = ClientFaultedError("partner gone")
     with pytest.raises(ClientFaultedError):
         await sender.send_messages(ServiceBusMessage("x"))
@@ -474,8 +445,7 @@ async def test_p43_a_faulted_client_faults_its_senders(stage: MakeStage) -> None
 
 async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
     recorder = Recorder()
-    given = stage(observers=(recorder,))
-    sender = given.sender()
+    given, sender = begin(stage, observers=(recorder,))
     await sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
     primary(sender).answers.append(OperationTimeoutError())
     given.backlog(sender, 0).answers.extend([None, ServiceBusConnectionError()])
@@ -489,9 +459,9 @@ async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
 
 
 async def test_an_interrupted_attempt_frees_its_trial(stage: MakeStage) -> None:
-    given = stage(probe="trial", ping_primary_interval=5.0)
-    sender = given.sender()
-    primary(sender).answers.extend([OperationTimeoutError(), Interruption(), None])
+    given, sender = begin(
+        stage, OperationTimeoutError(), Interruption(), None, probe="trial", ping_primary_interval=5.0
+    )
     await sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
     with pytest.raises(Interruption):
@@ -505,17 +475,14 @@ async def test_p18_a_classifier_that_raises_is_seen_and_frees_the_attempt(stage:
     def broken(error: BaseException) -> Any:
         raise LookupError("no row")
 
-    sender = stage(classifier=broken).sender()
-    primary(sender).answers.append(OperationTimeoutError())
+    _, sender = begin(stage, OperationTimeoutError(), classifier=broken)
     with pytest.raises(LookupError):
         await sender.send_messages(ServiceBusMessage("x"))
     await sender.send_messages(ServiceBusMessage("x"))
 
 
 async def test_p16_a_message_that_was_not_tried_does_not_fail_over(stage: MakeStage) -> None:
-    given = stage(failover_interval=60.0)
-    sender = given.sender()
-    primary(sender).answers.append(NotTriedError("late"))
+    given, sender = begin(stage, NotTriedError("late"), failover_interval=60.0)
     with pytest.raises(NotTriedError):
         await sender.send_messages(ServiceBusMessage("x"))
     assert given.events == []
@@ -559,8 +526,7 @@ async def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
 
 
 async def test_p7_many_callers_may_use_one_sender(stage: MakeStage) -> None:
-    given = stage()
-    sender = given.sender()
+    given, sender = begin(stage)
     primary(sender).answers.extend([None] * 20 + [ServiceBusConnectionError()] * 3)
 
     async def send() -> None:

@@ -19,11 +19,12 @@ from pairbus.pairing.events import ClientFaulted, Event, SyphonStarted, SyphonSt
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.syphon import hosting
 from pairbus.syphon.core import pair_lifecycle
+from tests.waiting import soon
 
 from ..syphon.conftest import pair as pair
 from ..syphon.conftest import syphon_brokers as syphon_brokers
 from ..syphon.conftest import syphon_clock as syphon_clock
-from ..syphon.pair import Pair, diverted, until
+from ..syphon.pair import Pair, diverted
 from .background import called
 
 
@@ -88,7 +89,7 @@ async def test_p36_p38_it_brings_messages_home(make: Callable[..., Application],
     (message,) = await called(lambda: receiver.receive_messages(1, 10))
     assert message.message_id == "m1"
     await called(lambda: receiver.complete_message(message))
-    await until(lambda: application.told(SyphonStarted))
+    await soon(lambda: application.told(SyphonStarted))
     await application.close()
     await called(application.host.stop)
     assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("pairbus")] == []
@@ -106,7 +107,7 @@ async def test_p44_a_stop_gives_back_what_is_locked(make: Callable[..., Applicat
     with pair.fault("no-send", entity=orders):
         await pair.divert(0, [diverted(orders, "m1"), diverted(orders, "m2")])
         await application.start()
-        await until(
+        await soon(
             lambda: application.host._syphon._engine and application.host._syphon._engine.transfer_state.left == 2
         )
         await application.close()
@@ -123,7 +124,7 @@ async def test_p43_the_secondary_is_closed_and_the_primary_is_not(
     application = make()
     await application.start()
     await called(application.secondary.close)
-    await until(lambda: application.told(SyphonStopped))
+    await soon(lambda: application.told(SyphonStopped))
     with pytest.raises(ClientFaultedError, match=rf"{pair.name}.*west.*was closed"):
         application.primary.get_queue_sender("orders")
     (event,) = application.told(ClientFaulted)
@@ -140,7 +141,7 @@ async def test_p43_both_are_closed_in_time(
     await application.start()
     await called(application.secondary.close)
     application.host.client_closed("primary")
-    await until(lambda: application.host._syphon._lifecycle._is_over)
+    await soon(lambda: application.host._syphon._lifecycle._is_over)
     assert application.told(ClientFaulted) == []
     await application.close()
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pairbus.broker import Broker, serve_sync
+from tests.moving_clock import Clock as Clock
 
 from .books import booked, counted
 from .namespace_rig import Rig
 from .sdk import Sdk
-
-
-class Clock:
-    """The time of day, plus what tests have added: locks run out without anybody waiting for them."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
-
-    def advance(self, seconds: float) -> None:
-        self.ahead += seconds
 
 
 @pytest.fixture(scope="session")

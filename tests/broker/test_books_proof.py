@@ -21,16 +21,15 @@ from pairbus.broker import Broker, serve
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.wire import Refused, WireClient, WireError
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.waiting import soon
 
 from .books import added_up, counted, events, exposed
 from .conftest import Clock
 from .sdk import Sdk
 
 # the SDK leaves sockets and coroutines behind
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 NOW = datetime.UTC
 Event = dict[str, Any]
@@ -75,9 +74,7 @@ def outcomes(found: list[Event]) -> Counter[tuple[str, str, str | None]]:
 
 
 async def until(count: int, bench: Bench, entity: str, kind: str) -> None:
-    async with asyncio.timeout(10):
-        while len(bench.of(entity, kind)) < count:
-            await asyncio.sleep(0.01)
+    await soon(lambda: len(bench.of(entity, kind)) >= count)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

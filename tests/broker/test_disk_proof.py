@@ -7,7 +7,6 @@ resumes by itself. (What the journal does with each single call is proved on a s
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -20,19 +19,14 @@ from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceeded
 
 from pairbus.amqp.message import read_application_properties, read_properties
 from pairbus.wire import ReceivedMessage, WireClient
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.untidy_sdk import swept as swept
 
 from .broker_process import SMALL_SEGMENTS, BrokerProcess, used_bytes, wait_until
-from .crash_drive import UNTIDY_SDK, Drive, new_seed
+from .crash_drive import Drive, new_seed
 from .sdk import Bridge, Sdk
 
 pytestmark = UNTIDY_SDK
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What the SDK left behind is found in the test that left it."""
-    yield
-    gc.collect()
 
 
 CAPACITY = 6 << 20

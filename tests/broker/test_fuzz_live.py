@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,21 +18,16 @@ from pairbus.amqp.performative_types import Target as TargetNode
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import PLAIN, SaslClient, plain_response
 from pairbus.broker import Broker
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.untidy_sdk import swept as swept
 
 from .attack_words import Target
 from .attacks import ATTACKS, crowd, never_reads, shuffled
-from .crash_drive import UNTIDY_SDK, new_seed
+from .crash_drive import new_seed
 from .sdk import Sdk
 from .siege import Siege
 
 pytestmark = UNTIDY_SDK
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What the SDK left behind is found in the test that left it."""
-    yield
-    gc.collect()
 
 
 async def test_attacks_of_every_kind(tmp_path: Path) -> None:

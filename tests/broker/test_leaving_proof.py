@@ -39,6 +39,7 @@ from pairbus.broker.server import NamespaceServer
 from pairbus.sas import make_token
 from pairbus.testing import ManualClock
 from pairbus.wire import ConnectionString, WireClient
+from tests.waiting import soon
 
 from .attack_words import Target, attach, begun, frame, opened, put_token, transfer
 from .attacks import connected
@@ -425,12 +426,6 @@ async def create(host: NamespaceServer, name: str, **fields: Any) -> MessageQueu
     return queue
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def let_in_over_tcp(host: NamespaceServer) -> bytes:
     put = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", settled=True).encode()
     return b"".join((
@@ -451,9 +446,9 @@ async def test_an_end_without_a_detach_leaves_no_receiver_that_takes_messages(
     rng = random.Random(1)
     async with connected(Target(served.connection_string, served.ca_file), rng) as wire:
         await wire.send(let_in_over_tcp(served) + attach(5, "q", receives=True, snd_settle_mode=mode) + flow(0, 5, 100))
-        await until(lambda: queue.entity.links == 1)
+        await soon(lambda: queue.entity.links == 1)
         await wire.send(frame(End().encode()))
-        await until(lambda: queue.entity.links == 0)
+        await soon(lambda: queue.entity.links == 0)
         async with WireClient.from_connection_string(served.connection_string) as client:
             sender = await client.sender("q")
             assert set(await sender.send_many(payloads_of(20))) == {None}
@@ -470,10 +465,10 @@ async def test_a_session_is_free_when_its_receivers_session_ended_without_a_deta
     source = Source(address="q", filter={Symbol("com.microsoft:session-filter"): "s0"})
     async with connected(Target(served.connection_string, served.ca_file), random.Random(1)) as wire:
         await wire.send(let_in_over_tcp(served) + session_attach(0, 5, source) + flow(0, 5, 10))
-        await until(lambda: queue.entity.links == 1)
+        await soon(lambda: queue.entity.links == 1)
         assert queue.sessions is not None and queue.sessions.accept("s0", math.inf) is None, "it is held"
         await wire.send(frame(End().encode()))
-        await until(lambda: queue.entity.links == 0)
+        await soon(lambda: queue.entity.links == 0)
         assert queue.sessions.accept("s0", math.inf) is not None
 
 
@@ -491,9 +486,9 @@ async def test_whoever_left_waits_for_no_cycle_collector(served: NamespaceServer
                 await wire.send(let_in_over_tcp(served) + b"".join(links))
                 queue = served.namespace.resolve(names.locked)
                 assert isinstance(queue, MessageQueue)
-                await until(lambda queue=queue: queue.entity.links == 3)
-        await until(lambda: not served.connections)
-        await until(lambda: count_objects() == before)
+                await soon(lambda queue=queue: queue.entity.links == 3)
+        await soon(lambda: not served.connections)
+        await soon(lambda: count_objects() == before)
     finally:
         gc.enable()
 
@@ -514,5 +509,5 @@ async def test_after_churn_there_are_as_many_objects_as_before(served: Namespace
                     links = [link(kind, 0, handle, names, rng.choice((0, 50))) for kind, handle in asked]
                     start = let_in_over_tcp(served) if round == 0 else begun()
                     await wire.send(start + b"".join(links) + frame(End().encode()))
-        await until(lambda: not served.connections)
+        await soon(lambda: not served.connections)
     assert census() - before == Counter()

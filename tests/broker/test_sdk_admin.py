@@ -27,14 +27,11 @@ from azure.servicebus.management import (
 
 from pairbus.broker import Broker, serve
 from pairbus.broker.control.control_socket import request
+from tests.untidy_sdk import UNTIDY_SDK
 
 from .sdk import Bridge, Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 _numbers = itertools.count(1)
 

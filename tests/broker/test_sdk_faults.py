@@ -23,14 +23,12 @@ from azure.servicebus.management import SqlRuleFilter, TrueRuleFilter
 from pairbus.broker import Broker
 from pairbus.broker.control.control_socket import request
 from pairbus.testing import fault
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.waiting import soon
 
 from .sdk import Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 SCOPES = ["namespace", "entity"]
 
@@ -297,8 +295,7 @@ async def test_who_waits_for_a_send_that_hangs_is_cut_off_when_the_fault_ends(sd
 async def hung(broker: Broker, *queues: str) -> None:
     """Until sends to just these hang."""
     server = broker.namespaces["contoso"]
-    while {path for connection in list(server.connections) for path in connection.hung} != set(queues):
-        await asyncio.sleep(0.01)
+    await soon(lambda: {path for each in list(server.connections) for path in each.hung} == set(queues))
 
 
 async def test_a_fault_ends_by_itself(sdk: Sdk, broker: Broker) -> None:
@@ -308,6 +305,5 @@ async def test_a_fault_ends_by_itself(sdk: Sdk, broker: Broker) -> None:
         assert (await asyncio.to_thread(request, broker.data, message))["ok"]
         with pytest.raises(ServiceBusError):
             await sender.send_messages(ServiceBusMessage("x"))
-        while broker.faults("contoso").active(broker.clock()):
-            await asyncio.sleep(0.02)
+        await soon(lambda: not broker.faults("contoso").active(broker.clock()))
         await sender.send_messages(ServiceBusMessage("x"))

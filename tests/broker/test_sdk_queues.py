@@ -25,14 +25,13 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.waiting import soon
+
 from .conftest import Clock
 from .sdk import Bridge, Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
@@ -144,8 +143,7 @@ async def test_an_empty_queue_gives_nothing_within_the_wait(sdk: Sdk) -> None:
 async def test_a_waiting_receiver_gets_what_comes(sdk: Sdk) -> None:
     queue = await sdk.queue()
     waiting = asyncio.create_task(sdk.receive(queue, 1, wait=20))
-    while not any(link.is_sender for c in list(sdk.namespace.connections) for link in c.links()):
-        await asyncio.sleep(0.01)
+    await soon(lambda: any(link.is_sender for c in list(sdk.namespace.connections) for link in c.links()))
     await sdk.send(queue, ServiceBusMessage("at last"))
     assert [str(m) for m in await waiting] == ["at last"]
 

@@ -9,14 +9,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
+from tests.untidy_sdk import UNTIDY_SDK
+
 from .conftest import Clock
 from .sdk import Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 
 def at(clock: Clock, seconds: float) -> datetime.datetime:

@@ -13,15 +13,12 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.sas import make_token
+from tests.untidy_sdk import UNTIDY_SDK
 
 from .conftest import Clock
 from .sdk import Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 
 def token(sdk: Sdk, path: str, lifetime: float = 600.0, key: str | None = None) -> AzureSasCredential:

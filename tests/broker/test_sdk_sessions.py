@@ -15,14 +15,13 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.waiting import soon
+
 from .conftest import Clock
 from .sdk import Bridge, Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 
 def message(session: str, body: str) -> ServiceBusMessage:
@@ -90,8 +89,7 @@ async def test_a_receiver_waits_for_a_session_to_come(sdk: Sdk) -> None:
             return await drain(receiver, 1)
 
     waiting = asyncio.create_task(wait())
-    while not any("1 waiting" in repr(waiters) for waiters in list(sdk.namespace._session_waiters.values())):
-        await asyncio.sleep(0.01)
+    await soon(lambda: any("1 waiting" in repr(each) for each in list(sdk.namespace._session_waiters.values())))
     await sdk.send(queue, message("late", "x"))
     assert await waiting == ["x"]
 

@@ -10,14 +10,12 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter
 
+from tests.untidy_sdk import UNTIDY_SDK
+
 from .conftest import Clock
 from .sdk import Sdk
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 
 async def test_every_subscription_gets_its_own_copy(sdk: Sdk) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,23 +11,18 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.broker import Broker
 from pairbus.testing import fault
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.untidy_sdk import swept as swept
+from tests.waiting import soon
 
 from .sdk import Bridge, Sdk
 
 pytestmark = [
     pytest.mark.timeout(60),
-    # the SDK leaves aiohttp's session behind when a connection fails under it, and says `ssl=None` where it has no TLS
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    *UNTIDY_SDK,
+    # it says `ssl=None` where it has no TLS
     pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def forgotten_sessions_go_here() -> Iterator[None]:
-    """While their warnings are ignored, and not in some other file's test."""
-    yield
-    gc.collect()
 
 
 def over_websocket(sdk: Sdk, key: str | None = None, **options: Any) -> Bridge:
@@ -166,8 +159,4 @@ async def test_closed_connections_leave_nothing_behind(sdk: Sdk) -> None:
     async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("x"))
         assert len(sdk.namespace.connections) > before
-    for _ in range(500):
-        if len(sdk.namespace.connections) <= before:
-            break
-        await asyncio.sleep(0.01)
-    assert len(sdk.namespace.connections) <= before
+    await soon(lambda: len(sdk.namespace.connections) <= before)

@@ -6,30 +6,19 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from pairbus.cli import main
 from pairbus.cost.prices import EXAMPLE_TOML
 
-
-class Result(NamedTuple):
-    code: object
-    out: str
-    err: str
+from .calls import Result, call
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as ended:
-            main(["cost", *arguments])
-        told = capsys.readouterr()
-        return Result(ended.value.code, told.out, told.err)
-
-    return call
+    return partial(call, capsys, "cost")
 
 
 def test_p53_every_term_is_explained(run: Callable[..., Result]) -> None:

@@ -18,9 +18,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import serve_sync
-from pairbus.cli import main
 from pairbus.commands import entities
 from pairbus.testing import fault
+
+from .calls import Result, call
 
 
 class Bus:
@@ -90,29 +91,15 @@ def bus(served: Bus) -> Iterator[Bus]:
     served.let_go()
 
 
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
 Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(bus: Bus, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(command: str, *arguments: str, namespace: str = "") -> Result:
-        with pytest.raises(SystemExit) as left:
-            main([command, namespace or f"@{bus.file}", *arguments])
-        captured = capsys.readouterr()
-        assert bus.key not in captured.out + captured.err
-        assert isinstance(left.value.code, int)
-        return Result(left.value.code, captured.out, captured.err)
+    def run(command: str, *arguments: str, namespace: str = "") -> Result:
+        return call(capsys, command, namespace or f"@{bus.file}", *arguments, secrets=(bus.key,))
 
-    return call
+    return run
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.cli import main
 from pairbus.testing import fault
 
 from ..spark.conftest import Pair, wire
 from ..spark.conftest import make_queue as make_queue
 from ..spark.conftest import pair as pair
 from ..spark.small_spark import SmallSpark, no_tasks_left
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
+from .calls import Result, call
 
 
 @pytest.fixture
@@ -45,14 +40,8 @@ def run(
     monkeypatch.setattr(sys.modules["pairbus.spark.pipelines.transfer"], "started", lambda *_: SmallSpark())
     monkeypatch.setattr("pairbus.spark.pipelines.transfer_loop.PAUSE_S_FIRST", 0.05)
 
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return Result(int(ended.value.code or 0), printed.out, printed.err)
-
     with no_tasks_left():
-        yield call
+        yield partial(call, capsys)
 
 
 def send(pair: Pair, entity: str, count: int) -> None:

@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pairbus.cli import main
 from pairbus.commands import reports
 
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return ended.value.code, capsys.readouterr().err
+from .calls import call
 
 
 @pytest.mark.parametrize("command", ["audit", "availability"])
@@ -24,12 +19,12 @@ def test_wrong_calls_are_told_before_spark_starts(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(capsys, command)[0] == 2
-    code, said = call(capsys, command, str(tmp_path))
+    code, _, said = call(capsys, command, str(tmp_path))
     assert (code, said.count("\n")) == (1, 1) and "holds no ledger" in said
     (tmp_path / "x.jsonl").write_text("what?\n")
-    code, said = call(capsys, command, str(tmp_path / "x.jsonl"))
+    code, _, said = call(capsys, command, str(tmp_path / "x.jsonl"))
     assert (code, said.count("\n")) == (1, 1) and "x.jsonl is no ledger" in said
-    code, said = call(capsys, command, str(tmp_path), "--parquet", str(tmp_path))
+    code, _, said = call(capsys, command, str(tmp_path), "--parquet", str(tmp_path))
     assert code == 2 and "name another folder to write to" in said
 
 

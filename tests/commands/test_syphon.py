@@ -17,17 +17,18 @@ import pytest
 from pairbus.amqp.message import read_header, split
 from pairbus.broker import Broker
 from pairbus.broker.control.control_socket import request
-from pairbus.cli import main
 from pairbus.commands import syphon
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.wire.sync import LoopThread
+from tests.waiting import soon
 
 from ..syphon.conftest import Clock
 from ..syphon.conftest import syphon_brokers as syphon_brokers
 from ..syphon.conftest import syphon_clock as syphon_clock
-from ..syphon.pair import Pair, diverted, until
+from ..syphon.pair import Pair, diverted
+from .calls import Result, call
 
 
 class BlockingPair:
@@ -67,33 +68,23 @@ def pair(syphon_brokers: Broker, syphon_clock: Clock) -> Iterator[BlockingPair]:
     thread.stop()
 
 
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
 def run(pair: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs a command with both namespaces named in the environment."""
     monkeypatch.setenv("PAIRBUS_PRIMARY", pair.east.connection_string)
     monkeypatch.setenv("PAIRBUS_SECONDARY", pair.west.connection_string)
 
-    def call(*arguments: str, name: bool = True, ca: bool = True) -> Result:
+    def run(*arguments: str, name: bool = True, ca: bool = True) -> Result:
         command = [*arguments]
         if name:
             command += ["--primary-name", pair.name]
         if ca and "--print" not in arguments:
             command += ["--ca-file", pair.west.ca_file]
-        with pytest.raises(SystemExit) as left:
-            main(command)
-        captured = capsys.readouterr()
-        for secret in (pair.east, pair.west):
-            key = secret.connection_string.split("SharedAccessKey=")[1].split(";")[0]
-            assert key not in captured.out + captured.err
-        assert isinstance(left.value.code, int)
-        return Result(left.value.code, captured.out, captured.err)
+        texts = [each.connection_string for each in (pair.east, pair.west)]
+        keys = tuple(text.split("SharedAccessKey=")[1].split(";")[0] for text in texts)
+        return call(capsys, *command, secrets=keys)
 
-    return call
+    return run
 
 
 Run = Callable[..., Result]
@@ -427,9 +418,9 @@ class TestSyphon:
 
         async def show() -> None:
             task = asyncio.create_task(syphon._show(report, False))
-            await until(lambda: reports)
+            await soon(lambda: reports)
             progress.moved("orders", 10, 0, 1.0)
-            await until(lambda: reports[-1].moved)
+            await soon(lambda: reports[-1].moved)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

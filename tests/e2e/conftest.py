@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker import Broker, serve_sync
+from tests.untidy_sdk import swept as swept
 
 from ..broker.broker_process import quiet_port
 from .scenarios import Stage
@@ -40,10 +41,3 @@ def stage(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     yield stage
     stage.close()
     gc.collect()  # here, where what the SDK left behind is forgiven, and not at the end of the run
-
-
-@pytest.fixture(autouse=True)
-def _swept() -> Iterator[None]:
-    """What the SDK left behind goes with the test that forgives it."""
-    yield
-    gc.collect()

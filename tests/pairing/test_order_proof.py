@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,10 @@ from pairbus.pairing.backlog import backlog_queues
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.testing import fault
+from tests.untidy_sdk import UNTIDY_SDK
+from tests.untidy_sdk import swept as swept
 
-pytestmark = [
-    # the SDK leaves sockets behind when a connection fails under it
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 QUEUES = 2
 
 
@@ -84,13 +81,6 @@ class World:
             drain=True,
         )
         assert asyncio.run(engine.run()).unavailable == []
-
-
-@pytest.fixture(autouse=True)
-def _swept() -> Iterator[None]:
-    """What the SDK left behind goes with the test that forgives it."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture

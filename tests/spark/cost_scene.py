@@ -23,6 +23,7 @@ from pairbus.pairing.routing.states import EntityState
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.testing import fault
+from tests.waiting import until
 
 from .conftest import admin_of
 
@@ -79,24 +80,17 @@ def play(folder: Path) -> Scene:
                         sender.send_messages(message)
                 time.sleep(max(0.0, began + 2.5 * PING_S - time.monotonic()))
                 outage_s = time.monotonic() - began
-            _until(lambda: all(state is EntityState.HEALTHY for state in client.states().values()))
+            until(lambda: all(state is EntityState.HEALTHY for state in client.states().values()))
             asyncio.run(_drain(primary, secondary, ledger))
             for entity in ENTITIES:
                 _receive(client, entity, HEALTHY + DIVERTED)
             for sender in senders.values():
                 sender.close()
-        _until(lambda: not any(each.connections for each in (primary, secondary)))
+        until(lambda: not any(each.connections for each in (primary, secondary)))
         for name in ("contoso", "backup"):
             assert request(data, {"command": "left", "namespace": name})["ok"]
         metrics = _metrics(primary, secondary)
     return Scene([data / "contoso" / "ledger", data / "backup" / "ledger", ledger], metrics, outage_s)
-
-
-def _until(done: Any, within: float = 20.0) -> None:
-    begun = time.monotonic()
-    while not done():
-        assert time.monotonic() - begun < within
-        time.sleep(0.02)
 
 
 async def _drain(primary: NamespaceServer, secondary: NamespaceServer, ledger: Path) -> None:

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,8 @@ from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient
+from tests.moving_clock import Clock as Clock
+from tests.waiting import until as until
 
 from .conftest import admin_of, wire
 
@@ -48,24 +50,6 @@ HELD_S: Final = 60.0
 LATE_S: Final = 3.5
 WINDOW: Final = dt.timedelta(days=1)
 _numbers = itertools.count(1)
-
-
-class Clock:
-    """The time of day, and what tests have added: locks run out without anybody waiting for them."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
-
-
-def until(condition: Callable[[], Any], within_s: float = 60.0, what: Callable[[], object] = lambda: "") -> Any:
-    end = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {within_s:.0f} s: {what()}"
-        time.sleep(0.05)
-    return found
 
 
 class Scene:

@@ -16,8 +16,7 @@ import pyspark
 import pytest
 
 from pairbus.spark.runtime.java import java_home
-
-from .fault_scene import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HOSTS = {"driver": "10.213.7.1", "master": "10.213.7.2", "worker": "10.213.7.3"}

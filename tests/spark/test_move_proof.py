@@ -33,6 +33,7 @@ from pairbus.spark.pipelines.archive import Archiver, Restorer
 from pairbus.spark.pipelines.move import EntityAddress, Mover
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.testing import fault
+from tests.waiting import until
 
 from .conftest import Pair, admin_of, peeked, wire
 from .fault_scene import kill, workers_of
@@ -134,10 +135,7 @@ def test_p39_a_worker_that_dies_in_mid_move_loses_nothing(spark: Any, pair: Pair
     thread = threading.Thread(target=lambda: left.append(mover.run()))
     with fault(pair.data, "lost-answer", namespace="backup", entity="copies", delay=60):
         thread.start()
-        end = time.monotonic() + 60
-        while len(peeked(pair.secondary, "copies")) < 100:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until(lambda: len(peeked(pair.secondary, "copies")) >= 100)
         assert kill(workers_of(os.getpid()))
     thread.join(120)
     assert not thread.is_alive() and left == [[]]
@@ -219,8 +217,7 @@ def test_a_restore_is_stopped_in_mid_job(spark: Any, pair: Pair, tmp_path: Path)
     stopped: list[float] = []
 
     def stop_in_mid_job() -> None:
-        while not peeked(pair.primary, "orders"):
-            time.sleep(0.1)
+        until(lambda: peeked(pair.primary, "orders"))
         stopped.append(time.time())
         slow.stop()
 

@@ -23,6 +23,7 @@ from pairbus.pairing.backlog.aliases import BROKER_ANNOTATIONS, divert_encoded
 from pairbus.spark import syphon
 from pairbus.spark.connector.schema import read
 from pairbus.syphon.core import queue_discovery
+from tests.waiting import until
 
 from .conftest import Pair, admin_of, peeked, wire
 
@@ -334,10 +335,8 @@ def standalone(tmp_path: Path) -> Iterator[str]:
             stack.callback(process.kill)
 
         start("master.Master", "--port", str(port))
-        end = time.monotonic() + 60
-        while b"I have been elected leader" not in (tmp_path / "cluster.log").read_bytes():
-            assert time.monotonic() < end, (tmp_path / "cluster.log").read_text()
-            time.sleep(0.1)
+        said = tmp_path / "cluster.log"
+        until(lambda: b"I have been elected leader" in said.read_bytes(), told=said.read_text)
         for number in range(2):
             start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"w{number}"), url)
         yield url
@@ -389,10 +388,8 @@ def test_p38_an_application_that_hosts_the_syphon_runs_it_on_spark(
         [sys.executable, "host.py", pair.primary.connection_string, pair.secondary.connection_string],
         cwd=tmp_path, stdin=subprocess.PIPE, text=True,
     ) as host:  # fmt: skip
-        end = time.monotonic() + 300
-        while any(peeked(pair.secondary, path) for path in BACKLOG):
-            assert time.monotonic() < end and host.poll() is None
-            time.sleep(0.5)
+        until(lambda: host.poll() is not None or not any(peeked(pair.secondary, path) for path in BACKLOG), 300)
+        assert host.poll() is None
         assert_all_home(pair, backlog)
         host.communicate("\n", timeout=120)
         assert host.returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,18 +9,9 @@ import pytest
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.broker.control.control_socket import request
+from tests.moving_clock import Clock as Clock
 
 from .pair import Pair
-
-
-class Clock:
-    """The time of day, plus what tests have added: locks run out without anybody waiting for them."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
 
 
 @pytest.fixture(scope="session")

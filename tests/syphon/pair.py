@@ -138,14 +138,3 @@ class Pair:
 
 def message_id(payload: bytes) -> str:
     return str(read_properties(payload, split(payload)).message_id)
-
-
-async def until(condition: Any, limit_s: float = 10.0) -> None:
-    """For what the engine does in its own time."""
-    deadline = asyncio.get_running_loop().time() + limit_s
-    while True:
-        found = condition()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)

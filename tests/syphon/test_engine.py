@@ -28,8 +28,9 @@ from pairbus.syphon.core import draining, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
+from tests.waiting import soon
 
-from .pair import Pair, diverted, message_id, until
+from .pair import Pair, diverted, message_id
 
 
 def numbered(destination: str, count: int, prefix: str = "m") -> list[bytes]:
@@ -124,8 +125,8 @@ class TestMoving:
         async with pair.running(queues) as engine:
             for number in range(5):
                 await pair.divert(number % 2, [diverted(orders, f"m{number}")])
-                await until(lambda number=number: engine.progress.moved_count == number + 1)
-            await until(lambda: engine.transfer_state.in_hand == 0)
+                await soon(lambda number=number: engine.progress.moved_count == number + 1)
+            await soon(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == [f"m{number}" for number in range(5)]
         assert await pair.left(0) == await pair.left(1) == 0
 
@@ -134,11 +135,11 @@ class TestMoving:
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 3))
-                await until(lambda: engine.transfer_state.in_hand == 3)
+                await soon(lambda: engine.transfer_state.in_hand == 3)
                 assert engine.progress.moved_count == 0
                 while left := await pair.left(0):
                     assert 3 - left <= engine.progress.moved_count
-                await until(lambda: engine.transfer_state.in_hand == 0)
+                await soon(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == names(3)
 
     async def test_large_messages_and_small_ones(self, pair: Pair) -> None:
@@ -238,14 +239,14 @@ class TestUnavailable:
             async with pair.running(queues) as engine:
                 await pair.divert(0, [diverted(orders, "o1"), diverted(news, "n1"), diverted(orders, "o2")])
                 # one that hangs costs the time-out of its own connection, and of the one that it shared at first
-                await until(lambda: engine.transfer_state.left >= 2, 40.0)
+                await soon(lambda: engine.transfer_state.left >= 2, 40.0)
                 await pair.divert(0, [diverted(news, "n2"), diverted(orders, "o3")])
                 trouble = engine.report().destinations[orders].trouble
                 assert trouble is not None and trouble.startswith("busy" if kind == "throttle" else "unreachable")
                 # the connection that they shared may have gone with orders': news waits for a lock's time, at most
-                await until(lambda: engine.can_take(news))
+                await soon(lambda: engine.can_take(news))
                 pair.expire_locks()
-                await until(lambda: engine.report().moved >= 2, 20.0)
+                await soon(lambda: engine.report().moved >= 2, 20.0)
                 assert engine.report().destinations[news].moved >= 2
                 assert len(await pair.dead(0)) == 0
                 assert await pair.left(0) >= 3
@@ -257,7 +258,7 @@ class TestUnavailable:
             for number in range(5):
                 await pair.divert(0, numbered(orders, 20, f"o{number}") + numbered(news, 500, f"n{number}"))
             async with pair.running(queues) as engine:
-                await until(lambda: engine.progress.moved_count == 2500)
+                await soon(lambda: engine.progress.moved_count == 2500)
                 assert engine.rate.limit(engine.loop.time()) == float("inf")
 
     async def test_p40_moves_on_when_the_destination_is_back(self, pair: Pair) -> None:
@@ -265,10 +266,10 @@ class TestUnavailable:
         async with pair.running(queues) as engine:
             with pair.fault("no-send", entity=orders):
                 await pair.divert(0, numbered(orders, 20))
-                await until(lambda: engine.transfer_state.left == 20)
-            await until(lambda: engine.can_take(orders))
+                await soon(lambda: engine.transfer_state.left == 20)
+            await soon(lambda: engine.can_take(orders))
             pair.expire_locks()
-            await until(lambda: engine.progress.moved_count == 20)
+            await soon(lambda: engine.progress.moved_count == 20)
         assert await pair.ids(orders) == names(20)
 
     async def test_p40_more_left_than_one_link_may_hold(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +280,7 @@ class TestUnavailable:
             await pair.divert(0, numbered(orders, 7000))
             await pair.divert(0, numbered(news, 5))
             async with pair.running(queues) as engine:
-                await until(lambda: engine.progress.moved_count == 5, 30.0)
+                await soon(lambda: engine.progress.moved_count == 5, 30.0)
                 assert engine.transfer_state.left == 7000
         assert await pair.ids(news) == names(5)
 
@@ -293,10 +294,10 @@ class TestUnavailable:
             await pair.divert(0, numbered(orders, 3000))
             async with pair.running(queues) as engine:
                 looks = calls_of(monkeypatch, inspection, "look")
-                await until(lambda: len(looks) >= 3)
+                await soon(lambda: len(looks) >= 3)
                 assert engine.transfer_state.left < 1500  # of 3000: how many is a matter of the machine
                 await pair.divert(0, numbered(news, 5))
-                await until(lambda: engine.progress.moved_count == 5)
+                await soon(lambda: engine.progress.moved_count == 5)
         assert await pair.ids(news) == names(5)
 
     async def test_p41_a_drain_ends_where_only_unavailable_destinations_remain(self, pair: Pair) -> None:
@@ -319,7 +320,7 @@ class TestUnavailable:
         with pair.fault("no-send", entity=orders):
             engine = pair.engine(queues, drain=True)
             task = asyncio.create_task(engine.run())
-            await until(lambda: engine.transfer_state.left)
+            await soon(lambda: engine.transfer_state.left)
         outcome = await asyncio.wait_for(task, 30.0)
         assert (outcome.report.moved, outcome.unavailable) == (50, [])
         assert await pair.ids(orders) == names(50)
@@ -331,7 +332,7 @@ class TestUnavailable:
         held = await other.receive(4, 2.0)
         looks = calls_of(monkeypatch, draining, "judge")
         task = asyncio.create_task(pair.engine(queues, drain=True).run())
-        await until(lambda: len(looks) >= 2)
+        await soon(lambda: len(looks) >= 2)
         assert not task.done()
         await other.abandon(held)
         outcome = await asyncio.wait_for(task, 20.0)
@@ -346,30 +347,30 @@ class TestOutages:
         with pair.fault("unreachable"):
             await pair.divert(0, numbered(orders, 20))
             async with pair.running(queues) as engine:
-                await until(lambda: engine.report().waiting_for is not None)
+                await soon(lambda: engine.report().waiting_for is not None)
                 attempts = calls_of(monkeypatch, engine.primary_client, "connect")
-                await until(lambda: len(attempts) >= 2)
+                await soon(lambda: len(attempts) >= 2)
                 assert (engine.transfer_state.in_hand, engine.transfer_state.left, engine.report().polls) == (0, 0, 0)
                 (payload, *_) = await pair.west_client.peek(queues[0][0])
                 assert read_header(payload, split(payload)).delivery_count == 0
         async with pair.running(queues) as engine:
-            await until(lambda: engine.progress.moved_count == 20)
+            await soon(lambda: engine.progress.moved_count == 20)
         assert await pair.ids(orders) == names(20)
 
     async def test_p39_the_primary_goes_and_comes_back(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         orders, queues = await pair.prepare("orders", backlog=(0, 1))
         async with pair.running(queues) as engine:
             await pair.divert(0, numbered(orders, 10, "a"))
-            await until(lambda: engine.progress.moved_count == 10)
+            await soon(lambda: engine.progress.moved_count == 10)
             with pair.fault("unreachable"):
                 await pair.divert(0, numbered(orders, 10, "b"))
-                await until(lambda: engine.report().waiting_for is not None)
+                await soon(lambda: engine.report().waiting_for is not None)
                 await pair.divert(1, numbered(orders, 10, "c"))
                 attempts = calls_of(monkeypatch, engine.primary_client, "connect")
-                await until(lambda: attempts)
-            await until(lambda: engine.report().waiting_for is None and engine.can_take(orders), 20.0)
+                await soon(lambda: attempts)
+            await soon(lambda: engine.report().waiting_for is None and engine.can_take(orders), 20.0)
             pair.expire_locks()
-            await until(lambda: engine.progress.moved_count == 30, 30.0)
+            await soon(lambda: engine.progress.moved_count == 30, 30.0)
         assert sorted(await pair.ids(orders)) == [*names(10, "a"), *names(10, "b"), *names(10, "c")]
 
     async def test_p39_the_secondary_goes_and_comes_back(self, pair: Pair) -> None:
@@ -377,12 +378,12 @@ class TestOutages:
         with pair.fault("latency", entity=orders, delay=0.5):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 10))
-                await until(lambda: engine.transfer_state.in_hand == 10)
+                await soon(lambda: engine.transfer_state.in_hand == 10)
                 with pair.fault("unreachable", "west"):
-                    await until(lambda: engine.progress.moved_count == 10)
-                    await until(lambda: engine.report().waiting_for == "the secondary can't be reached")
+                    await soon(lambda: engine.progress.moved_count == 10)
+                    await soon(lambda: engine.report().waiting_for == "the secondary can't be reached")
                 # their completions were lost with the link; by token they are done all the same
-                await until(lambda: engine.transfer_state.in_hand == 0, 20.0)
+                await soon(lambda: engine.transfer_state.in_hand == 0, 20.0)
         assert await pair.left(0) == 0
         assert await pair.ids(orders) == names(10), "and nothing came twice"
 
@@ -404,7 +405,7 @@ class TestOutages:
             pair.primary, wrong, queues, wall=pair.clock, on_access=lambda which, error: told.append((which, error))
         )
         task = asyncio.create_task(engine.run())
-        await until(lambda: told)
+        await soon(lambda: told)
         assert told[0][0] == "secondary" and isinstance(told[0][1], Unauthorized)
         engine.stop()
         await task
@@ -427,32 +428,32 @@ class TestQueuesThatComeAndGo:
     async def test_p36_a_queue_that_is_made_while_it_runs(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         orders, queues = await pair.prepare("orders")
         async with pair.running(queues, lister=pair.lister(queues)) as engine:
-            await until(lambda: engine.sources[0]._receiving is not None)
+            await soon(lambda: engine.sources[0]._receiving is not None)
             engine.progress.counted(0)
             polling = engine.sources[0]._receiving
             await pair.backlog(3)
             await pair.divert(3, numbered(orders, 5))
-            await until(lambda: engine.progress.moved_count == 5)
+            await soon(lambda: engine.progress.moved_count == 5)
             assert engine.sources[0]._receiving is polling, "what was under way goes on"
             assert [source.index for source in engine.sources] == [0, 3]
             assert engine.report().remaining == 0
             # the long poll (P37) of the new queue too
-            await until(lambda: all(source._receiving is not None for source in engine.sources))
+            await soon(lambda: all(source._receiving is not None for source in engine.sources))
             await pair.divert(0, [diverted(orders, "m9")])
-            await until(lambda: engine.progress.moved_count == 6 and engine.transfer_state.in_hand == 0)
+            await soon(lambda: engine.progress.moved_count == 6 and engine.transfer_state.in_hand == 0)
         assert await pair.left(3) == 0
         assert caplog.messages.count(f"a new backlog queue: {path(pair.name, 3)}") == 1
 
     async def test_p36_the_first_queue_of_all(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         orders = await pair.destination("orders")
         async with pair.running([], lister=pair.lister([])) as engine:
-            await until(lambda: caplog.messages)
+            await soon(lambda: caplog.messages)
             assert "waiting for the first to appear (pairbus provision makes them)" in caplog.messages[0]
             assert engine.report().line().endswith(f"waiting: west has no backlog queue of {pair.name} yet")
             assert not engine.primary_client.is_connected, "nothing to do there"
             await pair.backlog(0)
             await pair.divert(0, numbered(orders, 3))
-            await until(lambda: engine.progress.moved_count == 3 and engine.transfer_state.in_hand == 0)
+            await soon(lambda: engine.progress.moved_count == 3 and engine.transfer_state.in_hand == 0)
             assert engine.report().waiting_for is None
         async with pair.running([], lister=pair.lister([])):
             pass  # it stops while it waits
@@ -464,12 +465,12 @@ class TestQueuesThatComeAndGo:
         lister = pair.lister(queues)
         async with pair.running(queues, lister=lister) as engine:
             with pair.fault("no-manage", "west"):
-                await until(lambda: any("can't be listed" in line for line in caplog.messages))
+                await soon(lambda: any("can't be listed" in line for line in caplog.messages))
                 await pair.divert(0, numbered(orders, 3))
-                await until(lambda: engine.progress.moved_count == 3)
+                await soon(lambda: engine.progress.moved_count == 3)
                 failed = calls_of(monkeypatch, lister.discovery, "failed")
-                await until(lambda: len(failed) >= 2)
-            await until(lambda: any("can be listed again" in line for line in caplog.messages))
+                await soon(lambda: len(failed) >= 2)
+            await soon(lambda: any("can be listed again" in line for line in caplog.messages))
         assert sum("can't be listed" in line for line in caplog.messages) == 1
 
     async def test_p36_a_queue_that_is_deleted_stops_no_other(
@@ -479,30 +480,30 @@ class TestQueuesThatComeAndGo:
         orders, queues = await pair.prepare("orders", backlog=(0, 1))
         gone = queues[1][0]
         async with pair.running(queues) as engine:
-            await until(lambda: all(source._receiving is not None for source in engine.sources))
+            await soon(lambda: all(source._receiving is not None for source in engine.sources))
             opened = calls_of(monkeypatch, engine.secondary_client, "receiver")
             await pair.manage(pair.west, lambda admin: admin.delete_queue(gone))
-            await until(lambda: engine.sources[1].is_missing)
+            await soon(lambda: engine.sources[1].is_missing)
             await pair.divert(0, numbered(orders, 3))
-            await until(lambda: engine.progress.moved_count == 3)
+            await soon(lambda: engine.progress.moved_count == 3)
             assert engine.report().waiting_for is None, "nothing is wrong with the secondary"
-            await until(lambda: len(opened) >= 3)
+            await soon(lambda: len(opened) >= 3)
             assert {call.arguments for call in opened} == {(gone,)}
             assert all(later.at - earlier.at >= 0.49 for earlier, later in pairwise(opened)), "once in MISSING_S"
             assert caplog.messages == [f"{gone} does not exist any more; it is looked for again"]
             await pair.backlog(1)
             await pair.divert(1, numbered(orders, 2, "n"))
-            await until(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
+            await soon(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
 
     async def test_p39_its_queue_is_deleted_while_a_message_is_on_its_way(self, pair: Pair) -> None:
         orders, queues = await pair.prepare("orders", backlog=(0, 1))
         with pair.fault("latency", entity=orders, delay=1.0):
             async with pair.running(queues) as engine:
                 await pair.divert(1, numbered(orders, 3))
-                await until(lambda: engine.transfer_state.in_hand == 3)
+                await soon(lambda: engine.transfer_state.in_hand == 3)
                 await pair.manage(pair.west, lambda admin: admin.delete_queue(queues[1][0]))
                 await pair.divert(0, numbered(orders, 2, "n"))
-                await until(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
+                await soon(lambda: engine.progress.moved_count == 5 and engine.transfer_state.in_hand == 0)
         assert await pair.ids(orders) == sorted([*names(3), *names(2, "n")])
 
 
@@ -513,8 +514,8 @@ class TestLocks:
         await pair.divert(0, numbered(orders, 20))
         with pair.fault("latency", entity=orders, delay=8.0):
             async with pair.running(queues) as engine:
-                await until(lambda: engine.progress.moved_count == 20, 15.0)
-                await until(lambda: engine.transfer_state.in_hand == 0)
+                await soon(lambda: engine.progress.moved_count == 20, 15.0)
+                await soon(lambda: engine.transfer_state.in_hand == 0)
         assert await pair.left(0) == 0
         assert await pair.ids(orders) == names(20), "and nothing came twice"
 
@@ -526,7 +527,7 @@ class TestStopping:
         with pair.fault("no-send", entity=orders), pair.fault("latency", entity=news, delay=30.0):
             async with pair.running(queues) as engine:
                 await pair.divert(0, numbered(orders, 10) + numbered(news, 10))
-                await until(lambda: engine.transfer_state.left == 10 and engine.transfer_state.in_hand == 10)
+                await soon(lambda: engine.transfer_state.left == 10 and engine.transfer_state.in_hand == 10)
                 began = loop.time()
             assert loop.time() - began < 6.0
         receiver = await pair.west_client.receiver(queues[0][0])
@@ -579,9 +580,9 @@ class TestLedger:
         with pair.fault("throttle", entity=orders, rate=0.0):
             async with pair.running(queues, ledger=ledger) as engine:
                 await pair.divert(0, [diverted(orders, "m1")])
-                await until(lambda: engine.transfer_state.left == 1)
+                await soon(lambda: engine.transfer_state.left == 1)
                 await pair.divert(0, [diverted(orders, "m2")])
-                await until(lambda: engine.transfer_state.left == 2)
+                await soon(lambda: engine.transfer_state.left == 2)
         ledger.close()
         events = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()[1:-1]]
         told = [(event["kind"], event.get("mid"), event["outcome"]) for event in events if event["kind"] != "poll"]
@@ -598,7 +599,7 @@ class TestLedger:
                 queues, on_busy=told.append, halted_until=lambda path: halts.get(path, 0.0)
             ) as engine:
                 await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
-                await until(lambda: engine.transfer_state.left == 2)
+                await soon(lambda: engine.transfer_state.left == 2)
         assert told == [orders]
         assert await pair.ids(news) == []
 
@@ -609,5 +610,5 @@ async def test_p50_after_hours_in_the_backlog_all_comes_home(pair: Pair) -> None
     await pair.divert(0, [diverted(orders, f"m{i}", **{"x-ms-timetolive": 60_000}) for i in range(20)])
     pair.clock.ahead += 8 * 3600.0
     async with pair.running(queues) as engine:
-        await until(lambda: engine.progress.moved_count == 20 and not engine.transfer_state.in_hand)
+        await soon(lambda: engine.progress.moved_count == 20 and not engine.transfer_state.in_hand)
     assert len(await pair.ids(orders)) == 20

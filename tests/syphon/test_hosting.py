@@ -17,8 +17,9 @@ from pairbus.syphon.core import pair_lifecycle, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.hosting import HostedSyphon, check_engine, fault_client, hosted
 from pairbus.wire.sync import LoopThread
+from tests.waiting import soon
 
-from .pair import Pair, diverted, until
+from .pair import Pair, diverted
 
 
 class Told:
@@ -55,7 +56,7 @@ async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
     told = Told()
     syphon = await host(pair, told, (0, 1))
     await pair.divert(1, [diverted(orders, "m1")])
-    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await soon(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     await syphon.stop()
     await syphon.stop()
     assert told.events == [SyphonStarted()]
@@ -82,12 +83,12 @@ async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_
     await pair.backlog(7)
     there.append(path(pair.name, 7))
     await pair.divert(7, [diverted(orders, "m1")])
-    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await soon(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     monkeypatch.setattr(queue_discovery, "LIST_S", 600.0)
     syphon._engine._end(RuntimeError("it breaks"))
-    await until(lambda: len(told.of(SyphonStarted)) == 2)
+    await soon(lambda: len(told.of(SyphonStarted)) == 2)
     await pair.divert(7, [diverted(orders, "m2")])
-    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await soon(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     await syphon.stop()
     assert await pair.ids(orders) == ["m1", "m2"]
     assert set(loops) == {asyncio.get_running_loop()}
@@ -125,7 +126,7 @@ async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest
     told = Told()
     syphon = await host(pair, told, (0,))
     syphon.client_closed("secondary")
-    await until(lambda: told.of(SyphonStopped))
+    await soon(lambda: told.of(SyphonStopped))
     ((which, error),) = told.faults
     assert which == "primary"
     assert "east" in str(error) and "west" in str(error)
@@ -153,7 +154,7 @@ async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
     monkeypatch.setattr(hosting.SyphonEngine, "run", lingering)
     syphon = await host(pair, told, (0,))
     syphon.client_closed("secondary")
-    await until(lambda: told.faults)
+    await soon(lambda: told.faults)
     stopping = asyncio.create_task(syphon.stop())
     for _ in range(3):  # turns of the loop: time enough for a stop that waits for nothing
         await asyncio.sleep(0)
@@ -169,7 +170,7 @@ async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pyte
     await pair.backlog(0)
     told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"))
-    await until(lambda: told.faults)
+    await soon(lambda: told.faults)
     assert told.faults[0][0] == "primary"
     assert "the syphon's access to it has been refused" in str(told.faults[0][1])
     await syphon.stop()
@@ -182,7 +183,7 @@ async def test_p43_without_fault_partner_it_tells_and_tries_again(pair: Pair, mo
     await pair.backlog(0)
     told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"), fault_partner=False)
-    await until(lambda: len(told.of(SyphonStarted)) >= 2 and told.of(SyphonStopped))
+    await soon(lambda: len(told.of(SyphonStarted)) >= 2 and told.of(SyphonStopped))
     assert told.faults == []
     assert isinstance(told.of(SyphonStopped)[0].error, PairingError)
     await syphon.stop()
@@ -205,7 +206,7 @@ async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: p
     monkeypatch.setattr(hosting.SyphonEngine, "run", breaking)
     syphon = await host(pair, told, (0,))
     await pair.divert(0, [diverted(orders, "m1")])
-    await until(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
+    await soon(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
     await syphon.stop()
     assert [type(event) for event in told.events] == [SyphonStarted, SyphonStopped, SyphonStarted]
 
@@ -218,7 +219,7 @@ async def test_p44_between_restarts_there_is_nothing_to_wait_for(pair: Pair, mon
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 60.0)
     told = Told()
     syphon = await host(pair, told, (0,))
-    await until(lambda: told.of(SyphonStopped))
+    await soon(lambda: told.of(SyphonStopped))
     begun = time.monotonic()
     await syphon.stop()
     assert time.monotonic() - begun < 1.0
@@ -256,7 +257,7 @@ async def test_p44_an_engine_that_cannot_be_stopped_is_not_waited_for(
         return await wait(tasks, timeout=0.01)
 
     syphon = await host(pair, Told(), (0,), make=made)
-    await until(lambda: syphon._engine is not None)
+    await soon(lambda: syphon._engine is not None)
     engine = syphon._engine
     monkeypatch.setattr(hosting.asyncio, "wait", noted)
     await syphon.stop()
@@ -282,7 +283,7 @@ async def test_p24_halts_are_shared_with_the_client(pair: Pair) -> None:
     syphon = await host(pair, told, (0,), halts=halts)
     with pair.fault("throttle", entity=orders, rate=0.0):
         await pair.divert(0, [diverted(orders, "m1"), diverted(news, "n1")])
-        await until(lambda: syphon._engine is not None and syphon._engine.transfer_state.left == 2)
+        await soon(lambda: syphon._engine is not None and syphon._engine.transfer_state.left == 2)
     await syphon.stop()
     assert halts.told == [orders]
     assert await pair.ids(news) == []

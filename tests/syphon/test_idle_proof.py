@@ -17,8 +17,8 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
+from tests.waiting import soon
 
-from .pair import until
 from .virtual_loop import VirtualLoop
 
 CONFIG = """
@@ -51,7 +51,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, *, messages: int = 0
             east, west, [(path("east", index), index) for index in range(10)], ledger=ledger, wall=wall
         )
         task = asyncio.create_task(engine.run())
-        await until(lambda: all(source._receiving is not None for source in engine.sources))
+        await soon(lambda: all(source._receiving is not None for source in engine.sources))
         loop.is_virtual = True
         began = loop.time()
         for number in range(messages):
@@ -60,7 +60,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, *, messages: int = 0
                 sender = await client.sender(path("east", number % 10))
                 loop.is_virtual = False  # the broker's disk is on a thread, which knows no other time than the real one
                 await sender.send(encode_message(None, None, Properties(message_id="m"), {"x-ms-path": "orders"}))
-                await until(lambda number=number: engine.progress.moved_count == number + 1)
+                await soon(lambda number=number: engine.progress.moved_count == number + 1)
                 loop.is_virtual = True
         await asyncio.sleep(began + hours * 3600 + 0.5 - loop.time())
         loop.is_virtual = False

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .pair import Pair, diverted, until
+from tests.waiting import soon
+
+from .pair import Pair, diverted
 
 MESSAGES = 3000
 
@@ -90,7 +92,7 @@ async def test_p44_sigterm_gives_back_what_is_locked(pair: Pair, tmp_path: Path)
                 await receiver.release(held)
             return not held
 
-        await until(is_held, 20.0)
+        await soon(is_held, 20.0)
         syphon.terminate()
         assert await asyncio.wait_for(syphon.wait(), 10) == 0, (tmp_path / "stderr").read_text()
         assert len(await receiver.receive(20, 2.0)) == 20

@@ -28,9 +28,9 @@ from pairbus.wire import (
     transport,
 )
 from pairbus.wire import receiver as receiver_module
+from tests.waiting import soon
 
 from .peer import Peer, message
-from .test_sender import settle_down
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ async def test_it_connects_when_it_is_first_used(peer: Peer) -> None:
     assert client.is_connected
     await client.close()
     assert repr(client) == f"<WireClient 127.0.0.1:{peer.port} plain: closed, 0 links>"
-    await settle_down(lambda: not peer.sessions)
+    await soon(lambda: not peer.sessions)
 
 
 async def test_tls(certificates: Certificates) -> None:
@@ -194,7 +194,7 @@ async def test_success_starts_the_back_off_anew(peer: Peer) -> None:
     async with WireClient("127.0.0.1", port, tls=False, backoff=backoff) as client:
         for _ in range(2):
             await peer.stop()
-            await settle_down(lambda: not client.is_connected)
+            await soon(lambda: not client.is_connected)
             with pytest.raises(Unreachable):
                 await client.connect()
             with pytest.raises(Unreachable):
@@ -209,7 +209,7 @@ async def test_links_come_back_by_themselves(peer: Peer, client: WireClient) -> 
     sender = await client.sender("orders")
     receiver = await client.receiver("orders")
     await peer.stop()
-    await settle_down(lambda: not client.is_connected)
+    await soon(lambda: not client.is_connected)
     with pytest.raises(Unreachable):
         await sender.send(message())
     with pytest.raises(Unreachable):
@@ -223,7 +223,7 @@ async def test_many_callers_share_one_attempt(peer: Peer, client: WireClient) ->
     senders = await asyncio.gather(*(client.sender(f"queue{number}") for number in range(50)))
     assert peer.connections == 1
     peer.drop()
-    await settle_down(lambda: not client.is_connected)
+    await soon(lambda: not client.is_connected)
     await asyncio.gather(*(sender.send(message()) for sender in senders))
     assert peer.connections == 2
 
@@ -232,7 +232,7 @@ async def test_the_peer_closes_with_a_reason(peer: Peer, client: WireClient) -> 
     peer.confirm = False
     sender = await client.sender("orders")
     pending = sender.send_nowait(message())
-    await settle_down(lambda: len(peer.queue("orders")) == 1)
+    await soon(lambda: len(peer.queue("orders")) == 1)
     peer.close(Error("amqp:connection:forced", "going down", None))
     with pytest.raises(Unreachable, match="going down") as caught:
         await pending
@@ -254,7 +254,7 @@ async def test_keep_alives_go_out() -> None:
         (served,) = peer.sessions
         read: list[bytes] = []
         served.data_received = read.append  # type: ignore[method-assign,assignment]
-        await settle_down(lambda: EMPTY_FRAME in read)
+        await soon(lambda: EMPTY_FRAME in read)
         del served.data_received
 
 
@@ -300,7 +300,7 @@ async def test_a_failed_opening_leaves_nothing_behind(peer: Peer, client: WireCl
     assert client._links == set()
     peer.silent = False
     await client.sender("orders")
-    await settle_down(
+    await soon(
         lambda: sum(len(session.links) for served in peer.sessions for session in served.connection.sessions) == 1
     )
 
@@ -311,7 +311,7 @@ async def test_more_links_than_the_peer_has_channels(peer: Peer, client: WireCli
     with pytest.raises(QuotaExceeded, match="allows 3 links on a connection"):
         await client.sender("orders")
     await senders[0].close()
-    await settle_down(lambda: len(client._transport.connection.sessions) == 2)  # type: ignore[union-attr]
+    await soon(lambda: len(client._transport.connection.sessions) == 2)  # type: ignore[union-attr]
     await client.sender("orders")
 
 

@@ -9,9 +9,9 @@ from pairbus.amqp.performative_types import Error
 from pairbus.amqp.types import Timestamp
 from pairbus.wire import LinkLost, LockLost, NotFound, Refused, TimedOut, TooLarge, Unreachable, WireClient, WireError
 from pairbus.wire import exchange as exchange_module
+from tests.waiting import soon
 
 from .peer import Peer, stored
-from .test_sender import settle_down
 
 
 async def test_a_request_and_its_answer(peer: Peer, client: WireClient) -> None:
@@ -57,7 +57,7 @@ async def test_no_answer(peer: Peer, client: WireClient) -> None:
 async def test_a_cancelled_request_harms_no_other(peer: Peer, client: WireClient) -> None:
     peer.manage = lambda operation, body: None if operation == "hang" else (200, {}, None)
     hanging = asyncio.ensure_future(client.request("orders", "hang", {}))
-    await settle_down(lambda: len(peer.requests) == 1)
+    await soon(lambda: len(peer.requests) == 1)
     hanging.cancel()
     assert await client.request("orders", "x", {}) == (200, {})
 
@@ -65,7 +65,7 @@ async def test_a_cancelled_request_harms_no_other(peer: Peer, client: WireClient
 async def test_a_loss_in_mid_request(peer: Peer, client: WireClient) -> None:
     peer.manage = lambda operation, body: None
     request = asyncio.ensure_future(client.request("orders", "x", {}))
-    await settle_down(lambda: len(peer.requests) == 1)
+    await soon(lambda: len(peer.requests) == 1)
     peer.drop()
     with pytest.raises(Unreachable) as caught:
         await request
@@ -77,7 +77,7 @@ async def test_a_loss_in_mid_request(peer: Peer, client: WireClient) -> None:
 async def test_a_detached_management_link_opens_again(peer: Peer, client: WireClient) -> None:
     peer.manage = lambda operation, body: None
     request = asyncio.ensure_future(client.request("orders", "x", {}))
-    await settle_down(lambda: len(peer.requests) == 1)
+    await soon(lambda: len(peer.requests) == 1)
     peer.detach("orders/$management", Error("amqp:link:detach-forced", "idle", None))
     with pytest.raises(LinkLost, match="idle"):
         await request
@@ -102,7 +102,7 @@ async def test_requests_wait_their_turn(peer: Peer, client: WireClient, monkeypa
     monkeypatch.setattr(exchange_module, "REQUESTS_MAX", 2)
     peer.manage = lambda operation, body: None
     first = [asyncio.ensure_future(client.request("orders", "x", {})) for _ in range(2)]
-    await settle_down(lambda: len(peer.requests) == 2)
+    await soon(lambda: len(peer.requests) == 2)
     with pytest.raises(TimedOut, match="waiting for 2 other requests") as caught:
         await client.request("orders", "x", {}, timeout=0.05)
     assert not caught.value.outcome_unknown

@@ -5,21 +5,20 @@ import asyncio
 import pytest
 
 from pairbus.amqp.performative_types import Accepted, Error, Modified, Open, Rejected, Released
-from pairbus.wire import LinkLost, LockLost, Refused, TimedOut, TooLarge, Unreachable, WireClient
+from pairbus.wire import LinkLost, LockLost, Receiver, Refused, TimedOut, TooLarge, Unreachable, WireClient
 from pairbus.wire import receiver as receiver_module
 from pairbus.wire.receiver import drains
+from tests.waiting import soon
 
 from .peer import Peer, message, stored
-from .test_sender import settle_down
 
 
 def fill(peer: Peer, count: int, name: str = "orders") -> None:
     peer.queue(name).extend(stored(number, str(number).encode()) for number in range(1, count + 1))
 
 
-async def test_what_is_there_comes_in_one_go(peer: Peer, client: WireClient) -> None:
+async def test_what_is_there_comes_in_one_go(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 250)
-    receiver = await client.receiver("orders")
     first = await receiver.receive(100, 5.0)
     rest = await receiver.receive(1000, 5.0)
     assert [message.sequence_number for message in first + rest] == list(range(1, 251))
@@ -29,8 +28,7 @@ async def test_what_is_there_comes_in_one_go(peer: Peer, client: WireClient) -> 
     assert repr(receiver) == "<Receiver orders lock: open, 0 at hand>"
 
 
-async def test_nothing_there_is_an_empty_list_and_leaves_no_credit(peer: Peer, client: WireClient) -> None:
-    receiver = await client.receiver("orders")
+async def test_nothing_there_is_an_empty_list_and_leaves_no_credit(peer: Peer, receiver: Receiver) -> None:
     assert await receiver.receive(10, 0.0) == []
     assert await receiver.receive(10, 0.05) == []
     peer.deliver("orders", message("late"))
@@ -38,16 +36,14 @@ async def test_nothing_there_is_an_empty_list_and_leaves_no_credit(peer: Peer, c
     assert len(await receiver.receive(10, 0.0)) == 1
 
 
-async def test_a_message_that_comes_while_waiting(peer: Peer, client: WireClient) -> None:
-    receiver = await client.receiver("orders")
+async def test_a_message_that_comes_while_waiting(peer: Peer, receiver: Receiver) -> None:
     receiving = asyncio.ensure_future(receiver.receive(10, 5.0))
-    await settle_down(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
+    await soon(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
     peer.deliver("orders", message("a"))
     assert [received.payload for received in await receiving] == [message("a")]
 
 
-async def test_one_receive_at_a_time_and_sensible_arguments(client: WireClient) -> None:
-    receiver = await client.receiver("orders")
+async def test_one_receive_at_a_time_and_sensible_arguments(client: WireClient, receiver: Receiver) -> None:
     receiving = asyncio.ensure_future(receiver.receive(1, 5.0))
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="already under way"):
@@ -64,7 +60,7 @@ async def test_one_receive_at_a_time_and_sensible_arguments(client: WireClient) 
 async def test_cancelling_loses_nothing(peer: Peer, client: WireClient) -> None:
     receiver = await client.receiver("orders", mode="delete")
     receiving = asyncio.ensure_future(receiver.receive(10, 5.0))
-    await settle_down(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
+    await soon(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
     peer.deliver("orders", message("a"))
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -96,9 +92,8 @@ async def test_delete_mode_comes_settled(peer: Peer, client: WireClient) -> None
         await receiver.complete(messages)
 
 
-async def test_settling_by_range(peer: Peer, client: WireClient) -> None:
+async def test_settling_by_range(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 10)
-    receiver = await client.receiver("orders")
     messages = await receiver.receive(10, 5.0)
     await receiver.complete([*messages[:4], *messages[6:]])
     assert [entry[:3] for entry in peer.dispositions] == [(0, 3, False), (6, 9, False)]
@@ -107,9 +102,8 @@ async def test_settling_by_range(peer: Peer, client: WireClient) -> None:
     assert peer.dispositions[-1] == (4, 4, False, Accepted())
 
 
-async def test_each_outcome_is_spelt_as_the_service_wants_it(peer: Peer, client: WireClient) -> None:
+async def test_each_outcome_is_spelt_as_the_service_wants_it(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 5)
-    receiver = await client.receiver("orders")
     a, b, c, d, e = await receiver.receive(5, 5.0)
     await receiver.abandon(a)
     await receiver.abandon(b, {"tries": 2})
@@ -126,9 +120,8 @@ async def test_each_outcome_is_spelt_as_the_service_wants_it(peer: Peer, client:
     assert (states[4], peer.dispositions[4][2]) == (Released(), True)
 
 
-async def test_a_lost_lock(peer: Peer, client: WireClient) -> None:
+async def test_a_lost_lock(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 6)
-    receiver = await client.receiver("orders")
     messages = await receiver.receive(6, 5.0)
     peer.answer_settlements = lambda state: Rejected(error=Error("com.microsoft:message-lock-lost", "late", None))
     pending = receiver.settle_nowait(messages[:2])
@@ -139,10 +132,9 @@ async def test_a_lost_lock(peer: Peer, client: WireClient) -> None:
         await receiver.complete(messages[2:])
 
 
-async def test_an_answer_of_another_kind_of_failure(peer: Peer, client: WireClient) -> None:
+async def test_an_answer_of_another_kind_of_failure(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 1)
     peer.answer_settlements = lambda state: Rejected(error=Error("amqp:internal-error", "disk", None))
-    receiver = await client.receiver("orders")
     with pytest.raises(Refused, match="disk"):
         await receiver.complete(await receiver.receive(1, 5.0))
 
@@ -167,20 +159,18 @@ async def test_a_settlement_without_answer_is_of_unknown_outcome(peer: Peer, cli
     assert lost.value.outcome_unknown
 
 
-async def test_a_message_settled_twice_in_one_call(peer: Peer, client: WireClient) -> None:
+async def test_a_message_settled_twice_in_one_call(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 1)
-    receiver = await client.receiver("orders")
     (received,) = await receiver.receive(1, 5.0)
     with pytest.raises(ValueError, match="settled twice"):
         await receiver.complete([received, received])
 
 
-async def test_after_a_lost_link_only_the_token_settles(peer: Peer, client: WireClient) -> None:
+async def test_after_a_lost_link_only_the_token_settles(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 2)
-    receiver = await client.receiver("orders")
     messages = await receiver.receive(1, 5.0)
     peer.drop()
-    await settle_down(lambda: not receiver.is_open)
+    await soon(lambda: not receiver.is_open)
     with pytest.raises(LinkLost, match="settle_by_token"):
         await receiver.complete(messages)
     with pytest.raises(LinkLost):
@@ -191,10 +181,9 @@ async def test_after_a_lost_link_only_the_token_settles(peer: Peer, client: Wire
         await receiver.complete(messages)
 
 
-async def test_a_loss_while_waiting_is_told_at_once(peer: Peer, client: WireClient) -> None:
-    receiver = await client.receiver("orders")
+async def test_a_loss_while_waiting_is_told_at_once(peer: Peer, receiver: Receiver) -> None:
     receiving = asyncio.ensure_future(receiver.receive(1, 60.0))
-    await settle_down(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
+    await soon(lambda: any(served.outgoing and served.outgoing[0].credit for served in peer.sessions))
     peer.drop()
     with pytest.raises(Unreachable):
         await receiving
@@ -204,9 +193,9 @@ async def test_a_loss_while_waiting_is_told_at_once(peer: Peer, client: WireClie
 async def test_deleted_messages_outlive_their_link(peer: Peer, client: WireClient) -> None:
     fill(peer, 5)
     receiver = await client.receiver("orders", mode="delete", credit=10)
-    await settle_down(lambda: len(receiver._buffer) == 5)
+    await soon(lambda: len(receiver._buffer) == 5)
     await peer.stop()
-    await settle_down(lambda: not receiver.is_open)
+    await soon(lambda: not receiver.is_open)
     assert len(await receiver.receive(3, 0.0)) == 3
     assert len(await receiver.receive(3, 0.0)) == 2
     with pytest.raises(Unreachable):
@@ -214,11 +203,10 @@ async def test_deleted_messages_outlive_their_link(peer: Peer, client: WireClien
 
 
 async def test_a_drain_without_answer_ends_the_link(
-    peer: Peer, client: WireClient, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "DRAIN_S_MAX", 0.05)
     peer.answer_drain = False
-    receiver = await client.receiver("orders")
     with pytest.raises(TimedOut, match="did not answer a drain"):
         await receiver.receive(10, 0.0)
     assert not receiver.is_open
@@ -227,12 +215,11 @@ async def test_a_drain_without_answer_ends_the_link(
 
 
 async def test_a_drain_without_answer_keeps_what_came(
-    peer: Peer, client: WireClient, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "DRAIN_S_MAX", 0.05)
     peer.answer_drain = False
     fill(peer, 3)
-    receiver = await client.receiver("orders")
     messages = await receiver.receive(10, 5.0)
     assert len(messages) == 3
     await receiver.complete(messages)
@@ -246,7 +233,7 @@ async def test_a_message_beyond_our_limit(peer: Peer) -> None:
         receiver = await client.receiver("orders")
         with pytest.raises(TooLarge, match="delivered 200008 bytes; message_bytes_max is 100000"):
             await receiver.receive(1, 5.0)
-        await settle_down(lambda: bool(peer.dispositions))
+        await soon(lambda: bool(peer.dispositions))
         assert isinstance(peer.dispositions[0][3], Modified)
 
 
@@ -255,7 +242,7 @@ async def test_closing_gives_back_what_nobody_read(peer: Peer, client: WireClien
     receiver = await client.receiver("orders", credit=10)
     (first,) = await receiver.receive(1, 5.0)
     await receiver.complete(first)
-    await settle_down(lambda: len(receiver._buffer) == 4)
+    await soon(lambda: len(receiver._buffer) == 4)
     assert await receiver.close() == []
     assert peer.drains == 1
     assert len(peer.queue("orders")) == 4
@@ -266,13 +253,12 @@ async def test_closing_gives_back_what_nobody_read(peer: Peer, client: WireClien
 async def test_closing_in_delete_mode_hands_out_what_nobody_read(peer: Peer, client: WireClient) -> None:
     fill(peer, 5)
     receiver = await client.receiver("orders", mode="delete", credit=10)
-    await settle_down(lambda: len(receiver._buffer) == 5)
+    await soon(lambda: len(receiver._buffer) == 5)
     assert len(await receiver.close()) == 5
 
 
-async def test_more_than_a_session_window_without_settling(peer: Peer, client: WireClient) -> None:
+async def test_more_than_a_session_window_without_settling(peer: Peer, receiver: Receiver) -> None:
     fill(peer, 12_000)
-    receiver = await client.receiver("orders")
     assert len(await receiver.receive(12_000, 5.0)) == 12_000
 
 
@@ -300,4 +286,4 @@ async def test_without_drain_what_follows_closely_comes_together(
     fill(peer, 5)
     assert len(await receiver.receive(10, 5.0)) == 5
     assert peer.drains == 0
-    await settle_down(lambda: all(link.credit == 0 for served in peer.sessions for link in served.outgoing))
+    await soon(lambda: all(link.credit == 0 for served in peer.sessions for link in served.outgoing))

@@ -12,6 +12,7 @@ from pairbus.wire import (
     NotFound,
     QuotaExceeded,
     Refused,
+    Sender,
     TimedOut,
     TooLarge,
     Unreachable,
@@ -20,23 +21,14 @@ from pairbus.wire import (
 )
 from pairbus.wire import sender as sender_module
 from pairbus.wire import transport as transport_module
+from tests.waiting import soon
 
 from .peer import Peer, message
 
 BUSY = Rejected(error=Error("com.microsoft:server-busy", "slow down", None))
 
 
-async def settle_down(condition: object, limit: int = 2000) -> None:
-    """Lets the loop turn until the condition holds."""
-    for _ in range(limit):
-        if condition():  # type: ignore[operator]
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("the condition never held")
-
-
-async def test_a_send_returns_when_it_is_accepted(peer: Peer, client: WireClient) -> None:
-    sender = await client.sender("orders")
+async def test_a_send_returns_when_it_is_accepted(peer: Peer, sender: Sender) -> None:
     await sender.send(message("one"))
     assert list(peer.queue("orders")) == [message("one")]
     assert repr(sender) == "<Sender orders: open, 0 of 1000 under way>"
@@ -51,9 +43,8 @@ async def test_a_send_returns_when_it_is_accepted(peer: Peer, client: WireClient
         (Released(), Refused),
     ],
 )
-async def test_a_refused_send_says_why(peer: Peer, client: WireClient, outcome: object, kind: type[Exception]) -> None:
+async def test_a_refused_send_says_why(peer: Peer, sender: Sender, outcome: object, kind: type[Exception]) -> None:
     peer.outcome = outcome
-    sender = await client.sender("orders")
     with pytest.raises(kind) as caught:
         await sender.send(message())
     assert not getattr(caught.value, "outcome_unknown", True)
@@ -61,16 +52,14 @@ async def test_a_refused_send_says_why(peer: Peer, client: WireClient, outcome: 
     await sender.send(message())
 
 
-async def test_an_unsettled_outcome_is_an_answer_and_is_settled(peer: Peer, client: WireClient) -> None:
+async def test_an_unsettled_outcome_is_an_answer_and_is_settled(peer: Peer, sender: Sender) -> None:
     peer.settle_sends = False
-    sender = await client.sender("orders")
     await sender.send(message())
 
 
-async def test_a_state_that_is_no_outcome_is_no_answer(peer: Peer, client: WireClient) -> None:
+async def test_a_state_that_is_no_outcome_is_no_answer(peer: Peer, sender: Sender) -> None:
     peer.settle_sends = False
     peer.outcome = Received(section_number=0, section_offset=0)
-    sender = await client.sender("orders")
     with pytest.raises(TimedOut):
         await sender.send(message(), timeout=0.1)
 
@@ -96,7 +85,7 @@ async def test_the_window_bounds_what_is_under_way(peer: Peer, client: WireClien
     with pytest.raises(WindowFull, match="3 of 3 messages to orders are under way"):
         sender.send_nowait(message())
     waiting = asyncio.ensure_future(sender.ready())
-    await settle_down(lambda: len(peer.queue("orders")) == 3)
+    await soon(lambda: len(peer.queue("orders")) == 3)
     assert not waiting.done()
     peer.let_go()
     await waiting
@@ -105,9 +94,8 @@ async def test_the_window_bounds_what_is_under_way(peer: Peer, client: WireClien
         await client.sender("orders", window=0)
 
 
-async def test_a_timed_out_send_is_of_unknown_outcome(peer: Peer, client: WireClient) -> None:
+async def test_a_timed_out_send_is_of_unknown_outcome(peer: Peer, sender: Sender) -> None:
     peer.confirm = False
-    sender = await client.sender("orders")
     with pytest.raises(TimedOut) as caught:
         await sender.send(message(), timeout=0.05)
     assert caught.value.outcome_unknown
@@ -117,13 +105,12 @@ async def test_a_timed_out_send_is_of_unknown_outcome(peer: Peer, client: WireCl
     await sender.send(message())  # late answers and new ones don't mix
 
 
-async def test_a_late_answer_is_nobodys(peer: Peer, client: WireClient) -> None:
+async def test_a_late_answer_is_nobodys(peer: Peer, sender: Sender) -> None:
     peer.hold = True
-    sender = await client.sender("orders")
     with pytest.raises(TimedOut):
         await sender.send(message("first"), timeout=0.05)
     second = sender.send_nowait(message("second"))
-    await settle_down(lambda: len(peer.queue("orders")) == 2)
+    await soon(lambda: len(peer.queue("orders")) == 2)
     peer.let_go()
     await second
 
@@ -178,12 +165,11 @@ async def test_a_send_cancelled_in_the_queue_is_never_sent(peer: Peer, client: W
     assert list(peer.queue("orders")) == [message("after")]
 
 
-async def test_cancelling_a_send_under_way_harms_no_other(peer: Peer, client: WireClient) -> None:
+async def test_cancelling_a_send_under_way_harms_no_other(peer: Peer, sender: Sender) -> None:
     peer.hold = True
-    sender = await client.sender("orders")
     first = asyncio.ensure_future(sender.send(message("a")))
     second = asyncio.ensure_future(sender.send(message("b")))
-    await settle_down(lambda: len(peer.queue("orders")) == 2)
+    await soon(lambda: len(peer.queue("orders")) == 2)
     first.cancel()
     peer.let_go()
     await second
@@ -260,9 +246,8 @@ async def test_batches_pipelined(peer: Peer, client: WireClient) -> None:
         sender.send_batch_nowait([message(f"{number:0300}") for number in range(7)])
 
 
-async def test_a_refused_batch_raises(peer: Peer, client: WireClient) -> None:
+async def test_a_refused_batch_raises(peer: Peer, sender: Sender) -> None:
     peer.outcome = BUSY
-    sender = await client.sender("orders")
     with pytest.raises(Busy):
         await sender.send_batch([message("a"), message("b")])
 
@@ -285,10 +270,9 @@ async def test_send_many_runs_out_of_time(peer: Peer, client: WireClient) -> Non
     assert sender.under_way == 0
 
 
-async def test_flush_raises_the_first_failure_and_has_a_limit(peer: Peer, client: WireClient) -> None:
+async def test_flush_raises_the_first_failure_and_has_a_limit(peer: Peer, sender: Sender) -> None:
     peer.hold = True
     peer.outcome = BUSY
-    sender = await client.sender("orders")
     sender.send_nowait(message())
     with pytest.raises(TimedOut):
         await sender.flush(timeout=0.05)
@@ -300,13 +284,10 @@ async def test_flush_raises_the_first_failure_and_has_a_limit(peer: Peer, client
         await flushing
 
 
-async def test_a_lost_connection_fails_what_is_under_way_and_sends_nothing_twice(
-    peer: Peer, client: WireClient
-) -> None:
+async def test_a_lost_connection_fails_what_is_under_way_and_sends_nothing_twice(peer: Peer, sender: Sender) -> None:
     peer.confirm = False
-    sender = await client.sender("orders")
     on_the_wire = sender.send_nowait(message("unknown"))
-    await settle_down(lambda: len(peer.queue("orders")) == 1)
+    await soon(lambda: len(peer.queue("orders")) == 1)
     peer.drop()
     with pytest.raises(Unreachable) as caught:
         await on_the_wire
@@ -325,7 +306,7 @@ async def test_what_waited_for_credit_was_certainly_not_sent(peer: Peer, client:
     peer.confirm = False
     sender = await client.sender("orders")
     sent, queued = sender.send_nowait(message("a")), sender.send_nowait(message("b"))
-    await settle_down(lambda: len(peer.queue("orders")) == 1)
+    await soon(lambda: len(peer.queue("orders")) == 1)
     peer.drop()
     with pytest.raises(Unreachable) as first:
         await sent
@@ -334,22 +315,20 @@ async def test_what_waited_for_credit_was_certainly_not_sent(peer: Peer, client:
     assert (first.value.outcome_unknown, second.value.outcome_unknown) == (True, False)
 
 
-async def test_a_detached_link_opens_again_on_the_same_connection(peer: Peer, client: WireClient) -> None:
-    sender = await client.sender("orders")
+async def test_a_detached_link_opens_again_on_the_same_connection(peer: Peer, sender: Sender) -> None:
     await sender.send(message("a"))
     peer.detach("orders", Error("amqp:link:detach-forced", "idle for ten minutes", None))
-    await settle_down(lambda: not sender.is_open)
+    await soon(lambda: not sender.is_open)
     await sender.send(message("b"))
     assert len(peer.queue("orders")) == 2
     assert peer.connections == 1
     assert [name for name, _ in peer.attached] == ["orders", "orders"]
 
 
-async def test_a_detach_in_mid_send_keeps_its_condition(peer: Peer, client: WireClient) -> None:
+async def test_a_detach_in_mid_send_keeps_its_condition(peer: Peer, sender: Sender) -> None:
     peer.confirm = False
-    sender = await client.sender("orders")
     pending = sender.send_nowait(message())
-    await settle_down(lambda: len(peer.queue("orders")) == 1)
+    await soon(lambda: len(peer.queue("orders")) == 1)
     peer.detach("orders", Error("com.microsoft:entity-disabled", "disabled", None))
     with pytest.raises(LinkLost) as caught:
         await pending
@@ -364,10 +343,9 @@ async def test_a_refused_link(peer: Peer, client: WireClient) -> None:
 
 
 async def test_a_silent_peer_with_overdue_answers_is_given_up(
-    peer: Peer, client: WireClient, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, client: WireClient, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "SILENCE_S", 0.05)
-    sender = await client.sender("orders")
     peer.silent = True
     with pytest.raises(TimedOut):
         await sender.send(message(), timeout=0.1)
@@ -383,9 +361,8 @@ async def test_many_tasks_share_a_sender(peer: Peer, client: WireClient) -> None
     assert len(peer.queue("orders")) == 200
 
 
-async def test_a_closed_sender_is_closed(peer: Peer, client: WireClient) -> None:
+async def test_a_closed_sender_is_closed(peer: Peer, client: WireClient, sender: Sender) -> None:
     peer.confirm = False
-    sender = await client.sender("orders")
     pending = sender.send_nowait(message())
     await sender.close()
     await sender.close()

@@ -13,9 +13,9 @@ from pairbus.credentials import Token
 from pairbus.sas import AuthorizationRule, verify
 from pairbus.wire import SharedKey, SharedSignature, TimedOut, Unauthorized, WireClient
 from pairbus.wire import tokens as tokens_module
+from tests.waiting import soon
 
 from .peer import Peer, message
-from .test_sender import settle_down
 
 KEY = "c2VjcmV0"
 RULE = AuthorizationRule(key_name="root", primary_key=KEY, rights=("Manage",))
@@ -77,7 +77,7 @@ async def test_a_token_is_renewed_on_the_same_links_before_it_runs_out(
         await asyncio.sleep(0.03)
         assert len(peer.tokens) == 2
         clock.now += 2
-        await settle_down(lambda: len(peer.tokens) == 4)
+        await soon(lambda: len(peer.tokens) == 4)
         await sender.send(message())
         assert sorted(token["name"].rsplit("/")[-1] for token in peer.tokens[2:]) == ["news", "orders"]
         assert peer.tokens[2]["expiration"] > peer.tokens[0]["expiration"]
@@ -96,7 +96,7 @@ async def test_a_token_is_renewed_in_time_although_the_wall_clock_was_set(
     async with WireClient.from_connection_string(connection_string(peer), clock=clock) as client:
         await client.sender("orders")
         clock.now += step
-        await settle_down(lambda: len(peer.tokens) >= 2)
+        await soon(lambda: len(peer.tokens) >= 2)
 
 
 async def test_a_renewal_that_fails_is_tried_again(
@@ -109,10 +109,10 @@ async def test_a_renewal_that_fails_is_tried_again(
         await client.sender("orders")
         peer.token_status = (503, "busy")
         clock.now += 3500
-        await settle_down(lambda: bool(caplog.records))
+        await soon(lambda: bool(caplog.records))
         peer.token_status = (202, "Accepted")
         clock.now += 6
-        await settle_down(lambda: len(peer.tokens) == 3)
+        await soon(lambda: len(peer.tokens) == 3)
     assert "renewing the token for sb://127.0.0.1" in caplog.text
     assert KEY not in caplog.text
     assert "sig=" not in caplog.text
@@ -122,7 +122,7 @@ async def test_after_a_denial_the_next_link_puts_a_new_token(peer: Peer) -> None
     async with WireClient.from_connection_string(connection_string(peer)) as client:
         sender = await client.sender("orders")
         peer.detach("orders", Error("amqp:unauthorized-access", "the token has expired", None))
-        await settle_down(lambda: not sender.is_open)
+        await soon(lambda: not sender.is_open)
         await sender.send(message())
         assert len(peer.tokens) == 2
         peer.refuse["orders"] = Error("amqp:unauthorized-access", "Send is missing", None)
@@ -186,7 +186,7 @@ async def test_an_entra_token_is_fetched_anew_when_due(peer: Peer, monkeypatch: 
     async with WireClient("127.0.0.1", peer.port, tls=False, credential=credential, clock=clock) as client:
         await client.sender("orders")
         clock.now += 3300
-        await settle_down(lambda: len(peer.tokens) >= 2)
+        await soon(lambda: len(peer.tokens) >= 2)
     assert peer.tokens[1]["token"] == "eyJ2"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pairbus.testing import ManualClock
 from tests.broker.attack_words import SASL_HEADER, Target, attach, begun, frame, let_in, opened, put_token, transfer
 from tests.broker.attacks import connected
 from tests.broker.broker_process import BrokerProcess, wait_until
+from tests.waiting import soon
 
 LIMIT = "amqp:resource-limit-exceeded"
 
@@ -106,12 +107,6 @@ async def peer(broker: Broker) -> AsyncIterator[Peer]:
             await writer.wait_closed()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def target_of(broker: Broker) -> Target:
     host = broker.namespaces["contoso"]
     return Target(host.connection_string, host.ca_file)
@@ -123,7 +118,7 @@ async def test_before_a_token_there_are_few_links(served: tuple[Broker, ManualCl
         links = [attach(handle, "$cbs", receives=False) for handle in range(unauthenticated.LINKS_MAX + 1)]
         client.writer.write(opened() + begun() + b"".join(links))
         assert (await client.until_closed()).startswith(f"{LIMIT}: A connection that has put no token may ask for 8")
-    await until(lambda: not broker.unauthenticated.held_bytes)
+    await soon(lambda: not broker.unauthenticated.held_bytes)
 
 
 async def test_before_a_token_there_are_few_sessions(served: tuple[Broker, ManualClock]) -> None:
@@ -139,7 +134,7 @@ async def test_with_a_token_there_may_be_many_links_in_one_breath(served: tuple[
     async with connected(target_of(broker), random.Random(1)) as wire:
         links = [attach(handle, "$cbs", receives=False) for handle in range(2, 100)]
         await wire.send(let_in(target_of(broker)) + b"".join(links))
-        await until(lambda: any(len(each.links()) == 100 for each in host.connections))
+        await soon(lambda: any(len(each.links()) == 100 for each in host.connections))
         assert broker.unauthenticated.held_bytes == 0
 
 
@@ -159,10 +154,10 @@ async def test_what_is_long_is_refused_or_not_kept(served: tuple[Broker, ManualC
     )
     async with peer(broker) as client:
         client.writer.write(opened() + begun() + frame(asked.encode()))
-        await until(lambda: any(each._engine.link_count for each in host.connections))
+        await soon(lambda: any(each._engine.link_count for each in host.connections))
         (connection,) = host.connections
         (link,) = connection._engine.sessions[0].links
-        await until(lambda: link.answered)
+        await soon(lambda: link.answered)
         assert link.detached == (what != "properties")
         assert len(link.name) < 100 and link.source is link.target is link.properties is None
 
@@ -171,15 +166,15 @@ async def test_half_a_frame_and_answers_that_nobody_reads_are_counted(served: tu
     broker, _ = served
     async with peer(broker) as client:
         client.writer.write(opened() + (60_000).to_bytes(4, "big") + b"\x02\x00\x00\x00" + b"x" * 50_000)
-        await until(lambda: broker.unauthenticated.held_bytes > 50_000)
-    await until(lambda: broker.unauthenticated.held_bytes == 0)
+        await soon(lambda: broker.unauthenticated.held_bytes > 50_000)
+    await soon(lambda: broker.unauthenticated.held_bytes == 0)
     async with peer(broker) as client:
         # answers to requests wait for credit that never comes
         links = attach(0, "$cbs", receives=False) + attach(1, "$cbs", receives=True)
         client.writer.write(opened() + begun() + links)
         for number in range(50):
             client.writer.write(transfer(0, number, put_token("no token"), settled=True))
-        await until(lambda: broker.unauthenticated.held_bytes > CONNECTION_BYTES)
+        await soon(lambda: broker.unauthenticated.held_bytes > CONNECTION_BYTES)
 
 
 async def test_the_newest_is_refused_when_all_together_hold_too_much(
@@ -192,7 +187,7 @@ async def test_the_newest_is_refused_when_all_together_hold_too_much(
         first = [await stack.enter_async_context(peer(broker)) for _ in range(3)]
         for client in first:
             client.writer.write(opened())
-        await until(lambda: len(broker.unauthenticated) == 3)
+        await soon(lambda: len(broker.unauthenticated) == 3)
         newest = await stack.enter_async_context(peer(broker))
         newest.writer.write(opened())
         with contextlib.suppress(AssertionError, ConnectionError):  # it hangs up before it has heard anything
@@ -200,12 +195,12 @@ async def test_the_newest_is_refused_when_all_together_hold_too_much(
         assert len(broker.unauthenticated) == 3
         # who shows a token makes room for the next
         first[0].writer.write(let_in(target_of(broker))[len(opened()) :])
-        await until(lambda: len(broker.unauthenticated) == 2)
+        await soon(lambda: len(broker.unauthenticated) == 2)
         another = await stack.enter_async_context(peer(broker))
         another.writer.write(opened())
-        await until(lambda: len(broker.unauthenticated) == 3)
+        await soon(lambda: len(broker.unauthenticated) == 3)
         assert len(host.connections) == 4
-    await until(lambda: broker.unauthenticated.held_bytes == 0)
+    await soon(lambda: broker.unauthenticated.held_bytes == 0)
 
 
 async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_not(
@@ -220,7 +215,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         known.writer.write(let_in(target_of(broker)))
         login = SaslInit(mechanism=Symbol("PLAIN"), initial_response=f"\0{parsed.key_name}\0{parsed.key}".encode())
         plain.writer.write(SASL_HEADER + frame(login.encode(), kind=1))
-        await until(lambda: len(host.connections) == 3 and len(broker.unauthenticated) == 1)
+        await soon(lambda: len(host.connections) == 3 and len(broker.unauthenticated) == 1)
         clock.set(clock() - 3600)
         for connection in list(host.connections):
             connection.expire_claims(clock())  # as every second: the clock was set back, the minute begins anew
@@ -231,7 +226,7 @@ async def test_who_has_shown_no_token_after_a_minute_is_cut_off_heartbeats_or_no
         stranger.writer.write(frame(b""))
         clock.advance(1)
         assert "No token was put" in await stranger.until_closed()
-        await until(lambda: len(host.connections) == 2)
+        await soon(lambda: len(host.connections) == 2)
         assert broker.unauthenticated.held_bytes == 0
         assert "pairbus_tokenless_bytes 0" in broker.metrics.exposition("contoso")
 

@@ -20,6 +20,7 @@ from pairbus.testing import fault
 from pairbus.wire import Refused, TimedOut, WireClient, WireError
 from tests.broker.broker_process import BrokerProcess
 from tests.broker.crash_load import admin_client, payload_of, split_of
+from tests.waiting import soon
 
 
 def dead_letter(condition: str, description: str | None = None, **info: Any) -> Rejected:
@@ -148,8 +149,7 @@ async def test_a_hang_is_over_with_the_last_fault_that_covers_it(
         faults = broker.faults("contoso")
         async with fault(broker, "hang", entity=queue):
             sending = asyncio.ensure_future(sender.send(payload_of("hangs")))
-            while hung(broker) != [{queue}]:
-                await asyncio.sleep(0.01)
+            await soon(lambda: hung(broker) == [{queue}])
             async with fault(broker, "hang"):
                 assert len(faults.active(broker.clock())) == 2
             assert faults.active(broker.clock()) == [Fault("hang", entity=queue)]
@@ -190,8 +190,7 @@ async def test_more_than_a_connection_may_hold_can_hang(
     async with fault(broker, "hang", entity=queue):
         payload = encode_message(properties=Properties(message_id="hangs"), body=b"x" * 200_000)
         sends = [asyncio.ensure_future(sender.send(payload)) for _ in range(100)]
-        while hung(broker) != [{queue}]:
-            await asyncio.sleep(0.01)
+        await soon(lambda: hung(broker) == [{queue}])
         (message,) = await receiver.receive(1, 10.0)
         await receiver.complete([message])
         assert not any(send.done() for send in sends)
@@ -221,8 +220,7 @@ async def test_schedules_hang_and_lose_their_answers_too(
         assert caught.value.outcome_unknown
     async with fault(broker, "hang", entity=queue):
         hanging = asyncio.ensure_future(schedule("not stored"))
-        while hung(broker) != [{queue}]:
-            await asyncio.sleep(0.01)
+        await soon(lambda: hung(broker) == [{queue}])
     with pytest.raises(WireError) as caught:
         await hanging
     assert caught.value.outcome_unknown

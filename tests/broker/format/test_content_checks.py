@@ -36,9 +36,9 @@ from pairbus.broker.format.content import SCHEDULED_TIME, pack_changes, take_in
 from pairbus.broker.format.content_checks import NESTING_MAX, TIME_MS_MAX, TIME_MS_MIN
 from pairbus.broker.server import NamespaceServer
 from pairbus.wire import WireClient
-from tests.broker.crash_drive import UNTIDY_SDK
 from tests.broker.crash_load import admin_client
 from tests.broker.namespace_rig import Rig
+from tests.untidy_sdk import UNTIDY_SDK
 
 pytestmark = UNTIDY_SDK
 

@@ -15,6 +15,7 @@ import pytest
 
 from pairbus.broker.net import certificates
 from pairbus.broker.net.listener import Listener
+from tests.waiting import soon
 
 from .loops import on_both_loops
 
@@ -83,11 +84,6 @@ async def gone(reader):
     with contextlib.suppress(ConnectionError):
         while await reader.read(1000):
             pass
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 async def silent(reader, seconds=0.15):
@@ -218,7 +214,7 @@ async def test_a_client_that_does_not_trust_us_harms_nobody(certs):
         with pytest.raises(ssl.SSLError):
             async with talking(listener, ssl=ssl.create_default_context(), server_hostname="localhost"):
                 pass
-        await until(lambda: listener.connections == 0)
+        await soon(lambda: listener.connections == 0)
         assert not listener.made
 
 
@@ -239,7 +235,7 @@ async def test_who_says_nothing_is_dropped_in_time(certs, trusting):
             writer.write(b"A")
             assert await reader.readexactly(6) == b"amqp:A"
             await silent(reader, 0.3)
-        await until(lambda: listener.connections == 0)
+        await soon(lambda: listener.connections == 0)
 
 
 @on_both_loops
@@ -253,14 +249,14 @@ async def test_peers_that_leave_at_every_stage(certs, trusting):
             sock.close()  # a reset
         async with talking(listener, ssl=trusting, server_hostname="localhost"):
             pass
-        await until(lambda: listener.connections == 0)
+        await soon(lambda: listener.connections == 0)
 
 
 @on_both_loops
 async def test_past_the_limit_newcomers_are_turned_away():
     async with listening(connections_max=3) as listener, contextlib.AsyncExitStack() as stack:
         served = [await stack.enter_async_context(talking(listener)) for _ in range(3)]
-        await until(lambda: listener.connections == 3)
+        await soon(lambda: listener.connections == 3)
         async with talking(listener) as (reader, _):
             await gone(reader)
         assert listener.refused_over_limit == 1
@@ -269,7 +265,7 @@ async def test_past_the_limit_newcomers_are_turned_away():
             assert await reader.readexactly(6) == b"amqp:A"
         assert listener.connections == 3
         served[0][1].close()
-        await until(lambda: listener.connections == 2)
+        await soon(lambda: listener.connections == 2)
         async with talking(listener) as (reader, writer):
             writer.write(b"G")
             assert await reader.readexactly(6) == b"http:G"
@@ -293,12 +289,12 @@ async def test_a_thousand_at_once():
     try:
         async with listening(connections_max=1000, backlog=2048) as listener:
             tasks = [asyncio.create_task(one(listener, first)) for first in [b"A", b"G"] * 500]
-            await until(lambda: listener.connections == 1000 and len(listener.made) == 1000)
+            await soon(lambda: listener.connections == 1000 and len(listener.made) == 1000)
             everyone.set()
             answers = await asyncio.gather(*tasks)
             assert answers == [b"amqp:A", b"http:G"] * 500
             assert listener.refused_over_limit == 0
-            await until(lambda: listener.connections == 0)
+            await soon(lambda: listener.connections == 0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -388,11 +384,11 @@ async def test_abort_all(certs, trusting):
         unsaid, _ = await stack.enter_async_context(talking(listener))
         shaking, shaking_writer = await stack.enter_async_context(talking(listener))
         shaking_writer.write(b"\x16\x03\x01")
-        await until(lambda: listener.connections == 4 and len(listener._sniffing) == 1)
+        await soon(lambda: listener.connections == 4 and len(listener._sniffing) == 1)
         listener.abort_all()
         for reader in (plain, secure, unsaid, shaking):
             await gone(reader)
-        await until(lambda: listener.connections == 0)
+        await soon(lambda: listener.connections == 0)
         assert listener.accepting
 
 
@@ -407,7 +403,7 @@ async def test_black_hole(certs, trusting, tls):
         await old.readexactly(6)
         protocol = listener.made[0]
         unsaid, unsaid_writer = await stack.enter_async_context(talking(listener))
-        await until(lambda: listener.connections == 2)
+        await soon(lambda: listener.connections == 2)
 
         listener.black_hole(True)
         listener.black_hole(True)
@@ -448,7 +444,7 @@ async def test_what_ends_in_a_black_hole_ends_unheard():
         listener.black_hole(False)
         await gone(reader)
         listener.black_hole(True)
-        await until(lambda: listener.connections == 1)
+        await soon(lambda: listener.connections == 1)
         listener.abort_all()
         await gone(other)
 
@@ -500,7 +496,7 @@ async def test_clients_that_give_up_in_a_black_hole_make_room():
             await asyncio.sleep(0)
         async with talking(listener) as (reader, writer):
             writer.write(b"A")
-            await until(lambda: listener.connections <= 5)
+            await soon(lambda: listener.connections <= 5)
             listener.black_hole(False)
             assert await reader.readexactly(6) == b"amqp:A"
         assert listener.refused_over_limit == 0

@@ -16,6 +16,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
 from pairbus.broker.net import certificates, websocket
 from pairbus.broker.net.listener import Listener
+from tests.waiting import soon
 
 from .loops import on_both_loops
 
@@ -188,11 +189,6 @@ async def upgraded(early=b""):
         yield client, echo
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 # -- who may upgrade
 
 
@@ -331,7 +327,7 @@ async def test_a_message_is_handed_on_as_it_comes_however_long_it_says_it_is():
         endless = frame(BINARY, b"x" * 100_000, length=2**62)
         client.send(endless)
         assert await client.bytes(100_000) == b"x" * 100_000
-        await until(lambda: len(echo.heard) == 100_000)
+        await soon(lambda: len(echo.heard) == 100_000)
 
 
 class Wire(asyncio.Transport):
@@ -492,7 +488,7 @@ async def test_large_writes_are_cut_and_the_writer_is_held_back():
         assert echo.transport.get_write_buffer_limits()[1] == 100_000
         data = bytes(range(256)) * 100_000
         echo.transport.write(data)
-        await until(lambda: not echo.writable)
+        await soon(lambda: not echo.writable)
         assert echo.transport.get_write_buffer_size() > 100_000
         client.writer.transport.resume_reading()
         got = bytearray()
@@ -501,7 +497,7 @@ async def test_large_writes_are_cut_and_the_writer_is_held_back():
             assert len(event.data) <= websocket.MESSAGE_BYTES_MAX
             got += event.data
         assert got == data
-        await until(lambda: echo.writable)
+        await soon(lambda: echo.writable)
         echo.transport.writelines([b"a", b"b"])
         assert await client.bytes(2) == b"ab"
 
@@ -512,12 +508,12 @@ async def test_a_peer_that_sends_pings_and_reads_nothing_fills_no_buffer():
         echo.transport.set_write_buffer_limits(high=1000)
         client.writer.transport.pause_reading()
         echo.transport.write(b"x" * 30_000_000)
-        await until(lambda: not echo.writable)
+        await soon(lambda: not echo.writable)
         before = echo.transport.get_write_buffer_size()
         for _ in range(2000):
             client.send(frame(PING, b"y" * 100))
         client.send(frame(PING, b"the last"), frame(BINARY, b"now"))
-        await until(lambda: echo.heard == b"now")
+        await soon(lambda: echo.heard == b"now")
         assert echo.transport.get_write_buffer_size() <= before + 10
         client.writer.transport.resume_reading()
         seen = 0

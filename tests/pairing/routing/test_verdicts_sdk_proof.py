@@ -28,12 +28,9 @@ from pairbus.pairing.routing.verdicts import AS_DESCRIBED, DEFAULT, Verdict, is_
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 from tests.broker.sdk import Bridge, Sdk
+from tests.untidy_sdk import UNTIDY_SDK
 
-# the SDK leaves sockets and coroutines behind when a connection fails under it
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = UNTIDY_SDK
 
 Q, B, R = Verdict.QUALIFIES, Verdict.BUSY, Verdict.REFUSED
 

@@ -21,14 +21,7 @@ from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.wire.sync import Receiver
 from tests.spark.conftest import Pair, admin_of, peeked, wire
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
-    end = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-    return found
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -121,7 +114,7 @@ def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[...
     reading = stream()
     send(pair, "a", 3)
     start = reading.initialOffset()
-    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    end = until(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["a"]
     found = rows(reading, start, end)
     assert [read(row["amqp"])["message_id"] for row in found] == ["a0", "a1", "a2"]
@@ -144,7 +137,7 @@ def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callabl
     at = reading.initialOffset()
     seen: list[str] = []
     while len(seen) < 10:
-        end = wait_for(lambda at=at: (e := reading.latestOffset(at)) != at and e)
+        end = until(lambda at=at: (e := reading.latestOffset(at)) != at and e)
         assert end["epoch"] > at["epoch"]
         batch = rows(reading, at, end)
         assert 0 < len(batch) <= 4
@@ -168,7 +161,7 @@ def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockSt
     send(pair, "a", 1)
     start = reading.initialOffset()
     ProcessMailbox(tmp_path).raise_flag(STOP)
-    wait_for(lambda: reading._watching().ready())
+    until(lambda: reading._watching().ready())
     assert reading.latestOffset(start) == start
     assert reading._watcher is None
     assert ProcessMailbox(tmp_path).read_new(POLLS)[-1] == {"stopped": True}
@@ -184,12 +177,12 @@ def test_p24_server_busy_at_a_destination_slows_the_source(
     mailbox = ProcessMailbox(tmp_path)
     send(pair, "a", 1)
     start = reading.initialOffset()
-    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    end = until(lambda: (e := reading.latestOffset(start)) != start and e)
     full = end["count"]
     mailbox.append(MOVES, {"moved": {"orders": 100}, "busy": ["orders"]})
     rows(reading, start, end)
     send(pair, "a", 1)
-    later = wait_for(lambda: (e := reading.latestOffset(end)) != end and e)
+    later = until(lambda: (e := reading.latestOffset(end)) != end and e)
     assert later["count"] < full
     assert [notice for notice in mailbox.read_new(POLLS) if "epoch" in notice]
 
@@ -199,11 +192,11 @@ def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
 ) -> None:
     reading = stream()
     send(pair, "a", 1)
-    first = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e)
+    first = until(lambda: (e := reading.latestOffset()).get("entities") and e)
     rows(reading, {"epoch": 0}, first)
     assert reading.latestOffset() == first
     send(pair, "a", 1)
-    second = wait_for(lambda: (e := reading.latestOffset()).get("entities") and e["epoch"] > first["epoch"] and e)
+    second = until(lambda: (e := reading.latestOffset()).get("entities") and e["epoch"] > first["epoch"] and e)
     assert second["epoch"] > first["epoch"]
 
 
@@ -230,7 +223,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
         assert reading.latestOffset(start) == start
         assert repr(reading._watcher) == "<LongPoll 0 of 1 queues have messages>"
         now = 31.0
-        end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+        end = until(lambda: (e := reading.latestOffset(start)) != start and e)
         assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 1
     finally:
         reading.stop()
@@ -245,7 +238,7 @@ def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_wat
     make_queue(pair.secondary, "late")
     send(pair, "late", 2)
     ProcessMailbox(tmp_path).append(QUEUES, {"entities": ["late", "a"]})
-    end = wait_for(lambda: (e := reading.latestOffset(start)) != start and e)
+    end = until(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["late"] and len(rows(reading, start, end)) == 2
     assert repr(reading._watcher) == "<LongPoll 1 of 3 queues have messages>"
     reading.stop()
@@ -266,7 +259,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
         start = reading.initialOffset()
         send(pair, "short-lived", 1)
         send(pair, "a", 1)
-        wait_for(lambda: len(reading._watching().ready()) == 2)
+        until(lambda: len(reading._watching().ready()) == 2)
         end = reading.latestOffset(start)
         admin.delete_queue("short-lived")
     assert end["entities"] == ["a", "short-lived"]
@@ -274,7 +267,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
     assert reading.latestOffset(end) == end
     assert "short-lived" not in reading._watching().ready()
     told: list[dict[str, Any]] = []
-    wait_for(lambda: told.extend(mailbox.read_new(POLLS)) or [each for each in told if "error" in each])
+    until(lambda: told.extend(mailbox.read_new(POLLS)) or [each for each in told if "error" in each])
     assert {(each["entity"], each["condition"]) for each in told if "error" in each} == {
         ("short-lived", "amqp:not-found")
     }
@@ -334,11 +327,11 @@ def test_batches_follow_the_lock_of_the_entity_and_shrink_where_messages_come_ag
     send(pair, "a", 300)
     stream = lock_stream(pair, "a")
     try:
-        first = wait_for(lambda: (e := stream.latestOffset(stream.initialOffset())).get("entities") and e)
+        first = until(lambda: (e := stream.latestOffset(stream.initialOffset())).get("entities") and e)
         assert 100 < first["count"] < 170, "a share of two thousand, which are for a lock of a minute"
         rows(stream, {"epoch": 0}, first)
-        wait_for(lambda: peeked_delivery_count(pair) > 0)  # nobody settled them in time
-        second = wait_for(lambda: (e := stream.latestOffset(first)) != first and e)
+        until(lambda: peeked_delivery_count(pair) > 0)  # nobody settled them in time
+        second = until(lambda: (e := stream.latestOffset(first)) != first and e)
         assert 1 <= second["count"] <= first["count"] // 2
     finally:
         stream.stop()
