@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.message import (
-    Header,
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_body,
-    read_properties,
-    split,
-)
+from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Timestamp
 from pairbus.broker.format import records
 from pairbus.broker.format.content import PING_CONTENT_TYPE, SCHEDULED_TIME
@@ -33,6 +25,7 @@ from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Journal, Options, Record
 from pairbus.journal.segment import segment_name
+from tests.message_view import View
 from tests.simulation.disk import SimulatedDisk
 
 FOLDER = "j"
@@ -48,16 +41,16 @@ def counting_tokens() -> Callable[[], bytes]:
 
 
 def body_of(payload: bytes) -> bytes:
-    parts = read_body(payload, split(payload))
+    parts = View(payload).body
     return parts[0][1] if parts else b""
 
 
 def id_of(payload: bytes) -> Any:
-    return read_properties(payload, split(payload)).message_id
+    return View(payload).properties.message_id
 
 
 def properties_of(payload: bytes) -> dict[str, object]:
-    return read_application_properties(payload, split(payload))
+    return View(payload).application_properties
 
 
 def condition(answer: object) -> str | None:

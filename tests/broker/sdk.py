@@ -20,6 +20,11 @@ __all__ = ["Bridge", "Sdk"]
 _numbers = itertools.count(1)
 
 
+def fresh(what: str) -> str:
+    """Return a name that no other test uses."""
+    return f"{what}-{next(_numbers)}"
+
+
 class Sdk:
     """The SDK against one namespace."""
 
@@ -70,8 +75,8 @@ class Sdk:
                 await admin.create_subscription(name, subscription, **options)
         return name
 
-    async def publish(self, topic: str, *messages: Any) -> None:
-        async with self.client() as client, client.get_topic_sender(topic) as sender:
+    async def publish(self, topic: str, *messages: Any, by: str | None = None) -> None:
+        async with self.client(by) as client, client.get_topic_sender(topic) as sender:
             for message in messages:
                 await sender.send_messages(message)
 
@@ -82,8 +87,18 @@ class Sdk:
 
     async def receive(self, queue: str, count: int, wait: float = 5, **options: Any) -> list[Any]:
         """Receives and completes, or removes with `receive_mode`; fewer than `count` only when the wait is over."""
+        async with self.client() as client:
+            return await self._received(client.get_queue_receiver(queue, **options), count, wait, options)
+
+    async def read(self, topic: str, subscription: str, count: int, wait: float = 5, **options: Any) -> list[Any]:
+        """As `receive`, from a subscription."""
+        async with self.client() as client:
+            made = client.get_subscription_receiver(topic, subscription, **options)
+            return await self._received(made, count, wait, options)
+
+    async def _received(self, made: Bridge, count: int, wait: float, options: dict[str, Any]) -> list[Any]:
         got: list[Any] = []
-        async with self.client() as client, client.get_queue_receiver(queue, **options) as receiver:
+        async with made as receiver:
             while len(got) < count:
                 new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=wait)
                 if not new:
@@ -91,22 +106,6 @@ class Sdk:
                 for message in new:
                     if "receive_mode" not in options:
                         await receiver.complete_message(message)
-                got += new
-        return got
-
-    async def read(self, topic: str, subscription: str, count: int, wait: float = 5, **options: Any) -> list[Any]:
-        """As `receive`, from a subscription."""
-        got: list[Any] = []
-        async with (
-            self.client() as client,
-            client.get_subscription_receiver(topic, subscription, **options) as receiver,
-        ):
-            while len(got) < count:
-                new = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=wait)
-                if not new:
-                    break
-                for message in new:
-                    await receiver.complete_message(message)
                 got += new
         return got
 

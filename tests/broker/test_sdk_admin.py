@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,102 +11,23 @@ import pytest
 from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
-    ResourceExistsError,
-    ResourceNotFoundError,
 )
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from azure.servicebus.management import (
     AuthorizationRule,
     CorrelationRuleFilter,
-    FalseRuleFilter,
-    SqlRuleFilter,
-    TrueRuleFilter,
 )
 
 from pairbus.broker import Broker, serve
 from pairbus.broker.control.control_socket import request
 from tests.untidy_sdk import UNTIDY_SDK
 
-from .sdk import Bridge, Sdk
+from .sdk import Sdk, fresh
 
 pytestmark = UNTIDY_SDK
 
-_numbers = itertools.count(1)
-
 REFUSED = (ServiceBusAuthorizationError, ServiceBusAuthenticationError, ClientAuthenticationError)
-
-
-def fresh(what: str) -> str:
-    return f"Admin-{what}-{next(_numbers)}"
-
-
-async def publish(sdk: Sdk, topic: str, *messages: ServiceBusMessage, connection_string: str | None = None) -> None:
-    async with (
-        sdk.client(connection_string) as client,
-        Bridge(client.target.get_topic_sender(topic), client.is_async) as sender,
-    ):
-        for message in messages:
-            await sender.send_messages(message)
-
-
-async def test_topics_subscriptions_and_rules_from_first_to_last(sdk: Sdk) -> None:
-    topic = fresh("topic")
-    async with sdk.admin() as admin:
-        with pytest.raises(ResourceNotFoundError):
-            await admin.create_subscription(topic, "s")
-        made = await admin.create_topic(topic, default_message_time_to_live=timedelta(hours=1), user_metadata="<m>")
-        assert made.name == topic and made.user_metadata == "<m>"
-        for create in (admin.create_topic, admin.create_queue):
-            with pytest.raises(ResourceExistsError):
-                await create(topic.lower())
-        await admin.update_topic(made, max_size_in_megabytes=2048)
-        got = await admin.get_topic(topic.upper())
-        assert got.max_size_in_megabytes == 2048 and got.default_message_time_to_live == timedelta(hours=1)
-        got.requires_duplicate_detection = True
-        with pytest.raises(HttpResponseError, match="fixed when the topic is created"):
-            await admin.update_topic(got)
-
-        subscription = await admin.create_subscription(topic, "All", max_delivery_count=3, requires_session=True)
-        with pytest.raises(ResourceExistsError):
-            await admin.create_subscription(topic, "all")
-        await admin.update_subscription(topic, subscription, lock_duration=timedelta(seconds=30))
-        shown = await admin.get_subscription(topic, "ALL")
-        assert (shown.max_delivery_count, shown.requires_session) == (3, True)
-        assert shown.lock_duration == timedelta(seconds=30)
-        shown.requires_session = False
-        with pytest.raises(HttpResponseError, match="fixed when the subscription is created"):
-            await admin.update_subscription(topic, shown)
-
-        (rule,) = await admin.collect("list_rules", topic, "all")
-        assert rule.name == "$Default" and type(rule.filter) is TrueRuleFilter
-        properties = {"n": 1, "long": 2**40, "text": "t", "flag": True, "double": 1.5, "span": timedelta(minutes=3)}
-        await admin.create_rule(topic, "all", "R", filter=CorrelationRuleFilter(label="x", properties=properties))
-        with pytest.raises(ResourceExistsError):
-            await admin.create_rule(topic, "all", "r")
-        rule = await admin.get_rule(topic, "all", "r")
-        assert rule.filter.label == "x" and dict(rule.filter.properties) == properties
-        rule.name = "R"
-        rule.filter = FalseRuleFilter()
-        await admin.update_rule(topic, "all", rule)
-        assert type((await admin.get_rule(topic, "all", "R")).filter) is FalseRuleFilter
-        with pytest.raises(HttpResponseError, match="SQL rules are not supported yet"):
-            await admin.create_rule(topic, "all", "sql", filter=SqlRuleFilter("a = 1"))
-        await admin.delete_rule(topic, "all", "$Default")
-        assert [each.name for each in await admin.collect("list_rules", topic, "all")] == ["R"]
-
-        await admin.delete_subscription(topic, "all")
-        with pytest.raises(ResourceNotFoundError):
-            await admin.get_rule(topic, "all", "R")
-        assert await admin.collect("list_subscriptions", topic) == []
-        await admin.create_subscription(topic, "again")
-        await admin.delete_topic(topic)
-        for absent in (admin.get_topic, admin.delete_topic):
-            with pytest.raises(ResourceNotFoundError):
-                await absent(topic)
-        with pytest.raises(ResourceNotFoundError):
-            await admin.get_subscription(topic, "again")
-        assert topic not in [each.name for each in await admin.collect("list_topics")]
 
 
 async def test_a_queue_may_be_all_that_was_built(sdk: Sdk) -> None:
@@ -139,7 +59,7 @@ async def test_counts_are_live(sdk: Sdk) -> None:
             await admin.create_subscription(topic, name)
         await admin.delete_rule(topic, "none", "$Default")
         await admin.create_rule(topic, "none", "x", filter=CorrelationRuleFilter(label="nothing has it"))
-        await publish(sdk, topic, ServiceBusMessage("1"), ServiceBusMessage("2"))
+        await sdk.publish(topic, ServiceBusMessage("1"), ServiceBusMessage("2"))
         found = await admin.collect("list_subscriptions_runtime_properties", topic)
         assert [(each.name, each.active_message_count) for each in found] == [("a", 2), ("b", 2), ("none", 0)]
         runtime = await admin.get_topic_runtime_properties(topic)
@@ -148,12 +68,9 @@ async def test_counts_are_live(sdk: Sdk) -> None:
         assert runtime.size_in_bytes > 0 and runtime.accessed_at_utc.year > 2020
         later = ServiceBusMessage("later")
         later.scheduled_enqueue_time_utc = runtime.updated_at_utc + timedelta(days=300)
-        await publish(sdk, topic, later)
+        await sdk.publish(topic, later)
         assert (await admin.get_topic_runtime_properties(topic)).scheduled_message_count == 1
-        async with (
-            sdk.client() as client,
-            Bridge(client.target.get_subscription_receiver(topic, "a"), client.is_async) as receiver,
-        ):
+        async with sdk.client() as client, client.get_subscription_receiver(topic, "a") as receiver:
             first, second = await receiver.receive_messages(max_message_count=2, max_wait_time=5)
             await receiver.dead_letter_message(first)
             await receiver.complete_message(second)
@@ -190,6 +107,13 @@ async def test_all_of_it_survives(tmp_path: Path) -> None:
             await admin.create_rule("news", "all", "R", filter=CorrelationRuleFilter(properties={"n": 1, "d": 0.5}))
             await admin.delete_rule("news", "all", "$Default")
             await admin.create_queue("q", requires_session=True, authorization_rules=[mine])
+            results = await asyncio.gather(*(admin.create_queue("Same") for _ in range(5)), return_exceptions=True)
+            kinds = sorted(type(result).__name__ for result in results)
+            assert kinds == ["QueueProperties"] + ["ResourceExistsError"] * 4
+            await admin.create_queue("gone")
+            await admin.update_queue(await admin.get_queue("same"), max_delivery_count=8)
+            await sdk.send("same", *(ServiceBusMessage(b"x" * 100) for _ in range(3)))
+            await admin.delete_queue("gone")
         before = sdk.namespace.connection_string.partition("SharedAccessKey=")[2]
         message = {"command": "rule", "namespace": "contoso", "name": "k", "rights": ["Listen"]}
         key = (await asyncio.to_thread(request, tmp_path, message))["primary_key"]
@@ -205,6 +129,10 @@ async def test_all_of_it_survives(tmp_path: Path) -> None:
             assert rule.name == "R" and dict(rule.filter.properties) == {"n": 1, "d": 0.5}
             queue = await admin.get_queue("q")
             assert queue.requires_session and queue.authorization_rules[0].rights == ["Send"]
+            assert [each.name for each in await admin.collect("list_queues")] == ["q", "Same"]
+            assert (await admin.get_queue("same")).max_delivery_count == 8
+            runtime = await admin.get_queue_runtime_properties("same")
+            assert runtime.active_message_count == 3 and runtime.size_in_bytes >= 300
         assert (await asyncio.to_thread(request, tmp_path, message))["primary_key"] == key
 
 
@@ -296,16 +224,12 @@ async def test_a_key_of_a_topic_opens_its_subscriptions(sdk: Sdk, broker: Broker
         await admin.create_subscription(topic, "s")
         sender = await add_rule(broker, name="sender", rights=["Send"], entity=topic)
         reader = await add_rule(broker, name="reader", rights=["Listen"], entity=topic)
-        await publish(
-            sdk, topic, ServiceBusMessage("x"), connection_string=with_key(sdk, "sender", sender["primary_key"])
-        )
+        await sdk.publish(topic, ServiceBusMessage("x"), by=with_key(sdk, "sender", sender["primary_key"]))
         with pytest.raises(REFUSED):
-            await publish(
-                sdk, topic, ServiceBusMessage("x"), connection_string=with_key(sdk, "reader", reader["primary_key"])
-            )
+            await sdk.publish(topic, ServiceBusMessage("x"), by=with_key(sdk, "reader", reader["primary_key"]))
         async with (
             sdk.client(with_key(sdk, "reader", reader["primary_key"])) as client,
-            Bridge(client.target.get_subscription_receiver(topic, "s"), client.is_async) as receiver,
+            client.get_subscription_receiver(topic, "s") as receiver,
         ):
             (message,) = await receiver.receive_messages(max_wait_time=5)
             await receiver.complete_message(message)

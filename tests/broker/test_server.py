@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.amqp.message import encode_message, read_body, split
+from pairbus.amqp.message import encode_message
 from pairbus.broker import Broker, serve, serve_sync
 from pairbus.broker.control import control_socket
 from pairbus.broker.model.description import QueueDescription
@@ -30,6 +30,7 @@ from pairbus.errors import PairbusError
 from pairbus.journal import JournalError
 from pairbus.sas import make_token
 from pairbus.wire import WireClient
+from tests.message_view import View
 
 from .sdk import Sdk
 
@@ -105,7 +106,7 @@ async def test_a_damaged_journal_is_refused_unless_it_is_to_be_salvaged(
             WireClient.from_connection_string(broker.namespaces["contoso"].connection_string) as wire,
         ):
             peeked = await wire.peek("q", 1, 10)
-        found = [b"".join(part for _, part in read_body(each, split(each))) for each in peeked]
+        found = [b"".join(part for _, part in View(each).body) for each in peeked]
         assert found == [bodies[0], *bodies[2:]]
         assert "bytes of records are lost" in caplog.text
 

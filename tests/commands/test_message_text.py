@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.message import Properties, encode_message, read_header, read_properties, split
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.commands.message_text import (
     HEADINGS,
@@ -22,6 +22,7 @@ from pairbus.commands.message_text import (
     shown,
     table,
 )
+from tests.message_view import View
 
 NOW = 1_700_000_000.0
 
@@ -129,16 +130,16 @@ def test_times_there_and_back(milliseconds: int) -> None:
 
 def test_a_life_longer_than_the_header_can_say() -> None:
     payload = encode(b"x", message_id="m", now=NOW, ttl_s=90 * 86400)
-    s = split(payload)
-    assert read_header(payload, s).ttl == 0xFFFFFFFF
-    found = read_properties(payload, s)
+    view = View(payload)
+    assert view.header.ttl == 0xFFFFFFFF
+    found = view.properties
     assert found.absolute_expiry_time is not None and found.creation_time is not None
     assert found.absolute_expiry_time - found.creation_time == 90 * 86400 * 1000
 
 
 def test_a_scheduled_message_s_life_begins_when_it_is_enqueued() -> None:
     payload = encode(b"x", message_id="m", now=NOW, ttl_s=60, scheduled_at=NOW + 100)
-    assert read_properties(payload, split(payload)).absolute_expiry_time == (NOW + 160) * 1000
+    assert View(payload).properties.absolute_expiry_time == (NOW + 160) * 1000
 
 
 LONG_ID = "5bf9318c-5849-4cd4-b4f0-27b9ae34c160"

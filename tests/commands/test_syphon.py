@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import read_header, split
 from pairbus.broker import Broker
 from pairbus.broker.control.control_socket import request
 from pairbus.commands import syphon
@@ -22,6 +21,7 @@ from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.wire.sync import LoopThread
+from tests.message_view import View
 from tests.waiting import soon
 
 from ..syphon.conftest import Clock
@@ -260,7 +260,7 @@ class TestSyphon:
             time.sleep(0.05)
             assert run(*DRAIN, *option).code == 0
             (payload,) = pair.arrived(orders)
-            left.append(read_header(payload, split(payload)).ttl)
+            left.append(View(payload).header.ttl)
         assert left[0] == 3_600_000
         assert 3_500_000 < left[1] < 3_600_000
 

@@ -7,14 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairbus.amqp.message import (
-    read_application_properties,
-    read_body,
-    read_message_annotations,
-    read_properties,
-    split,
-)
 from pairbus.wire import NotFound, WireClient
+from tests.message_view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +20,24 @@ class Found:
 
     @property
     def message_id(self) -> str:
-        return str(read_properties(self.payload, split(self.payload)).message_id)
+        return str(View(self.payload).properties.message_id)
 
     @property
     def properties(self) -> Any:
-        return read_properties(self.payload, split(self.payload))
+        return View(self.payload).properties
 
     @property
     def application_properties(self) -> dict[str, Any]:
-        return read_application_properties(self.payload, split(self.payload))
+        return View(self.payload).application_properties
 
     @property
     def annotations(self) -> dict[Any, Any]:
-        return read_message_annotations(self.payload, split(self.payload))
+        return View(self.payload).message_annotations
 
     @property
     def body(self) -> bytes:
         """Of a message with data sections."""
-        return b"".join(value for _, value in read_body(self.payload, split(self.payload)))
+        return b"".join(value for _, value in View(self.payload).body)
 
     @property
     def path(self) -> str | None:

@@ -32,11 +32,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
-from pairbus.pairing.backlog.aliases import divert_encoded
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.pairing.backlog.aliases import send_away
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient
+from tests.message_view import View
 from tests.moving_clock import Clock as Clock
 from tests.waiting import until as until
 
@@ -230,7 +231,7 @@ class Scene:
             buried = [payload for each in self.backlog for payload in peeked_all(client, f"{each}/$DeadLetterQueue")]
         assert {message_id(payload) for payload in buried} == self.poison and len(buried) == len(self.poison)
         for payload in buried:
-            reasons = read_application_properties(payload, split(payload))
+            reasons = View(payload).application_properties
             assert reasons["DeadLetterReason"] and reasons["DeadLetterErrorDescription"]
         self.sent.clear()
         return sum(doubled.values())
@@ -240,7 +241,7 @@ class Scene:
 
 
 def message_id(payload: bytes) -> str:
-    return str(read_properties(payload, split(payload)).message_id)
+    return str(View(payload).properties.message_id)
 
 
 def taken(client: WireClient, entity: str) -> list[bytes]:

@@ -18,7 +18,6 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.amqp.message import read_properties, split
 from pairbus.pairing.errors import (
     AliasConflictError,
     BacklogUnavailableError,
@@ -30,6 +29,7 @@ from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWar
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import sender as sender_module
 from pairbus.sync.sender import PairedSender
+from tests.message_view import View
 
 from .background import Background, Interruption, wait_until
 from .stage import Answer, FakeGuardedSender, Recorder, Stage
@@ -61,7 +61,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch, given: Stage) -> None:
 
 
 def read_message_id(payload: Any) -> Any:
-    return read_properties(bytes(payload), split(bytes(payload))).message_id
+    return View(payload).properties.message_id
 
 
 def path_of(message: Any) -> str:

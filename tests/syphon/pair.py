@@ -11,7 +11,7 @@ from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties, split
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import Broker
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.syphon.core.queue_discovery import QueueDiscovery
@@ -20,6 +20,7 @@ from pairbus.syphon.engine import SyphonEngine
 from pairbus.syphon.listing import OPTIONS, Lister, list_backlog
 from pairbus.testing import fault
 from pairbus.wire import WireClient
+from tests.message_view import View
 
 _numbers = itertools.count(1)
 
@@ -130,11 +131,11 @@ class Pair:
 
     async def dead(self, index: int) -> list[dict[str, Any]]:
         found = await self.west_client.peek(f"{path(self.name, index)}/$DeadLetterQueue")
-        return [read_application_properties(payload, split(payload)) for payload in found]
+        return [View(payload).application_properties for payload in found]
 
     def expire_locks(self) -> None:
         self.clock.ahead += 61.0
 
 
 def message_id(payload: bytes) -> str:
-    return str(read_properties(payload, split(payload)).message_id)
+    return str(View(payload).properties.message_id)

@@ -28,6 +28,7 @@ from pairbus.syphon.core import draining, queue_discovery
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine, SyphonFailed
 from pairbus.wire.errors import Unauthorized, Unreachable
+from tests.message_view import View
 from tests.waiting import soon
 
 from .pair import Pair, diverted, message_id
@@ -222,7 +223,7 @@ class TestPoison:
         payloads = await pair.arrived(later)
         assert sorted(map(message_id, payloads)) == ["m0", "m1", "m2"]
         for payload in payloads:
-            assert read_application_properties(payload, split(payload)) == {"colour": "red"}
+            assert View(payload).application_properties == {"colour": "red"}
         assert len(await pair.dead(0)) == 1
 
 
@@ -352,7 +353,7 @@ class TestOutages:
                 await soon(lambda: len(attempts) >= 2)
                 assert (engine.transfer_state.in_hand, engine.transfer_state.left, engine.report().polls) == (0, 0, 0)
                 (payload, *_) = await pair.west_client.peek(queues[0][0])
-                assert read_header(payload, split(payload)).delivery_count == 0
+                assert View(payload).header.delivery_count == 0
         async with pair.running(queues) as engine:
             await soon(lambda: engine.progress.moved_count == 20)
         assert await pair.ids(orders) == names(20)

@@ -13,31 +13,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from pairbus.amqp.connection import Connection
-from pairbus.amqp.events import (
-    Closed,
-    CreditChanged,
-    Delivered,
-    Disposed,
-    LinkAttached,
-    LinkDetached,
-    SaslInitiated,
-)
+from pairbus.amqp.events import Closed, CreditChanged, Delivered, Disposed, LinkAttached, LinkDetached, SaslInitiated
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
-from pairbus.amqp.message import (
-    BATCH_FORMAT,
-    Header,
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_body,
-    read_properties,
-    split,
-    split_batch,
-)
+from pairbus.amqp.message import BATCH_FORMAT, Header, Properties, encode_message, split_batch
 from pairbus.amqp.performative_types import Accepted, Error, Rejected, Released
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.types import Int, Symbol, Timestamp
+from tests.message_view import View
 
 Answer = tuple[int, Any, str | None]
 RELEASED = Released().encode()
@@ -319,10 +302,10 @@ class _Served(asyncio.Protocol):
             link.settle(first, last, self.peer.outcome, settled=self.peer.settle_sends)
 
     def _request(self, link: ReceiverLink, address: str, payload: bytes) -> None:
-        sections = split(payload)
-        properties = read_properties(payload, sections)
-        fields = read_application_properties(payload, sections)
-        body = read_body(payload, sections)[0][1]
+        view = View(payload)
+        properties = view.properties
+        fields = view.application_properties
+        body = view.body[0][1]
         if address == "$cbs":
             self.peer.tokens.append({**fields, "token": body})
             status, description = self.peer.token_status

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pairbus.amqp.errors import SESSION_CANNOT_BE_LOCKED
-from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_body, split
+from pairbus.amqp.message import Properties, encode_message, read_body
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.testing import fault
 from pairbus.wire import Busy, LockLost, NotFound, Refused, TimedOut, TooLarge, Unauthorized, Unreachable, WireClient
 from pairbus.wire import sync as wire_sync
+from tests.message_view import View
 
 from .peer import message
 
@@ -72,7 +73,7 @@ async def test_each_settlement(client: WireClient, pairbus_queue: Make) -> None:
     assert [(received.sequence_number, received.delivery_count) for received in again] == [(2, 1), (4, 0)]
     dead = await client.receiver(f"{queue}/$DeadLetterQueue")
     (buried,) = await dead.receive(4, 5.0)
-    fields = read_application_properties(buried.payload, split(buried.payload))
+    fields = View(buried.payload).application_properties
     assert fields == {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
     await dead.complete(buried)
 

@@ -8,18 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from benchmarks.servers import RabbitServer, ServerMissing
 
-from pairbus.amqp.message import (
-    Header,
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_body,
-    read_properties,
-    split,
-)
+from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, read_properties
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.wire import Login, Unauthorized, Unreachable, WireClient
 from pairbus.wire import sync as wire_sync
+from tests.message_view import View
 
 from .peer import message
 
@@ -50,7 +43,7 @@ async def client(rabbit: RabbitServer) -> AsyncIterator[WireClient]:
 
 
 def body(payload: bytes) -> bytes:
-    ((_, value),) = read_body(payload, split(payload))
+    ((_, value),) = View(payload).body
     assert isinstance(value, bytes)
     return value
 

@@ -6,27 +6,21 @@ import pytest
 
 from pairbus.amqp.codec import encode
 from pairbus.amqp.errors import DecodeError
-from pairbus.amqp.message import (
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_body,
-    read_properties,
-    split,
-)
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Array, Int, Symbol, Timestamp, UInt
 from pairbus.credentials import Token
 from pairbus.wire import requests
 from pairbus.wire.errors import LockLost, NotFound, Unauthorized
+from tests.message_view import View
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def test_put_token() -> None:
     payload = requests.put_token("m1", "r1", "sb://ns/q", Token("the token", "jwt", 1700000000.25))
-    sections = split(payload)
-    assert read_body(payload, sections) == [("value", "the token")]
-    fields = read_application_properties(payload, sections)
+    view = View(payload)
+    assert view.body == [("value", "the token")]
+    fields = view.application_properties
     assert fields == {
         "operation": "put-token",
         "type": "jwt",
@@ -34,23 +28,23 @@ def test_put_token() -> None:
         "expiration": Timestamp(1700000000250),
     }
     assert type(fields["expiration"]) is Timestamp
-    properties = read_properties(payload, sections)
+    properties = view.properties
     assert (properties.message_id, properties.to, properties.reply_to) == ("m1", "$cbs", "r1")
 
 
 def test_a_token_for_ever_still_has_a_readable_expiry() -> None:
     payload = requests.put_token("m", "r", "a", Token("t", "jwt", 1e15))
-    assert read_application_properties(payload, split(payload))["expiration"] == 253402243199000
+    assert View(payload).application_properties["expiration"] == 253402243199000
 
 
 def test_management_request() -> None:
     payload = requests.management_request("m1", "r1", "com.microsoft:x", {"a": Int(1)}, 2.5)
-    sections = split(payload)
-    assert read_body(payload, sections) == [("value", {"a": 1})]
-    fields = read_application_properties(payload, sections)
+    view = View(payload)
+    assert view.body == [("value", {"a": 1})]
+    fields = view.application_properties
     assert fields == {"operation": "com.microsoft:x", "type": "entity-mgmt", "com.microsoft:server-timeout": 2500}
     assert type(fields["com.microsoft:server-timeout"]) is UInt
-    assert read_properties(payload, sections).reply_to == "r1"
+    assert view.properties.reply_to == "r1"
 
 
 def _response(fields: dict[str, object], body: object = None) -> bytes:

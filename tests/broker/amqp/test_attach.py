@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import read_properties, split
 from pairbus.amqp.types import Described, Symbol, ULong
 from pairbus.broker import Broker
 from pairbus.wire import WireClient, receiver
 from pairbus.wire.errors import Refused
 from tests.broker.namespace_rig import make_special
 from tests.broker.sdk import Sdk
+from tests.message_view import View
 
 SESSION_FILTER = "com.microsoft:session-filter"
 
@@ -51,7 +51,7 @@ async def test_a_session_filter_is_echoed_in_the_form_in_which_it_came(
             assert link._receiver is not None
             assert link._receiver.source.filter == {SESSION_FILTER: described(id)}
             (message,) = await link.receive(1, 10.0)
-            assert read_properties(message.payload, split(message.payload)).group_id == id
+            assert View(message.payload).properties.group_id == id
             await link.close()
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import read_body, read_properties, split
 from pairbus.amqp.types import Array, UInt
 from pairbus.broker import Broker
 from pairbus.broker.model.message import DEFERRED, SETTLING
@@ -16,6 +15,7 @@ from pairbus.wire import WireClient
 from pairbus.wire.errors import Refused
 from tests.broker.namespace_rig import make_special
 from tests.broker.sdk import Sdk
+from tests.message_view import View
 
 
 async def test_a_peek_may_leave_the_bodies_out(broker: Broker) -> None:
@@ -29,9 +29,9 @@ async def test_a_peek_may_leave_the_bodies_out(broker: Broker) -> None:
             flag = {} if omits is None else {"omit-message-body": omits}
             _, body = await client.request(queue, "com.microsoft:peek-message", {**asked, **flag})
             (payload,) = [each["message"] for each in body["messages"]]
-            sections = split(payload)
-            assert read_properties(payload, sections).message_id == "one"
-            assert len(read_body(payload, sections)) == length
+            view = View(payload)
+            assert view.properties.message_id == "one"
+            assert len(view.body) == length
         with pytest.raises(Refused, match="omit-message-body is 'yes'; a boolean is needed"):
             await client.request(queue, "com.microsoft:peek-message", {**asked, "omit-message-body": "yes"})
 
@@ -56,7 +56,7 @@ async def test_a_message_that_is_being_deferred_is_waited_for(broker: Broker) ->
         stored.state = DEFERRED
         _, body = await asking
         (payload,) = [each["message"] for each in body["messages"]]
-        assert read_properties(payload, split(payload)).message_id == "one"
+        assert View(payload).properties.message_id == "one"
         stored.state = SETTLING
         with pytest.raises(Refused, match="has no deferred message"):  # not for ever
             await client.request(queue, "com.microsoft:receive-by-sequence-number", asked)

@@ -6,16 +6,10 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.errors import DecodeError
-from pairbus.amqp.message import (
-    Properties,
-    encode_message,
-    read_application_properties,
-    read_body,
-    read_properties,
-    split,
-)
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Int, Symbol, ULong
 from pairbus.broker.amqp.requests import Request, Response, cbs_response, management_response, read_request
+from tests.message_view import View
 
 
 def request(message_id: Any = "m", **properties: Any) -> Request:
@@ -23,10 +17,10 @@ def request(message_id: Any = "m", **properties: Any) -> Request:
 
 
 def parts(payload: bytes) -> tuple[Any, dict[str, Any], Any]:
-    sections = split(payload)
-    properties = read_properties(payload, sections)
-    ((_, body),) = read_body(payload, sections)
-    return properties.correlation_id, read_application_properties(payload, sections), body
+    view = View(payload)
+    properties = view.properties
+    ((_, body),) = view.body
+    return properties.correlation_id, view.application_properties, body
 
 
 def test_a_request_is_read() -> None:

@@ -13,12 +13,9 @@ from pairbus.amqp.message import (
     Header,
     Properties,
     encode_message,
-    read_application_properties,
-    read_body,
     read_delivery_annotations,
     read_header,
     read_message_annotations,
-    read_properties,
     split,
 )
 from pairbus.amqp.types import Int, Short, Symbol, Timestamp, UInt
@@ -39,6 +36,7 @@ from pairbus.broker.format.content import (
     with_changes,
     with_ttl,
 )
+from tests.message_view import View
 
 
 def new_id() -> str:
@@ -85,16 +83,16 @@ def test_what_the_sdk_sends_is_kept_as_it_is() -> None:
 )
 def test_a_message_without_id_gets_one(payload: bytes, rest: dict[str, str]) -> None:
     received = passed_on(payload)
-    properties = read_properties(received, split(received))
+    properties = View(received).properties
     assert properties.message_id == "made-by-the-broker"
     assert properties == Properties(message_id="made-by-the-broker", **rest)
-    assert read_body(received, split(received)) == [("data", b"hello")]
+    assert View(received).body == [("data", b"hello")]
 
 
 @pytest.mark.parametrize("message_id", ["x" * 128, "ü" * 128, uuid.UUID(int=7), 5, b"x" * 128, ""])
 def test_ids_of_every_type_pass(message_id: object) -> None:
     received = passed_on(encode_message(properties=Properties(message_id=message_id), body=b""))
-    assert read_properties(received, split(received)).message_id == message_id
+    assert View(received).properties.message_id == message_id
 
 
 @pytest.mark.parametrize("message_id", ["x" * 129, "ü" * 129, b"x" * 129, "x" * 300])
@@ -140,7 +138,7 @@ def test_a_ping_is_told_by_its_content_type() -> None:
 
 def test_annotations_of_the_broker() -> None:
     received = passed_on(encode_message(properties=Properties(message_id="a"), body=b"x"))
-    annotations = read_message_annotations(received, split(received))
+    annotations = View(received).message_annotations
     assert annotations == {
         "x-opt-sequence-number": 42,
         "x-opt-enqueued-time": 1000500,
@@ -154,13 +152,13 @@ def test_annotations_of_the_broker() -> None:
     }
     assert {type(key) for key in annotations} == {Symbol}
     unlocked = passed_on(encode_message(body=b"x"), locked_until=None)
-    assert "x-opt-locked-until" not in read_message_annotations(unlocked, split(unlocked))
+    assert "x-opt-locked-until" not in View(unlocked).message_annotations
 
 
 def test_a_senders_word_on_the_brokers_annotations_is_dropped() -> None:
     sent = dict.fromkeys(sorted(OWNED), 7) | {"x-opt-partition-key": "p", "mine": Short(5)}
     received = passed_on(encode_message(message_annotations=sent, body=b"x"))
-    annotations = read_message_annotations(received, split(received))
+    annotations = View(received).message_annotations
     assert annotations["x-opt-sequence-number"] == 42
     assert annotations["x-opt-partition-key"] == "p"
     assert (annotations["mine"], type(annotations["mine"])) == (5, Short)
@@ -173,16 +171,14 @@ def test_a_senders_word_on_the_brokers_annotations_is_dropped() -> None:
 )
 def test_the_header_says_how_often_delivery_failed(count: int, raw: bytes) -> None:
     received = passed_on(encode_message(body=b"x"), count=count)
-    assert read_header(received, split(received)).delivery_count == count
+    assert View(received).header.delivery_count == count
     assert received.startswith(b"\x00\x53\x70\xc0" + bytes((5 + len(raw), 5)) + b"\x40\x40\x40\x40" + raw)
 
 
 def test_header_fields_of_the_sender_pass() -> None:
     header = Header(durable=True, priority=7, ttl=60000, first_acquirer=True, delivery_count=9)
     received = passed_on(encode_message(header=header, body=b"x"), count=3)
-    assert read_header(received, split(received)) == Header(
-        durable=True, priority=7, ttl=60000, first_acquirer=True, delivery_count=3
-    )
+    assert View(received).header == Header(durable=True, priority=7, ttl=60000, first_acquirer=True, delivery_count=3)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +186,7 @@ def test_header_fields_of_the_sender_pass() -> None:
 )
 def test_headers_in_other_forms(header: bytes) -> None:
     received = passed_on(header + encode_message(body=b"x"))
-    assert read_header(received, split(received)).durable is header.endswith(b"\x41")
+    assert View(received).header.durable is header.endswith(b"\x41")
 
 
 TOKEN = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -222,10 +218,10 @@ def test_the_lock_token_is_told_as_a_uuid_and_peeked_messages_have_none() -> Non
     kept = take_in(encode_message(properties=Properties(message_id="a"), body=b"x"), str)
     assert kept is not None
     locked = delivery(kept[0], 0, 1, 0.0, 1.0, 0, 0, kept[3], token=TOKEN.bytes_le)
-    assert read_delivery_annotations(locked, split(locked)) == {"x-opt-lock-token": TOKEN}
+    assert View(locked).delivery_annotations == {"x-opt-lock-token": TOKEN}
     removed = delivery(kept[0], 0, 1, 0.0, None, 0, 0, kept[3])
     assert split(removed).delivery_annotations is not None
-    assert read_delivery_annotations(removed, split(removed)) == {}
+    assert View(removed).delivery_annotations == {}
     peeked = delivery(kept[0], 0, 1, 0.0, None, 0, 0, kept[3], is_peeked=True)
     assert split(peeked).delivery_annotations is None
 
@@ -307,7 +303,7 @@ def test_changes_end_up_in_the_application_properties() -> None:
     changes = pack_changes(None, {"b": "new", "DeadLetterReason": "why"})
     assert changes is not None
     changed = with_changes(payload, changes)
-    got = read_application_properties(changed, split(changed))
+    got = View(changed).application_properties
     assert got == {"a": 1, "b": "new", "DeadLetterReason": "why"}
     assert type(got["a"]) is Short
     assert changed.endswith(payload[split(payload).body[0] :])  # type: ignore[index]
@@ -376,10 +372,10 @@ def test_a_life_that_is_shortened_is_told_to_receivers() -> None:
     kept = take_in(payload, new_id)
     assert kept is not None
     told = delivery(with_ttl(kept[0], 1.5), 0, 1, 0.0, None, 0, 0, kept[3])
-    header = read_header(told, split(told))
+    header = View(told).header
     assert (header.durable, header.priority, header.ttl) == (True, 7, 1500)
     told = delivery(with_ttl(NO_HEADER, 1e9), 0, 1, 0.0, None, 0, 0, kept[3])
-    assert read_header(told, split(told)).ttl == 2**32 - 1
+    assert View(told).header.ttl == 2**32 - 1
 
 
 def test_a_time_to_be_enqueued_at_is_read_and_kept() -> None:
@@ -388,7 +384,7 @@ def test_a_time_to_be_enqueued_at_is_read_and_kept() -> None:
     assert traits is not None
     assert traits.scheduled_at == 1500.25
     told = passed_on(payload)
-    assert read_message_annotations(told, split(told))[SCHEDULED_TIME] == 1_500_250
+    assert View(told).message_annotations[SCHEDULED_TIME] == 1_500_250
     assert traits_of(encode_message(None, {SCHEDULED_TIME: None}, Properties(message_id="a"), body=b"")) is None
     error = refused(encode_message(None, {SCHEDULED_TIME: "tomorrow"}, body=b""))
     assert error.condition == "amqp:invalid-field"
@@ -398,7 +394,7 @@ def test_a_time_to_be_enqueued_at_is_read_and_kept() -> None:
 @pytest.mark.parametrize("state", [ACTIVE_STATE, DEFERRED_STATE, SCHEDULED_STATE])
 def test_the_state_is_told_where_it_is_not_active(state: int) -> None:
     told = delivery(NO_HEADER, 0, 1, 0.0, None, 0, 0, encode_message(body=b""), state)
-    value = read_message_annotations(told, split(told)).get("x-opt-message-state")
+    value = View(told).message_annotations.get("x-opt-message-state")
     assert (value, type(value)) == ((state, Int) if state else (None, type(None)))
 
 

@@ -20,15 +20,7 @@ from azure.servicebus import (
 
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.errors import INVALID_FIELD, AmqpError
-from pairbus.amqp.message import (
-    Header,
-    Properties,
-    encode_message,
-    join_batch,
-    read_body,
-    read_message_annotations,
-    split,
-)
+from pairbus.amqp.message import Header, Properties, encode_message, join_batch
 from pairbus.amqp.types import Array, Byte, Described, Float, Int, Short, Symbol, Timestamp, UByte, ULong
 from pairbus.broker import serve_sync
 from pairbus.broker.format import content
@@ -38,6 +30,7 @@ from pairbus.broker.server import NamespaceServer
 from pairbus.wire import WireClient
 from tests.broker.crash_load import admin_client
 from tests.broker.namespace_rig import Rig
+from tests.message_view import View
 from tests.untidy_sdk import UNTIDY_SDK
 
 pytestmark = UNTIDY_SDK
@@ -288,7 +281,7 @@ def test_stored_nonsense_is_delivered_as_what_was_stored() -> None:
         stored.changes = b"\xff no AMQP"
         payload = rig.namespace.delivery(queue, stored, locked=True)
         assert payload != sound
-        s = split(payload)
-        assert read_body(payload, s) == [("data", message() + DATA)]
-        assert read_message_annotations(payload, s)["x-opt-sequence-number"] == 1
+        view = View(payload)
+        assert view.body == [("data", message() + DATA)]
+        assert view.message_annotations["x-opt-sequence-number"] == 1
         assert rig.peeked() != []

@@ -4,36 +4,30 @@ import asyncio
 import contextlib
 import functools
 import json
-import math
 import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from azure.core.exceptions import (
-    ClientAuthenticationError,
-    HttpResponseError,
-    ResourceExistsError,
-    ResourceNotFoundError,
-)
-from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.management import (
-    ServiceBusAdministrationClient,
-)
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import sas
-from pairbus.amqp.message import encode_message
 from pairbus.broker.http import atom
 from pairbus.broker.http.admin import AdminApi
 from pairbus.broker.http.server import HttpProtocol, Request
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.description import (
+    AuthorizationRule,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.broker.net import certificates
 from pairbus.broker.net.listener import Listener
-from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import Journal
 from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace, entity
 
@@ -129,47 +123,6 @@ def client(served, certs):
         yield client
 
 
-def test_sdk_the_life_of_a_queue(client, served):
-    made = client.create_queue(
-        "Orders/EU",
-        lock_duration=timedelta(seconds=30),
-        max_delivery_count=5,
-        max_size_in_megabytes=2048,
-        user_metadata="for <b>orders</b> & more",
-        dead_lettering_on_message_expiration=True,
-    )
-    assert made.name == "Orders/EU"
-    with pytest.raises(
-        ResourceExistsError, match=r"SubCode=40900\..*The messaging entity 'orders/eu' already exists\."
-    ):
-        client.create_queue("orders/eu")
-    got = client.get_queue("ORDERS/eu")
-    assert got.lock_duration == timedelta(seconds=30) and got.max_delivery_count == 5
-    assert got.max_size_in_megabytes == 2048 and got.user_metadata == "for <b>orders</b> & more"
-    assert got.dead_lettering_on_message_expiration and got.availability_status == "Available"
-    description = served.namespace.queues["orders/eu"].description
-    assert description.name == "Orders/EU" and description.default_ttl == math.inf
-    assert abs(description.created_at - time.time()) < 60
-
-    got.max_delivery_count = 7
-    got.user_metadata = None
-    client.update_queue(got)
-    changed = client.get_queue("orders/eu")
-    assert changed.max_delivery_count == 7 and changed.lock_duration == timedelta(seconds=30)
-    assert not changed.user_metadata
-    now = served.namespace.queues["orders/eu"].description
-    assert now.created_at == description.created_at and now.name == "Orders/EU"
-    client.update_queue(changed, lock_duration="PT45S", max_delivery_count=9)
-    assert client.get_queue("orders/eu").lock_duration == timedelta(seconds=45)
-
-    client.delete_queue("Orders/EU")
-    for absent in (client.get_queue, client.delete_queue, client.get_queue_runtime_properties):
-        with pytest.raises(ResourceNotFoundError):
-            absent("Orders/EU")
-    with pytest.raises(ResourceNotFoundError):
-        client.update_queue(changed)
-
-
 def test_sdk_runtime_counts_are_live(client, served):
     client.create_queue("q")
     runtime = client.get_queue_runtime_properties("q")
@@ -199,10 +152,20 @@ def test_sdk_lists_page_by_page(client, served):
     assert len(list(client.list_queues())) == 200  # the last page is a full one
 
 
-def test_sdk_namespace_properties(client):
-    properties = client.get_namespace_properties()
-    assert properties.name == "east" and properties.messaging_sku == "Standard"
-    assert properties.namespace_type == "Messaging"
+def test_sdk_lists_of_topics_subscriptions_and_rules_have_pages_too(client, served):
+    for number in range(101):
+        served.namespace.topics[f"t{number:03d}"] = entity(TopicDescription(name=f"t{number:03d}"))
+    first = served.namespace.topics["t000"]
+    for number in range(201):
+        name = f"s{number:03d}"
+        first.subscriptions[name] = entity(SubscriptionDescription(topic="t000", name=name))
+    for number in range(150):
+        first.subscriptions["s000"].rules[f"r{number:03d}"] = RuleDescription(name=f"r{number:03d}")
+    assert [len(list(page)) for page in client.list_topics().by_page()] == [100, 1]
+    assert [len(list(page)) for page in client.list_subscriptions("t000").by_page()] == [100, 100, 1]
+    assert [len(list(page)) for page in client.list_rules("t000", "s000").by_page()] == [100, 50]
+    assert len({rule.name for rule in client.list_rules("t000", "s000")}) == 150
+    assert list(client.list_rules("t000", "s001")) == []
 
 
 def test_sdk_sees_why_a_value_is_refused(client):
@@ -275,30 +238,6 @@ def test_sdk_through_a_fault(served, certs, refusal, status):
         assert info.value.response.headers.get("Retry-After") == ("2" if status == 503 else None)
         served.refusal = None
         client.create_queue("q")
-
-
-async def test_async_sdk(namespace, certs):
-    api = AdminApi(namespace, authorize, time.time)
-    async with serving(api, certs) as listener:
-        text = connection_string(listener.port, host="127.0.0.1")
-        async with AsyncAdministrationClient.from_connection_string(
-            text, connection_verify=str(certs.ca_file)
-        ) as client:
-            await client.create_queue("q", max_delivery_count=3)
-            with pytest.raises(ResourceExistsError):
-                await client.create_queue("Q")
-            queue = await client.get_queue("q")
-            queue.max_delivery_count = 4
-            await client.update_queue(queue)
-            assert (await client.get_queue("q")).max_delivery_count == 4
-            namespace.queues["q"].active_count = 3
-            assert (await client.get_queue_runtime_properties("q")).active_message_count == 3
-            await asyncio.gather(*(client.create_queue(f"q{number}") for number in range(20)))
-            assert len([found async for found in client.list_queues()]) == 21
-            assert (await client.get_namespace_properties()).name == "east"
-            await client.delete_queue("q")
-            with pytest.raises(ResourceNotFoundError):
-                await client.get_queue("q")
 
 
 @pytest.mark.parametrize(
@@ -553,48 +492,3 @@ async def test_every_call_is_told_of(call, namespace):
     made, absent = [len((await call(*what, api=api))[1].encode()) for what in (("PUT", "/a%2Fb"), ("GET", "/absent"))]
     assert made > 0
     assert told == [("PUT", "a/b", 201, made, 0.5), ("GET", "absent", 404, absent, 0.25)]
-
-
-async def test_sdk_on_a_real_namespace_that_restarts(tmp_path, certs):
-    @contextlib.asynccontextmanager
-    async def running():
-        loop = asyncio.get_running_loop()
-        journal = Journal.open(tmp_path / "journal")
-        namespace = Namespace.open("east", tmp_path, journal=journal, now=time.time())
-        journal.start(loop.call_soon_threadsafe)
-        try:
-            async with serving(AdminApi(namespace, authorize, time.time), certs) as listener:
-                text = connection_string(listener.port)
-                async with AsyncAdministrationClient.from_connection_string(
-                    text, connection_verify=str(certs.ca_file)
-                ) as client:
-                    yield client, namespace
-        finally:
-            await loop.run_in_executor(None, journal.close)
-
-    def sent(namespace, payloads):
-        done = asyncio.get_running_loop().create_future()
-        namespace.send(namespace.resolve("Orders"), payloads, time.time(), done.set_result)
-        return done
-
-    async with running() as (client, namespace):
-        await client.create_queue("Orders", max_delivery_count=3)
-        with pytest.raises(ResourceExistsError):
-            await client.create_queue("orders")
-        results = await asyncio.gather(*(client.create_queue("same") for _ in range(5)), return_exceptions=True)
-        assert sorted(type(result).__name__ for result in results) == ["QueueProperties"] + ["ResourceExistsError"] * 4
-        assert await sent(namespace, [encode_message(body=b"x" * 100) for _ in range(3)]) is None
-        runtime = await client.get_queue_runtime_properties("orders")
-        assert runtime.active_message_count == 3 and runtime.size_in_bytes >= 300
-        queue = await client.get_queue("orders")
-        queue.max_delivery_count = 8
-        await client.update_queue(queue)
-        await client.delete_queue("same")
-    async with running() as (client, _):
-        assert [queue.name async for queue in client.list_queues()] == ["Orders"]
-        queue = await client.get_queue("orders")
-        assert queue.max_delivery_count == 8
-        assert (await client.get_queue_runtime_properties("orders")).active_message_count == 3
-        await client.delete_queue("orders")
-    async with running() as (client, _):
-        assert [queue.name async for queue in client.list_queues()] == []

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.amqp.message import read_header, read_message_annotations, split
 from pairbus.broker.format.content import SCHEDULED_TIME
 from pairbus.broker.model import duplicates
 from pairbus.broker.model.outcomes import Abandon, Complete
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import DEAD, PING, Rig, body_of, make, make_special, refused
+from tests.message_view import View
 
 
 def message_annotations(payload: bytes) -> dict[str, object]:
-    return read_message_annotations(payload, split(payload))
+    return View(payload).message_annotations
 
 
 # scheduled messages
@@ -192,7 +192,7 @@ def test_the_queue_may_shorten_a_life() -> None:
     with Rig() as rig:
         rig.create(default_ttl=20.0)
         rig.send_payloads(make(b"a"), make_special(b"b", ttl=60.0), make_special(b"c", ttl=5.0))
-        ttls = [read_header(payload, split(payload)).ttl for payload in rig.peeked()]
+        ttls = [View(payload).header.ttl for payload in rig.peeked()]
         assert ttls == [20_000, 20_000, 5_000]
         assert [message.expires_at for message in rig.queue().scan(0)] == [1020.0, 1020.0, 1005.0]
         rig.pass_time(19.9)

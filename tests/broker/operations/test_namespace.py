@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from pairbus.amqp.message import Properties, encode_message, read_header, read_message_annotations, split
+from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.description import QueueDescription
@@ -26,6 +26,7 @@ from tests.broker.namespace_rig import (
     properties_of,
     refused,
 )
+from tests.message_view import View
 from tests.simulation.disk import SimulatedDisk
 
 # entities
@@ -149,12 +150,12 @@ def test_what_a_receiver_gets(rig: Rig) -> None:
     (message,) = rig.acquire()
     payload = rig.namespace.delivery(rig.queue(), message, locked=True)
     assert body_of(payload) == b"hello"
-    assert read_message_annotations(payload, split(payload)) == {
+    assert View(payload).message_annotations == {
         "x-opt-sequence-number": 1,
         "x-opt-enqueued-time": 1_000_000,
         "x-opt-locked-until": 1_030_000,
     }
-    assert read_header(payload, split(payload)).delivery_count == 0
+    assert View(payload).header.delivery_count == 0
 
 
 def test_a_message_without_id_gets_one_that_stays(rig: Rig) -> None:
@@ -293,7 +294,7 @@ def test_abandon_counts_and_changes_properties(rig: Rig) -> None:
     def check(rig: Rig) -> None:
         (message,) = rig.acquire()
         payload = rig.namespace.delivery(rig.queue(), message, locked=True)
-        assert read_header(payload, split(payload)).delivery_count == 2
+        assert View(payload).header.delivery_count == 2
         assert properties_of(payload) == {"a": 1, "b": 9, "c": None}
         assert type(properties_of(payload)["b"]) is UInt
         assert body_of(payload) == b"x"
@@ -434,7 +435,7 @@ def test_peek_shows_what_is_locked_too_from_a_number_on(rig: Rig) -> None:
     rig.send(b"a", b"b", b"c", b"d")
     rig.acquire(2)
     assert [body_of(each) for each in rig.peeked(start=2, count=2)] == [b"b", b"c"]
-    annotations = [read_message_annotations(each, split(each)) for each in rig.peeked()]
+    annotations = [View(each).message_annotations for each in rig.peeked()]
     assert [each["x-opt-sequence-number"] for each in annotations] == [1, 2, 3, 4]
     assert "x-opt-locked-until" not in annotations[0]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_header, split
+from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
@@ -14,6 +14,7 @@ from pairbus.broker.model.shared_bodies import Copy
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.broker.namespace_rig import PING, Rig, body_of, condition, make, make_special, properties_of, refused
+from tests.message_view import View
 
 A, B, C = (f"news/Subscriptions/{name}" for name in "abc")
 RED = CorrelationFilter(properties={"color": "red"})
@@ -306,7 +307,7 @@ def test_a_copy_lives_as_long_as_sender_topic_and_subscription_allow() -> None:
         for each in (rig, rig.reopened()):
             lives = [[copy.expires_at - copy.enqueued_at for copy in copies(each, path)] for path in (A, B, C)]
             assert lives == [[10.0, 100.0], [10.0, 20.0], [10.0, 100.0]]
-            told = [[read_header(payload, split(payload)).ttl for payload in each.peeked(path)] for path in (A, B, C)]
+            told = [[View(payload).header.ttl for payload in each.peeked(path)] for path in (A, B, C)]
             assert told == [[10_000, 100_000], [10_000, 20_000], [10_000, 100_000]]
         pass_time(rig, 10.0)
         assert [rig.bodies(path) for path in (A, B, C)] == [[b"long"]] * 3

@@ -23,14 +23,8 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pairing.backlog import aliases
-from pairbus.pairing.backlog.aliases import (
-    Rejected,
-    RestoredMessage,
-    amqp_type,
-    divert_encoded,
-    life_ms,
-    restore_message,
-)
+from pairbus.pairing.backlog.aliases import Rejected, RestoredMessage, amqp_type, bring_home, life_ms, send_away
+from tests.message_view import View
 from tests.pairing.reference_pages import REFERENCE
 
 NOW = 1_800_000_000.0
@@ -71,7 +65,7 @@ def test_p27_the_section_that_held_only_aliases_is_gone() -> None:
 def test_p27_the_session_comes_back() -> None:
     found = home(backlog_message({"x-ms-sessionid": "s-1"}, properties=Properties(message_id="m", group_sequence=7)))
     assert found.session_id == "s-1"
-    properties = read_properties(found.payload, split(found.payload))
+    properties = View(found.payload).properties
     assert (properties.group_id, properties.message_id, properties.group_sequence) == ("s-1", "m", 7)
     assert home(backlog_message({"x-ms-sessionid": ""})).session_id == ""
 
@@ -82,7 +76,7 @@ def test_p27_the_scheduled_time_comes_back_as_an_annotation() -> None:
         backlog_message({"x-ms-scheduledenqueuetimeutc": at}, message_annotations={"x-opt-partition-key": "k"})
     )
     assert found.scheduled == 1_900_000_000.123
-    annotations = read_message_annotations(found.payload, split(found.payload))
+    annotations = View(found.payload).message_annotations
     assert annotations == {"x-opt-partition-key": "k", "x-opt-scheduled-enqueue-time": at}
     assert type(annotations["x-opt-scheduled-enqueue-time"]) is Timestamp
 
@@ -90,18 +84,18 @@ def test_p27_the_scheduled_time_comes_back_as_an_annotation() -> None:
 @pytest.mark.parametrize("ttl", [5000, Described(Symbol("com.microsoft:timespan"), 5000 * 10_000)])
 def test_p26_p28_the_time_to_live_starts_anew_whichever_way_it_is_written(ttl: Any) -> None:
     found = home(backlog_message({"x-ms-timetolive": ttl}))
-    s = split(found.payload)
-    assert read_header(found.payload, s).ttl == 5000
-    properties = read_properties(found.payload, s)
+    view = View(found.payload)
+    assert view.header.ttl == 5000
+    properties = view.properties
     assert properties.creation_time == NOW * 1000
     assert properties.absolute_expiry_time == NOW * 1000 + 5000
 
 
 def test_p27_a_life_beyond_32_bits_is_told_by_creation_and_expiry() -> None:
     found = home(backlog_message({"x-ms-timetolive": 60 * DAY_MS}))
-    s = split(found.payload)
-    assert read_header(found.payload, s).ttl == 0xFFFFFFFF
-    properties = read_properties(found.payload, s)
+    view = View(found.payload)
+    assert view.header.ttl == 0xFFFFFFFF
+    properties = view.properties
     assert properties.absolute_expiry_time - properties.creation_time == 60 * DAY_MS
 
 
@@ -127,10 +121,10 @@ def test_p27_what_the_backlogs_broker_said_stays_behind() -> None:
         },
     )
     found = home(delivery)
-    s = split(found.payload)
-    assert read_header(found.payload, s) == Header(durable=True, priority=7, first_acquirer=True)
-    assert read_message_annotations(found.payload, s) == {"x-opt-via-partition-key": "v"}
-    assert read_delivery_annotations(found.payload, s) == {"x-mine": 1}
+    view = View(found.payload)
+    assert view.header == Header(durable=True, priority=7, first_acquirer=True)
+    assert view.message_annotations == {"x-opt-via-partition-key": "v"}
+    assert view.delivery_annotations == {"x-mine": 1}
     assert found.scheduled is None
 
 
@@ -361,4 +355,4 @@ def test_sent_anew_takes_off_what_the_broker_laid_on_top_and_nothing_else() -> N
     )
     assert aliases.sent_anew(delivered + body) == aliases.sent_anew(sent + body)
     anew = aliases.sent_anew(delivered + body)
-    assert read_header(anew, split(anew)).ttl == 5
+    assert View(anew).header.ttl == 5

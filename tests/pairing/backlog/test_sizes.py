@@ -15,11 +15,12 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.message import read_application_properties, read_body, read_properties, split, split_batch
+from pairbus.amqp.message import split_batch
 from pairbus.pairing.backlog import diversion, sizes
 from pairbus.pairing.backlog.diversion import divert, encoded, messages_of
 from pairbus.pairing.backlog.sizes import DivertedBatch, bound, parts, warning
 from pairbus.pairing.events import SizeWarning
+from tests.message_view import View
 from tests.pairing.sdk_messages import messages
 
 NOW = 1_800_000_000.0
@@ -190,9 +191,9 @@ def texts(part: DivertedBatch) -> list[str]:
         payloads = [encoded(part.argument)]
     found = []
     for payload in payloads:
-        s = split(payload)
-        assert read_application_properties(payload, s)["x-ms-path"] == "orders"
-        found.append("".join(value.decode() for _, value in read_body(payload, s)))
+        view = View(payload)
+        assert view.application_properties["x-ms-path"] == "orders"
+        found.append("".join(value.decode() for _, value in view.body))
     return found
 
 
@@ -266,7 +267,7 @@ def test_p30_a_batch_whose_message_was_changed_since_can_only_go_as_bytes() -> N
         split_up(batch, message=10_000, batch=2_000)
     (part,) = split_up(batch, message=10_000, batch=10_000)
     payload = bytes(part.argument._message[5][0])
-    assert read_properties(payload, split(payload)).subject is None
+    assert View(payload).properties.subject is None
 
 
 def test_p30_the_envelope_counts() -> None:

@@ -6,10 +6,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.amqp.message import read_body, read_header, read_properties, split
 from pairbus.broker.format import content
 from pairbus.pairing.backlog import diversion
 from pairbus.pairing.routing.ping import CONTENT_TYPE, is_ping, ping
+from tests.message_view import View
 
 
 def received(message: ServiceBusMessage) -> ServiceBusMessage:
@@ -20,11 +20,11 @@ def received(message: ServiceBusMessage) -> ServiceBusMessage:
 
 def test_p31_a_ping_is_an_empty_message_of_its_own_content_type_that_lives_for_a_second() -> None:
     payload = diversion.encoded(ping("a-random-session"))
-    s = split(payload)
-    properties = read_properties(payload, s)
+    view = View(payload)
+    properties = view.properties
     assert properties.content_type == "application/vnd.ms-servicebus-ping" == CONTENT_TYPE
-    assert read_header(payload, s).ttl == 1000
-    assert read_body(payload, s) == [("data", b"")]
+    assert view.header.ttl == 1000
+    assert view.body == [("data", b"")]
     assert properties.group_id == "a-random-session"
 
 

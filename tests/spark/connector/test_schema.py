@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
+from pairbus.amqp.message import Header, Properties, encode_message, split
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.connector.schema import (
@@ -41,6 +41,7 @@ from pairbus.spark.connector.schema import (
     outgoing,
     read,
 )
+from tests.message_view import View
 
 TEXTS = st.none() | st.text(max_size=20).filter(bool)
 TIMES = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9000, 1, 1), timezones=st.just(dt.UTC)).map(
@@ -214,7 +215,7 @@ def test_application_properties_keep_the_type_of_their_map(
     schema = pa.schema({"body": pa.string(), "application_properties": pa.map_(pa.string(), arrow)})
     rows = [{"body": "x", "application_properties": [("n", value)]}, {"body": "y", "application_properties": None}]
     first, second = outgoing(pa.RecordBatch.from_pylist(rows, schema))
-    properties = read_application_properties(first.payload, split(first.payload))
+    properties = View(first.payload).application_properties
     assert properties == {"n": found} and type(properties["n"]) is type(found)
     assert split(second.payload).application_properties is None
 

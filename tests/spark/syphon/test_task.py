@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_header, read_properties, split
-from pairbus.pairing.backlog.aliases import divert_encoded
+from pairbus.amqp.message import Header, Properties, encode_message
+from pairbus.pairing.backlog.aliases import send_away
 from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
+from tests.message_view import View
 from tests.spark.conftest import Pair, peeked, wire
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
@@ -60,10 +61,8 @@ async def test_p39_home_first_then_settled(pair: Pair) -> None:
     assert (tally.left, tally.dead_lettered, tally.busy) == ([], {}, set())
     assert peeked(pair.secondary, BACKLOG) == []
     home = peeked(pair.primary, "orders")
-    assert sorted(read_properties(each, split(each)).message_id for each in home) == sorted(
-        f"m{n}" for n in range(40) if n % 2
-    )
-    assert {read_header(each, split(each)).ttl for each in home} == {60_000}
+    assert sorted(View(each).properties.message_id for each in home) == sorted(f"m{n}" for n in range(40) if n % 2)
+    assert {View(each).header.ttl for each in home} == {60_000}
     assert Counter(event.kind for event in tally.events) == {"receive": 40, "move": 40}
     assert {event.message_id for event in tally.events} == {f"m{n}" for n in range(40)}
 
@@ -123,5 +122,5 @@ async def test_p42_a_session_only_groups_what_was_left_comes_after_what_followed
         assert len((await carry(pair, [first])).left) == 1
     await carry(pair, [second])
     await carry(pair, [first])
-    found = [read_properties(each, split(each)) for each in peeked(pair.primary, "orders")]
+    found = [View(each).properties for each in peeked(pair.primary, "orders")]
     assert [(each.message_id, each.group_id) for each in found] == [("m2", "s"), ("m1", "s")]

@@ -5,11 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.message import Header, Properties, encode_message, read_application_properties, split
+from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import Int, Symbol, Timestamp
 from pairbus.pairing.backlog.aliases import restore_message, sent_anew
 from pairbus.syphon.core.arrival import LOCK_S_MAX, LOCK_S_UNKNOWN, arrive, bound_for, key_of, message_id_of, path_of
 from pairbus.syphon.core.transfer import PendingTransfer, Rejection
+from tests.message_view import View
 from tests.syphon.rig import QUEUE
 
 NOW_UNIX = 1_700_000_000.0
@@ -106,7 +107,7 @@ def test_p41_a_replay_takes_off_what_dead_lettering_wrote() -> None:
     payload = delivery({"x-ms-path": "orders", "colour": "red"} | marks)
     transfer = arrived(payload, is_replay=True)
     assert isinstance(transfer, PendingTransfer)
-    assert read_application_properties(transfer.payload, split(transfer.payload)) == {"colour": "red"}
+    assert View(transfer.payload).application_properties == {"colour": "red"}
 
 
 def test_for_the_ledger() -> None:
