@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -16,12 +17,23 @@ from tests.simulation.disk import SimulatedDisk
 from .namespace_rig import Rig
 
 
+def thorough(examples: int, steps: int) -> settings:
+    """Settings for machines whose steps are slow and draw much."""
+    allowed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    return settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=allowed)
+
+
 class Machine(RuleBasedStateMachine):
     """The rest is what clients do, and what must be there after a crash."""
 
     rig: Rig
     compaction: asyncio.Task[int | None] | None = None
     has_failed = False  # the disk: what it took and could not sync may wait to be written elsewhere
+
+    def teardown(self) -> None:
+        if hasattr(self, "rig"):
+            self.stop_compaction()
+            self.rig.__exit__()
 
     @rule()
     def write(self) -> None:

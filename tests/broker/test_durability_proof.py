@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -16,7 +15,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.simulation.disk import SimulatedDisk
 
-from .machine import Machine
+from .machine import Machine, thorough
 from .namespace_rig import Rig, body_of, make_special
 
 DEAD = "orders/$DeadLetterQueue"
@@ -73,11 +72,6 @@ class Durability(Machine):
         for delay in (None, 30.0, None, 10.0):
             self.send([300, 40, 300, 1], delay)
             self.rig.run()
-
-    def teardown(self) -> None:
-        if hasattr(self, "rig"):
-            self.stop_compaction()
-            self.rig.__exit__()
 
     # what clients do
 
@@ -400,10 +394,5 @@ class Durability(Machine):
         assert namespace.resident_bytes == entity.active.resident_bytes + entity.dead_letter.resident_bytes
 
 
-Durability.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
+Durability.TestCase.settings = thorough(60, 60)
 TestDurability = Durability.TestCase

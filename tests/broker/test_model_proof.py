@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, 
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
 
+from .machine import thorough
 from .namespace_rig import Rig, body_of, make_special
 
 DEAD = "orders/$DeadLetterQueue"
@@ -304,10 +304,5 @@ class QueueAndModel(RuleBasedStateMachine):
         return body_of(self.rig.namespace.delivery(self.rig.queue(), message, locked=False))
 
 
-QueueAndModel.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
+QueueAndModel.TestCase.settings = thorough(100, 50)
 TestQueueAndModel = QueueAndModel.TestCase

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -22,7 +21,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.simulation.disk import SimulatedDisk
 
-from .machine import Machine
+from .machine import Machine, thorough
 from .namespace_rig import Rig, body_of
 
 OPTIONS = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -83,11 +82,6 @@ class TopicDurability(Machine):
         for _ in range(3):
             self.publish([300, 40, 1], "rb", None)
             self.rig.run()
-
-    def teardown(self) -> None:
-        if hasattr(self, "rig"):
-            self.stop_compaction()
-            self.rig.__exit__()
 
     @property
     def topic(self) -> Topic:
@@ -359,10 +353,5 @@ class TopicDurability(Machine):
         assert self.rig.namespace.resident_bytes == sum(sharing[0].length for sharing in held)
 
 
-TopicDurability.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
+TopicDurability.TestCase.settings = thorough(60, 60)
 TestTopicDurability = TopicDurability.TestCase

@@ -79,6 +79,12 @@ async def talking(listener, host="127.0.0.1", **tls):
             await writer.wait_closed()
 
 
+async def answered(reader, writer, first=b"A", name=b"amqp"):
+    """By the protocol of that name."""
+    writer.write(first)
+    assert await reader.readexactly(len(name) + 1 + len(first)) == name + b":" + first
+
+
 async def gone(reader):
     """The other side ended it, with or without a reset."""
     with contextlib.suppress(ConnectionError):
@@ -104,8 +110,7 @@ async def test_several_ports_are_one_listener():
     writers = []
     for port in listener.ports:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"AMQP")
-        assert await reader.readexactly(9) == b"amqp:AMQP"
+        await answered(reader, writer, b"AMQP")
         writers.append(writer)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     await gone(reader)
@@ -132,8 +137,7 @@ async def test_several_ports_are_one_listener():
 @on_both_loops
 async def test_the_first_byte_decides(first, name):
     async with listening() as listener, talking(listener) as (reader, writer):
-        writer.write(first)
-        assert await reader.readexactly(len(name) + 1 + len(first)) == name + b":" + first
+        await answered(reader, writer, first, name)
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -143,8 +147,7 @@ async def test_single_bytes_slowly(certs, trusting, tls):
         options = {"ssl": trusting, "server_hostname": "localhost"} if tls else {}
         async with talking(listener, **options) as (reader, writer):
             for byte in b"AMQP\x00\x01":
-                writer.write(bytes((byte,)))
-                assert await reader.readexactly(6) == b"amqp:" + bytes((byte,))
+                await answered(reader, writer, bytes((byte,)))
 
 
 @pytest.mark.parametrize(("first", "name"), [(b"AMQP\x00\x01\x00\x00", b"amqp"), (b"GET / HTTP/1.1\r\n", b"http")])
@@ -154,8 +157,7 @@ async def test_behind_tls_it_looks_again(certs, trusting, first, name, host_name
     async with listening(certs.server_context()) as listener:
         async with talking(listener, ssl=trusting, server_hostname=host_name) as (reader, writer):
             for _ in range(3):
-                writer.write(first)
-                assert await reader.readexactly(len(name) + 1 + len(first)) == name + b":" + first
+                await answered(reader, writer, first, name)
             big = b"A" * 300_000
             writer.write(big)
             assert len(await reader.readexactly(300_000)) == 300_000
@@ -175,8 +177,7 @@ async def test_garbage_is_closed_and_others_are_served(certs, trusting, garbage)
         async with talking(listener) as (reader, writer):
             writer.write(b"\x16\x03\x01\x00\x05garbage that is no handshake" * 20)
             await gone(reader)
-        steady_writer.write(b"A")
-        assert await steady.readexactly(6) == b"amqp:A"
+        await answered(steady, steady_writer)
         assert len(listener.made) == 1
 
 
@@ -232,8 +233,7 @@ async def test_who_says_nothing_is_dropped_in_time(certs, trusting):
         ):  # says nothing inside
             await gone(reader)
         async with talking(listener) as (reader, writer):  # who has spoken may take its time
-            writer.write(b"A")
-            assert await reader.readexactly(6) == b"amqp:A"
+            await answered(reader, writer)
             await silent(reader, 0.3)
         await soon(lambda: listener.connections == 0)
 
@@ -261,14 +261,12 @@ async def test_past_the_limit_newcomers_are_turned_away():
             await gone(reader)
         assert listener.refused_over_limit == 1
         for reader, writer in served:
-            writer.write(b"A")
-            assert await reader.readexactly(6) == b"amqp:A"
+            await answered(reader, writer)
         assert listener.connections == 3
         served[0][1].close()
         await soon(lambda: listener.connections == 2)
         async with talking(listener) as (reader, writer):
-            writer.write(b"G")
-            assert await reader.readexactly(6) == b"http:G"
+            await answered(reader, writer, b"G", b"http")
 
 
 @on_both_loops
@@ -319,16 +317,14 @@ async def test_out_of_descriptors_is_survived(monkeypatch, caplog):
         listener.stop_accepting()
         listener.resume()
         async with talking(listener) as (reader, writer):
-            writer.write(b"A")
-            assert await reader.readexactly(6) == b"amqp:A"
+            await answered(reader, writer)
     assert "Too many open files" in caplog.text
 
 
 @on_both_loops
 async def test_refuse_and_resume_on_the_same_port():
     async with listening() as listener, talking(listener) as (reader, writer):
-        writer.write(b"A")
-        await reader.readexactly(6)
+        await answered(reader, writer)
         port = listener.port
         for _ in range(3):
             listener.stop_accepting()
@@ -339,8 +335,7 @@ async def test_refuse_and_resume_on_the_same_port():
             listener.resume()
             assert listener.port == port and listener.accepting
             async with talking(listener) as (other, other_writer):
-                other_writer.write(b"G")
-                assert await other.readexactly(6) == b"http:G"
+                await answered(other, other_writer, b"G", b"http")
         writer.write(b"A")  # those that stood were left alone
         assert await reader.readexactly(6) == b"amqp:A"
 
@@ -366,21 +361,18 @@ async def test_a_port_that_is_taken_is_named():
 @on_both_loops
 async def test_all_addresses_of_a_name():
     async with listening(host="localhost") as listener, talking(listener, host="localhost") as (reader, writer):
-        writer.write(b"A")
-        assert await reader.readexactly(6) == b"amqp:A"
+        await answered(reader, writer)
 
 
 @on_both_loops
 async def test_abort_all(certs, trusting):
     async with listening(certs.server_context()) as listener, contextlib.AsyncExitStack() as stack:
         plain, plain_writer = await stack.enter_async_context(talking(listener))
-        plain_writer.write(b"A")
-        await plain.readexactly(6)
+        await answered(plain, plain_writer)
         secure, secure_writer = await stack.enter_async_context(
             talking(listener, ssl=trusting, server_hostname="localhost")
         )
-        secure_writer.write(b"G")
-        await secure.readexactly(6)
+        await answered(secure, secure_writer, b"G", b"http")
         unsaid, _ = await stack.enter_async_context(talking(listener))
         shaking, shaking_writer = await stack.enter_async_context(talking(listener))
         shaking_writer.write(b"\x16\x03\x01")
@@ -399,8 +391,7 @@ async def test_black_hole(certs, trusting, tls):
 
     async with listening(certs.server_context()) as listener, contextlib.AsyncExitStack() as stack:
         old, old_writer = await stack.enter_async_context(talking(listener, **options))
-        old_writer.write(b"A")
-        await old.readexactly(6)
+        await answered(old, old_writer)
         protocol = listener.made[0]
         unsaid, unsaid_writer = await stack.enter_async_context(talking(listener))
         await soon(lambda: listener.connections == 2)
@@ -425,15 +416,13 @@ async def test_black_hole(certs, trusting, tls):
         assert await unsaid.readexactly(6) == b"amqp:A"
         assert await new.readexactly(6) == b"http:G"
         late, late_writer = await shaken
-        late_writer.write(b"G")
-        assert await late.readexactly(6) == b"http:G"
+        await answered(late, late_writer, b"G", b"http")
 
 
 @on_both_loops
 async def test_what_ends_in_a_black_hole_ends_unheard():
     async with listening() as listener, talking(listener) as (reader, writer), talking(listener) as (other, _):
-        writer.write(b"A")
-        await reader.readexactly(6)
+        await answered(reader, writer)
         protocol = listener.made[0]
         listener.black_hole(True)
         protocol.transport.write(b"goodbye")
@@ -452,8 +441,7 @@ async def test_what_ends_in_a_black_hole_ends_unheard():
 @on_both_loops
 async def test_reading_that_a_protocol_paused_stays_paused():
     async with listening() as listener, talking(listener) as (reader, writer):
-        writer.write(b"A")
-        await reader.readexactly(6)
+        await answered(reader, writer)
         transport = listener.made[0].transport
         transport.pause_reading()
         listener.black_hole(True)
@@ -474,8 +462,7 @@ async def test_reading_that_a_protocol_paused_stays_paused():
 @on_both_loops
 async def test_what_is_held_in_a_black_hole_is_bounded():
     async with listening() as listener, talking(listener) as (reader, writer):
-        writer.write(b"A")
-        await reader.readexactly(6)
+        await answered(reader, writer)
         line = listener.made[0].transport
         listener.black_hole(True)
         for _ in range(100):
@@ -507,13 +494,11 @@ async def test_a_protocol_can_be_replaced(certs, trusting):
     async with listening(certs.server_context()) as listener:
         for options in ({}, {"ssl": trusting, "server_hostname": "localhost"}):
             async with talking(listener, **options) as (reader, writer):
-                writer.write(b"G")
-                await reader.readexactly(6)
+                await answered(reader, writer, b"G", b"http")
                 first = listener.made[-1]
                 second = Echo(b"sock", listener.made)
                 first.lost.set()
                 second.connection_made(first.transport)
                 first.transport.set_protocol(second)
-                writer.write(b"x")
-                assert await reader.readexactly(6) == b"sock:x"
+                await answered(reader, writer, b"x", b"sock")
             await asyncio.wait_for(second.lost.wait(), 5)
