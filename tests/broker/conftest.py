@@ -42,6 +42,12 @@ def sdk(request: pytest.FixtureRequest, broker: Broker) -> Sdk:
 
 
 @pytest.fixture
+async def queue(sdk: Sdk) -> str:
+    """A new one, with the properties that the service gives it."""
+    return await sdk.queue()
+
+
+@pytest.fixture
 def rig() -> Iterator[Rig]:
     with Rig() as rig:
         rig.create(lock_duration=30.0, max_delivery_count=3)

@@ -204,8 +204,7 @@ async def test_a_key_of_a_queue_opens_that_queue(sdk: Sdk, broker: Broker, right
 
 
 @pytest.mark.parametrize("rights", [{"Send"}, {"Listen"}, {"Manage", "Send", "Listen"}])
-async def test_a_key_of_the_namespace_opens_all_of_it(sdk: Sdk, broker: Broker, rights: set[str]) -> None:
-    queue = await sdk.queue()
+async def test_a_key_of_the_namespace_opens_all_of_it(sdk: Sdk, queue: str, broker: Broker, rights: set[str]) -> None:
     name = fresh("key")
     answer = await add_rule(broker, name=name, rights=sorted(rights))
     assert answer["ok"] and set(answer["rights"]) == rights

@@ -63,8 +63,7 @@ async def test_p46_cannot_send(sdk: Sdk, broker: Broker, scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-async def test_p46_cannot_receive(sdk: Sdk, broker: Broker, scope: str) -> None:
-    queue = await sdk.queue()
+async def test_p46_cannot_receive(sdk: Sdk, queue: str, broker: Broker, scope: str) -> None:
     async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
         await receiver.receive_messages(max_wait_time=0.5)
         with fault(broker, "no-receive", entity=entity(scope, queue)):
@@ -131,8 +130,7 @@ async def test_p46_cannot_manage(sdk: Sdk, broker: Broker) -> None:
         assert (await admin.get_queue(queue)).max_delivery_count == 3
 
 
-async def test_p46_cannot_contact_the_service(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_p46_cannot_contact_the_service(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "unreachable"):
@@ -162,8 +160,9 @@ async def test_an_unreachable_entity_takes_no_other_with_it(sdk: Sdk, broker: Br
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-async def test_a_black_hole_says_nothing_and_goes_on_afterwards(sdk: Sdk, broker: Broker, scope: str) -> None:
-    queue = await sdk.queue()
+async def test_a_black_hole_says_nothing_and_goes_on_afterwards(
+    sdk: Sdk, queue: str, broker: Broker, scope: str
+) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "black-hole", entity=entity(scope, queue)), pytest.raises(OperationTimeoutError):
@@ -184,8 +183,7 @@ async def test_a_black_hole_swallows_new_connections(sdk: Sdk, broker: Broker) -
     writer.close()
 
 
-async def test_p24_throttled_to_a_rate(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_p24_throttled_to_a_rate(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "throttle", rate=0):
             with pytest.raises(ServiceBusServerBusyError, match="50009"):
@@ -207,8 +205,7 @@ async def test_p24_throttled_to_a_rate(sdk: Sdk, broker: Broker) -> None:
         await sender.send_messages(ServiceBusMessage("x"))
 
 
-async def test_latency_delays_answers(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_latency_delays_answers(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("warm"))
         with fault(broker, "latency", delay=0.7, entity=queue):
@@ -273,8 +270,9 @@ async def test_p20_a_send_that_hangs_is_not_stored(sdk: Sdk, broker: Broker) -> 
     assert await sdk.depth(queue) == (0, 0)
 
 
-async def test_who_waits_for_a_send_that_hangs_is_cut_off_when_the_fault_ends(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_who_waits_for_a_send_that_hangs_is_cut_off_when_the_fault_ends(
+    sdk: Sdk, queue: str, broker: Broker
+) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "hang"):
             sending = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("hangs")))
@@ -298,8 +296,7 @@ async def hung(broker: Broker, *queues: str) -> None:
     await soon(lambda: {path for each in list(server.connections) for path in each.hung} == set(queues))
 
 
-async def test_a_fault_ends_by_itself(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_a_fault_ends_by_itself(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         message = {"command": "fault", "namespace": "contoso", "kind": "no-send", "entity": queue, "for": 0.5}
         assert (await asyncio.to_thread(request, broker.data, message))["ok"]

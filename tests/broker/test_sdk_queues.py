@@ -41,8 +41,7 @@ async def first(receiver: Bridge, wait: float = 5) -> ServiceBusReceivedMessage:
     return message  # type: ignore[no-any-return]
 
 
-async def test_a_message_arrives_as_it_was_sent(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_message_arrives_as_it_was_sent(sdk: Sdk, queue: str) -> None:
     properties = {"text": "ü", "number": 5, "yes": True, "real": 1.5, "raw": b"\0", "id": uuid.uuid4()}
     sent = ServiceBusMessage(
         b"\x00body\xff",
@@ -78,8 +77,7 @@ async def test_a_message_arrives_as_it_was_sent(sdk: Sdk) -> None:
         (AmqpMessageBodyType.SEQUENCE, [[1, b"two"], [3.5]]),
     ],
 )
-async def test_every_kind_of_body(sdk: Sdk, body_type: AmqpMessageBodyType, body: Any) -> None:
-    queue = await sdk.queue()
+async def test_every_kind_of_body(sdk: Sdk, queue: str, body_type: AmqpMessageBodyType, body: Any) -> None:
     field = {
         AmqpMessageBodyType.DATA: "data_body",
         AmqpMessageBodyType.VALUE: "value_body",
@@ -102,8 +100,7 @@ async def test_every_kind_of_body(sdk: Sdk, body_type: AmqpMessageBodyType, body
     assert got.message_id  # the broker gives one to a message that comes without
 
 
-async def test_lists_and_batches_keep_their_order(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_lists_and_batches_keep_their_order(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages([ServiceBusMessage(f"list {i}") for i in range(50)])
         batch = await sender.create_message_batch()
@@ -115,8 +112,7 @@ async def test_lists_and_batches_keep_their_order(sdk: Sdk) -> None:
     assert [m.sequence_number for m in got] == list(range(1, 101))
 
 
-async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         batch = await sender.create_message_batch()
         for size in (20_000, 1_000, 1):
@@ -127,29 +123,25 @@ async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken(sdk: Sdk) -> Non
     assert (await sdk.depth(queue))[0] == len(batch)
 
 
-async def test_receive_and_delete_leaves_nothing(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_receive_and_delete_leaves_nothing(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(10)])
     got = await sdk.receive(queue, 10, receive_mode=DELETE)
     assert [str(m) for m in got] == [str(i) for i in range(10)]
     assert await sdk.depth(queue) == (0, 0)
 
 
-async def test_an_empty_queue_gives_nothing_within_the_wait(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_an_empty_queue_gives_nothing_within_the_wait(sdk: Sdk, queue: str) -> None:
     assert await sdk.receive(queue, 1, wait=1) == []
 
 
-async def test_a_waiting_receiver_gets_what_comes(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_waiting_receiver_gets_what_comes(sdk: Sdk, queue: str) -> None:
     waiting = asyncio.create_task(sdk.receive(queue, 1, wait=20))
     await soon(lambda: any(link.is_sender for c in list(sdk.namespace.connections) for link in c.links()))
     await sdk.send(queue, ServiceBusMessage("at last"))
     assert [str(m) for m in await waiting] == ["at last"]
 
 
-async def test_abandon_brings_it_back_with_one_more_delivery(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_abandon_brings_it_back_with_one_more_delivery(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, ServiceBusMessage("again"), ServiceBusMessage("later"))
     async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
         message = await first(receiver)
@@ -178,8 +170,7 @@ async def test_too_many_deliveries_end_in_the_dead_letter_queue(sdk: Sdk) -> Non
     assert await sdk.depth(queue) == (0, 0)
 
 
-async def test_dead_lettering_with_a_reason(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_dead_lettering_with_a_reason(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, ServiceBusMessage("bad", application_properties={"mine": 1}), ServiceBusMessage("worse"))
     async with sdk.client() as client:
         async with client.get_queue_receiver(queue) as receiver:
@@ -243,8 +234,7 @@ async def test_messages_stay_locked_when_their_receiver_is_gone(sdk: Sdk, clock:
             assert (await first(receiver)).delivery_count == 1
 
 
-async def test_peek_shows_without_taking(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_peek_shows_without_taking(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(5)])
     async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
         assert await receiver.peek_messages(max_message_count=1, sequence_number=99) == []
@@ -258,8 +248,7 @@ async def test_peek_shows_without_taking(sdk: Sdk) -> None:
     assert await sdk.depth(queue) == (4, 0)
 
 
-async def test_large_messages_travel_in_many_frames(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_large_messages_travel_in_many_frames(sdk: Sdk, queue: str) -> None:
     body = bytes(range(256)) * 1000  # 256,000 bytes: four frames each way
     await sdk.send(queue, ServiceBusMessage(body))
     (got,) = await sdk.receive(queue, 1)
@@ -274,8 +263,7 @@ async def test_an_entity_that_takes_more_than_a_connection_gathers_gets_it(sdk: 
     assert b"".join(got.body) == body
 
 
-async def test_a_message_that_is_too_large_is_refused_and_the_link_stays(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_message_that_is_too_large_is_refused_and_the_link_stays(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         for size in (262144, 2_000_000):
             with pytest.raises(MessageSizeExceededError):
@@ -306,22 +294,19 @@ async def test_an_unknown_queue(sdk: Sdk) -> None:
                 await receiver.receive_messages(max_wait_time=1)
 
 
-async def test_nobody_sends_to_a_dead_letter_queue(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_nobody_sends_to_a_dead_letter_queue(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client:
         with pytest.raises(ServiceBusError, match=r"can.t be sent"):
             async with client.get_queue_sender(f"{queue}/$DeadLetterQueue") as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
 
 
-async def test_names_are_matched_in_any_case(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_names_are_matched_in_any_case(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue.upper(), ServiceBusMessage("x"))
     assert len(await sdk.receive(queue.title(), 1)) == 1
 
 
-async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_load(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_load(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(120)])
     got: list[list[int]] = [[], [], []]
     async with AsyncExitStack() as stack:
@@ -341,8 +326,7 @@ async def test_p45_sending_works_while_nobody_receives_and_receivers_share_the_l
     assert sorted([*rest, *(each for mine in got for each in mine)]) == list(range(120)), "each goes to one of them"
 
 
-async def test_many_senders_at_once(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_many_senders_at_once(sdk: Sdk, queue: str) -> None:
 
     async def send(n: int) -> None:
         await sdk.send(queue, *[ServiceBusMessage(f"{n}.{i}") for i in range(10)])
@@ -374,8 +358,7 @@ async def test_p32_pings_are_confirmed_counted_and_never_delivered(sdk: Sdk) -> 
         await sdk.send(queue, ping)
 
 
-async def test_a_deleted_queue_cuts_its_links(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_deleted_queue_cuts_its_links(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("x"))
         async with sdk.admin() as admin:

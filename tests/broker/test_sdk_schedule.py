@@ -25,8 +25,7 @@ def later(seconds: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=seconds)
 
 
-async def test_a_scheduled_message_appears_when_its_time_has_come(sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue()
+async def test_a_scheduled_message_appears_when_its_time_has_come(sdk: Sdk, queue: str, clock: Clock) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         numbers = await sender.schedule_messages([ServiceBusMessage("b"), ServiceBusMessage("c")], at(clock, 1200))
         await sender.send_messages(ServiceBusMessage("a", scheduled_enqueue_time_utc=at(clock, 600)))
@@ -45,8 +44,7 @@ async def test_a_scheduled_message_appears_when_its_time_has_come(sdk: Sdk, cloc
     assert min(m.sequence_number for m in got) > max(numbers)
 
 
-async def test_a_scheduled_message_can_be_cancelled_until_then(sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue()
+async def test_a_scheduled_message_can_be_cancelled_until_then(sdk: Sdk, queue: str, clock: Clock) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         numbers = await sender.schedule_messages([ServiceBusMessage(str(i)) for i in range(3)], at(clock, 600))
         await sender.cancel_scheduled_messages(numbers[0])
@@ -59,8 +57,7 @@ async def test_a_scheduled_message_can_be_cancelled_until_then(sdk: Sdk, clock: 
             await sender.cancel_scheduled_messages(numbers[2])
 
 
-async def test_a_deferred_message_is_received_by_its_number_only(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_deferred_message_is_received_by_its_number_only(sdk: Sdk, queue: str) -> None:
     await sdk.send(queue, [ServiceBusMessage(str(i)) for i in range(4)])
     async with sdk.client() as client, client.get_queue_receiver(queue) as receiver:
         numbers = []
@@ -140,8 +137,7 @@ async def test_duplicates_are_confirmed_and_dropped(sdk: Sdk, clock: Clock) -> N
         ("Active", True, True),
     ],
 )
-async def test_status(sdk: Sdk, status: str, sends: bool, receives: bool) -> None:
-    queue = await sdk.queue()
+async def test_status(sdk: Sdk, queue: str, status: str, sends: bool, receives: bool) -> None:
     await sdk.send(queue, ServiceBusMessage("before"))
     async with sdk.admin() as admin:
         properties = await admin.get_queue(queue)

@@ -30,8 +30,7 @@ def token(sdk: Sdk, path: str, lifetime: float = 600.0, key: str | None = None) 
     )
 
 
-async def test_a_wrong_key_is_refused(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_wrong_key_is_refused(sdk: Sdk, queue: str) -> None:
     wrong = sdk.namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=A")
     async with sdk.client(wrong) as client:
         with pytest.raises(ServiceBusAuthenticationError):
@@ -42,8 +41,7 @@ async def test_a_wrong_key_is_refused(sdk: Sdk) -> None:
             await admin.get_queue(queue)
 
 
-async def test_an_unknown_key_name_is_refused(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_an_unknown_key_name_is_refused(sdk: Sdk, queue: str) -> None:
     wrong = sdk.namespace.connection_string.replace("RootManage", "BranchManage")
     async with sdk.client(wrong) as client:
         with pytest.raises(ServiceBusAuthenticationError):
@@ -67,16 +65,14 @@ async def test_a_token_opens_its_entity_and_no_other(sdk: Sdk) -> None:
     assert await sdk.depth(other) == (0, 0)
 
 
-async def test_an_expired_token_is_refused(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_an_expired_token_is_refused(sdk: Sdk, queue: str) -> None:
     async with sdk.client_with(token(sdk, queue, lifetime=-60)) as client:
         with pytest.raises(ServiceBusAuthenticationError):
             async with client.get_queue_sender(queue) as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
 
 
-async def test_links_are_cut_when_their_token_runs_out(sdk: Sdk, clock: Clock) -> None:
-    queue = await sdk.queue()
+async def test_links_are_cut_when_their_token_runs_out(sdk: Sdk, queue: str, clock: Clock) -> None:
     async with (
         sdk.client_with(token(sdk, queue)) as client,
         client.get_queue_sender(queue) as sender,
@@ -92,8 +88,7 @@ async def test_links_are_cut_when_their_token_runs_out(sdk: Sdk, clock: Clock) -
             await send_on()
 
 
-async def test_over_tls_with_the_brokers_own_authority(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_over_tls_with_the_brokers_own_authority(sdk: Sdk, queue: str) -> None:
     text = sdk.namespace.connection_string.replace("UseDevelopmentEmulator=true;", "")
     options = {
         "custom_endpoint_address": f"sb://{sdk.namespace.host}:{sdk.namespace.port}",

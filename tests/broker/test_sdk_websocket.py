@@ -49,8 +49,7 @@ async def drain(receiver: Bridge, count: int) -> list[Any]:
     return got
 
 
-async def test_send_receive_and_settle(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_send_receive_and_settle(sdk: Sdk, queue: str) -> None:
     async with over_websocket(sdk) as client:
         async with client.get_queue_sender(queue) as sender:
             for number in range(4):
@@ -85,8 +84,7 @@ async def test_large_messages_both_ways(sdk: Sdk) -> None:
             assert [b"".join(message.body) for message in await drain(receiver, len(bodies))] == bodies
 
 
-async def test_many_messages(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_many_messages(sdk: Sdk, queue: str) -> None:
     async with over_websocket(sdk) as client:
         async with client.get_queue_sender(queue) as sender:
             for start in range(0, 2000, 500):
@@ -99,8 +97,7 @@ async def test_many_messages(sdk: Sdk) -> None:
     assert [message.message_id for message in got] == [str(n) for n in range(2000)]
 
 
-async def test_many_connections_at_once(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_many_connections_at_once(sdk: Sdk, queue: str) -> None:
     async with over_websocket(sdk) as client:
 
         async def send(number: int) -> None:
@@ -112,8 +109,7 @@ async def test_many_connections_at_once(sdk: Sdk) -> None:
             assert {str(message) for message in await drain(receiver, 10)} == {str(number) for number in range(10)}
 
 
-async def test_without_tls(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_without_tls(sdk: Sdk, queue: str) -> None:
     options = {
         "transport_type": TransportType.AmqpOverWebsocket,
         "custom_endpoint_address": f"sb://{sdk.namespace.host}:{sdk.namespace.port}",
@@ -126,8 +122,7 @@ async def test_without_tls(sdk: Sdk) -> None:
     assert str(message) == "plain"
 
 
-async def test_a_wrong_key_opens_nothing(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_a_wrong_key_opens_nothing(sdk: Sdk, queue: str) -> None:
     async with over_websocket(sdk, key="d3Jvbmc=") as client:
         with pytest.raises(ServiceBusError):
             async with client.get_queue_sender(queue) as sender:
@@ -135,8 +130,7 @@ async def test_a_wrong_key_opens_nothing(sdk: Sdk) -> None:
     assert await sdk.receive(queue, 1, wait=0.5) == []
 
 
-async def test_an_outage_is_felt_and_ends(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_an_outage_is_felt_and_ends(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "unreachable"), pytest.raises(ServiceBusError):
@@ -145,16 +139,14 @@ async def test_an_outage_is_felt_and_ends(sdk: Sdk, broker: Broker) -> None:
     assert [str(message) for message in await sdk.receive(queue, 2)] == ["before", "after"]
 
 
-async def test_the_management_s_outage_is_not_the_socket_s(sdk: Sdk, broker: Broker) -> None:
-    queue = await sdk.queue()
+async def test_the_management_s_outage_is_not_the_socket_s(sdk: Sdk, queue: str, broker: Broker) -> None:
     with fault(broker, "no-manage"):
         async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
             await sender.send_messages(ServiceBusMessage("through"))
     assert [str(message) for message in await sdk.receive(queue, 1)] == ["through"]
 
 
-async def test_closed_connections_leave_nothing_behind(sdk: Sdk) -> None:
-    queue = await sdk.queue()
+async def test_closed_connections_leave_nothing_behind(sdk: Sdk, queue: str) -> None:
     before = len(sdk.namespace.connections)
     async with over_websocket(sdk) as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("x"))

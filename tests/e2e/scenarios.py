@@ -65,7 +65,8 @@ class Stage:
         try:
             async with asyncio.timeout(RUN_S_MAX), World(self._broker, api, lane, self._folder) as world:
                 try:
-                    await scenario(world, *arguments)
+                    queues = [await world.queue()] if "queue" in inspect.signature(scenario).parameters else []
+                    await scenario(world, *queues, *arguments)
                 except BaseException as error:
                     error.add_note(f"case {case!r}, {api}, {world!r}, {world.account.summary}")
                     raise
@@ -88,7 +89,7 @@ async def _end() -> None:
 
 
 def in_both_apis(*, each: Mapping[str, tuple[Any, ...]] | None = None) -> Callable[[Scenario], Callable[..., None]]:
-    """`each` names the cases of the scenario: what it takes beside the world."""
+    """`each` names the cases of the scenario: what it takes beside the world, and a `queue` where it asks for one."""
     cases = each or {"": ()}
 
     def decorate(scenario: Scenario) -> Callable[..., None]:

@@ -101,8 +101,9 @@ async def test_p44_closing_ends_pings_timers_syphon_and_both_clients(world: Worl
 
 
 @in_both_apis(each={"primary": ("primary",), "secondary": ("secondary",)})
-async def test_p43_the_partner_of_a_closed_client_is_faulted_within_five_seconds(world: World, which: str) -> None:
-    queue = await world.queue()
+async def test_p43_the_partner_of_a_closed_client_is_faulted_within_five_seconds(
+    world: World, queue: str, which: str
+) -> None:
     async with both(world, **HOSTED) as (pair, secondary):
         await pair.deliver(queue, world.message())
         if which == "secondary":
@@ -121,9 +122,8 @@ async def test_p43_the_partner_of_a_closed_client_is_faulted_within_five_seconds
 
 
 @in_both_apis()
-async def test_p43_a_client_whose_access_is_refused_faults_its_partner(world: World) -> None:
+async def test_p43_a_client_whose_access_is_refused_faults_its_partner(world: World, queue: str) -> None:
     """The syphon may no longer listen; after five seconds of that both clients are of no use to each other."""
-    queue = await world.queue()
     key = world.key(world.secondary, f"k{world.number}", "Manage", "Listen", "Send")
     async with both(world, key, **HOSTED) as (pair, _):
         await pair.deliver(queue, world.message())
@@ -137,8 +137,7 @@ async def test_p43_a_client_whose_access_is_refused_faults_its_partner(world: Wo
 
 
 @in_both_apis()
-async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World) -> None:
-    queue = await world.queue()
+async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World, queue: str) -> None:
     async with both(world, **HOSTED, fault_partner=False) as (pair, secondary):
         await pair.deliver(queue, world.message())
         await secondary.close()
@@ -157,9 +156,8 @@ async def test_p43_without_fault_partner_the_syphon_stops_and_tells(world: World
     }
 )
 async def test_p44_closing_takes_at_most_five_seconds_while_the_syphon_is_in_a_batch(
-    world: World, faults: dict[str, str]
+    world: World, queue: str, faults: dict[str, str]
 ) -> None:
-    queue = await world.queue()
     await world.backlog_queues()
     async with contextlib.AsyncExitStack() as stack, world.pair(**HOSTED, **SHORT, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
@@ -182,9 +180,8 @@ def _in_hand(pair: Any) -> int:
 
 
 @in_both_apis()
-async def test_p44_a_send_under_way_ends_with_the_client(world: World) -> None:
+async def test_p44_a_send_under_way_ends_with_the_client(world: World, queue: str) -> None:
     """Closed from elsewhere while a send hangs: the caller gets an answer within his time."""
-    queue = await world.queue()
     async with world.pair(**SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("black-hole"), world.fault("black-hole", namespace=world.secondary.name):
@@ -198,8 +195,7 @@ async def test_p44_a_send_under_way_ends_with_the_client(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p7_a_closed_sender_leaves_the_client_open(world: World) -> None:
-    queue = await world.queue()
+async def test_p7_a_closed_sender_leaves_the_client_open(world: World, queue: str) -> None:
     async with world.pair() as pair:
         sender = await pair.sender(queue, fresh=True)
         async with sender:
@@ -211,8 +207,7 @@ async def test_p7_a_closed_sender_leaves_the_client_open(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p7_a_sender_reopens_after_its_link_was_lost(world: World) -> None:
-    queue = await world.queue()
+async def test_p7_a_sender_reopens_after_its_link_was_lost(world: World, queue: str) -> None:
     async with world.pair(**SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("unreachable"):

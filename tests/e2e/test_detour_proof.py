@@ -366,8 +366,9 @@ async def test_p27_types_that_only_other_clients_send_come_home_as_they_were(wor
 
 
 @in_both_apis(each={"False": (False,), "True": (True,)})
-async def test_p28_the_time_to_live_starts_anew_unless_the_backlog_counts(world: World, counted: bool) -> None:
-    queue = await world.queue()
+async def test_p28_the_time_to_live_starts_anew_unless_the_backlog_counts(
+    world: World, queue: str, counted: bool
+) -> None:
     async with world.pair(count_backlog_time=counted, mark_diverted=True) as pair:
         await pair.client.force_failover(queue, hold=True)
         await pair.deliver(queue, world.message(time_to_live=timedelta(seconds=600)))

@@ -25,8 +25,7 @@ from .world import AT_ONCE, PATIENCE_S, SHORT, World, until
 
 
 @in_both_apis()
-async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none(world: World) -> None:
-    queue = await world.queue()
+async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none(world: World, queue: str) -> None:
     async with world.pair(failover_interval=2, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("unreachable"):
@@ -51,8 +50,7 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
 
 
 @in_both_apis()
-async def test_p16_the_timer_fires_by_itself(world: World) -> None:
-    queue = await world.queue()
+async def test_p16_the_timer_fires_by_itself(world: World, queue: str) -> None:
     async with world.pair(failover_interval=1.5, sdk=AT_ONCE) as pair, world.fault("unreachable"):
         begun = time.monotonic()
         await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
@@ -82,9 +80,10 @@ async def test_p16_a_success_stops_the_timer(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_backlog(world: World) -> None:
+async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_backlog(
+    world: World, queue: str
+) -> None:
     """The first hangs to its half, raises, and starts the timer (1 s); the second, begun then, hangs past it."""
-    queue = await world.queue()
     async with world.pair(failover_interval=1, **SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("black-hole"):
@@ -96,8 +95,7 @@ async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_b
 
 
 @in_both_apis()
-async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World) -> None:
-    queue = await world.queue()
+async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World, queue: str) -> None:
     async with world.pair(failover_interval=1.5, while_suspect="divert", sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("no-send", entity=queue):
@@ -141,8 +139,7 @@ async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -
 
 
 @in_both_apis()
-async def test_p35_a_failed_ping_starts_the_count_anew(world: World) -> None:
-    queue = await world.queue()
+async def test_p35_a_failed_ping_starts_the_count_anew(world: World, queue: str) -> None:
     async with world.pair(pings_to_return=3) as pair:
         await pair.deliver(queue, world.message())
         await pair.client.force_failover(queue)
@@ -156,8 +153,7 @@ async def test_p35_a_failed_ping_starts_the_count_anew(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p31_probe_by_trial_sends_a_real_message_and_no_ping(world: World) -> None:
-    queue = await world.queue()
+async def test_p31_probe_by_trial_sends_a_real_message_and_no_ping(world: World, queue: str) -> None:
     async with world.pair(probe="trial", sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("no-send", entity=queue):
@@ -213,8 +209,7 @@ async def test_p23_an_operator_forces_and_ends_a_failover(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p23_events_tell_the_story_in_order(world: World) -> None:
-    queue = await world.queue()
+async def test_p23_events_tell_the_story_in_order(world: World, queue: str) -> None:
     async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         assert pair.events == [], "nothing happens while all is well"
@@ -249,8 +244,7 @@ async def test_p23_events_tell_the_story_in_order(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p21_after_a_good_ping_every_sender_returns(world: World) -> None:
-    queue = await world.queue()
+async def test_p21_after_a_good_ping_every_sender_returns(world: World, queue: str) -> None:
     async with world.pair(sdk=AT_ONCE) as pair:
         senders = [await pair.sender(queue, fresh=True) for _ in range(6)]
         async with world.fault("unreachable"):
@@ -265,8 +259,9 @@ async def test_p21_after_a_good_ping_every_sender_returns(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p25_schedule_messages_raises_in_failover_and_a_scheduled_message_travels(world: World) -> None:
-    queue = await world.queue()
+async def test_p25_schedule_messages_raises_in_failover_and_a_scheduled_message_travels(
+    world: World, queue: str
+) -> None:
     when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)
     async with world.pair() as pair:
         sender = await pair.sender(queue)

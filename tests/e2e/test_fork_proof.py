@@ -15,8 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @in_both_apis(each={"healthy": ("healthy",), "failed-over": ("failed-over",)})
-async def test_a_forked_worker_sends_or_is_told_and_the_parent_goes_on(world: World, when: str) -> None:
-    queue = await world.queue()
+async def test_a_forked_worker_sends_or_is_told_and_the_parent_goes_on(world: World, queue: str, when: str) -> None:
     work = {
         "api": world.api,
         "queue": queue,

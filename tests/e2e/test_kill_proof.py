@@ -19,10 +19,9 @@ async def test_p50_kill_9_of_the_primary_under_load(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p50_the_network_between_one_client_and_the_primary_is_gone(world: World) -> None:
+async def test_p50_the_network_between_one_client_and_the_primary_is_gone(world: World, queue: str) -> None:
     """The primary serves everyone else, so the syphon of another application brings home what the one client diverts
     while that one is still failed over."""
-    queue = await world.queue()
     with SilentProxy(world.primary.port) as network:
         behind = world.primary.connection_string.replace(f":{world.primary.port}", f":{network.port}")
         async with (

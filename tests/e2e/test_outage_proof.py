@@ -31,8 +31,9 @@ OUTAGES = {
 
 
 @in_both_apis(each=OUTAGES)
-async def test_p17_with_interval_zero_no_caller_sees_the_outage(world: World, kind: str, scope: str) -> None:
-    queue = await world.queue()
+async def test_p17_with_interval_zero_no_caller_sees_the_outage(
+    world: World, queue: str, kind: str, scope: str
+) -> None:
     before, failing, after = world.messages(3)
     during = world.messages(7)
     async with world.pair(**SHORT) as pair:
@@ -140,9 +141,8 @@ async def test_p11_messages_of_many_entities_share_a_backlog_queue(world: World)
 
 
 @in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",), "hang": ("hang",)})
-async def test_p7_one_sender_of_many_tasks_goes_through_an_outage(world: World, kind: str) -> None:
+async def test_p7_one_sender_of_many_tasks_goes_through_an_outage(world: World, queue: str, kind: str) -> None:
     """Also those that wait for their turn behind a hung send are home in time."""
-    queue = await world.queue()
     stop = asyncio.Event()
 
     async def send_on(pair: Pair) -> int:
@@ -169,9 +169,8 @@ async def test_p7_one_sender_of_many_tasks_goes_through_an_outage(world: World, 
 
 
 @in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
-async def test_p19_the_callers_own_time_out_is_kept(world: World, kind: str) -> None:
+async def test_p19_the_callers_own_time_out_is_kept(world: World, queue: str, kind: str) -> None:
     """`send_timeout` is a minute here; the caller grants seven seconds, and the SDK would retry for eleven."""
-    queue = await world.queue()
     async with world.fault(kind), world.pair(send_timeout=60) as pair:
         outcome = await pair.deliver(queue, world.message(), timeout=7)
         assert outcome.elapsed_s <= 7 + 1
@@ -179,8 +178,7 @@ async def test_p19_the_callers_own_time_out_is_kept(world: World, kind: str) -> 
 
 
 @in_both_apis()
-async def test_p22_both_namespaces_silent_and_the_caller_is_told_in_time(world: World) -> None:
-    queue = await world.queue()
+async def test_p22_both_namespaces_silent_and_the_caller_is_told_in_time(world: World, queue: str) -> None:
     async with world.pair(**SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("black-hole"), world.fault("black-hole", namespace=world.secondary.name):
@@ -190,8 +188,7 @@ async def test_p22_both_namespaces_silent_and_the_caller_is_told_in_time(world: 
 
 
 @in_both_apis(each={"namespace": ("namespace",), "entity": ("entity",)})
-async def test_p16_a_flapping_primary_loses_nothing(world: World, scope: str) -> None:
-    queue = await world.queue()
+async def test_p16_a_flapping_primary_loses_nothing(world: World, queue: str, scope: str) -> None:
     entity = queue if scope == "entity" else None
     async with world.pair(sdk={"retry_total": 0}) as pair:
         done = asyncio.Event()
@@ -220,9 +217,8 @@ async def test_p16_a_flapping_primary_loses_nothing(world: World, scope: str) ->
 
 
 @in_both_apis(each={"black-hole": ("black-hole",), "hang": ("hang",)})
-async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World, kind: str) -> None:
+async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World, queue: str, kind: str) -> None:
     """asyncio: cancelled while the primary hangs. On threads nobody can be cancelled: there the time-out is short."""
-    queue = await world.queue()
     async with world.pair(failover_interval=60, **SHORT) as pair:
         sender = await pair.sender(queue)
         await pair.deliver(queue, world.message())
@@ -247,8 +243,7 @@ async def test_p22_a_caller_who_gives_up_leaves_everything_in_order(world: World
 
 
 @in_both_apis()
-async def test_the_ledger_tells_what_the_callers_were_told(world: World) -> None:
-    queue = await world.queue()
+async def test_the_ledger_tells_what_the_callers_were_told(world: World, queue: str) -> None:
     folder = world.folder / "ledger"
     async with world.pair(ledger=folder, failover_interval=1, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, *world.messages(3))
@@ -277,8 +272,7 @@ async def test_the_ledger_tells_what_the_callers_were_told(world: World) -> None
 
 
 @in_both_apis()
-async def test_p1_senders_made_before_pairing_stay_unpaired(world: World) -> None:
-    queue = await world.queue()
+async def test_p1_senders_made_before_pairing_stay_unpaired(world: World, queue: str) -> None:
     async with world.client(retry_total=0) as client, world.face(world.admin()) as admin:
         earlier = client.wrap(await client.get_queue_sender(queue))
         secondary = world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)

@@ -35,8 +35,9 @@ async def shape(client: Face, queue: str) -> tuple[type[BaseException] | None, f
 
 
 @in_both_apis(each={"unreachable": ("unreachable", "namespace"), "no-receive": ("no-receive", "entity")})
-async def test_p54_receives_during_an_outage_behave_as_with_the_bare_sdk(world: World, kind: str, scope: str) -> None:
-    queue = await world.queue()
+async def test_p54_receives_during_an_outage_behave_as_with_the_bare_sdk(
+    world: World, queue: str, kind: str, scope: str
+) -> None:
     sdk = {"retry_total": 0}
     async with world.pair(sdk=sdk) as pair, world.bare(**sdk) as bare:
         sent = world.messages(3)
@@ -57,8 +58,9 @@ async def test_p54_receives_during_an_outage_behave_as_with_the_bare_sdk(world: 
 
 
 @in_both_apis()
-async def test_p32_p54_what_waits_in_the_backlog_is_not_received_before_the_syphon_brings_it(world: World) -> None:
-    queue = await world.queue()
+async def test_p32_p54_what_waits_in_the_backlog_is_not_received_before_the_syphon_brings_it(
+    world: World, queue: str
+) -> None:
     async with world.pair() as pair:
         await pair.client.force_failover(queue)
         sent = world.messages(3)

@@ -31,9 +31,8 @@ def with_wrong_key(connection_string: str) -> str:
 
 
 @in_both_apis(each={"a retry runs out of time": (4,), "no retry fits": (3,), "a retry fits": (8,)})
-async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World, send_timeout: float) -> None:
+async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World, queue: str, send_timeout: float) -> None:
     """With the SDK's own retries, too, which would hide it for 15 s, or behind a time-out of the last of them."""
-    queue = await world.queue()
     async with world.pair(primary=with_wrong_key(world.primary.connection_string), send_timeout=send_timeout) as pair:
         for _ in range(2):
             await pair.refuse(queue, world.message(), error=ServiceBusAuthenticationError)
@@ -43,9 +42,8 @@ async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World, se
 
 
 @in_both_apis()
-async def test_p3_p22_a_wrong_key_of_the_secondary_is_told(world: World) -> None:
+async def test_p3_p22_a_wrong_key_of_the_secondary_is_told(world: World, queue: str) -> None:
     """At pairing where it is wrong then; with the failed send where the right is taken away later."""
-    queue = await world.queue()
     for index in range(2):
         await world.manage("create_queue", world.backlog_path(index), at=world.secondary)
     with pytest.raises(PairingFailed):
@@ -65,8 +63,9 @@ async def test_p3_p22_a_wrong_key_of_the_secondary_is_told(world: World) -> None
 
 
 @in_both_apis()
-async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_is_back(world: World) -> None:
-    queue = await world.queue()
+async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_is_back(
+    world: World, queue: str
+) -> None:
     async with world.pair(sdk=AT_ONCE) as pair:
         first = await pair.deliver(queue, world.message())
         async with world.fault("no-send", entity=queue):
@@ -86,8 +85,7 @@ async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_i
 
 
 @in_both_apis()
-async def test_p34_when_unreachable_raise(world: World) -> None:
-    queue = await world.queue()
+async def test_p34_when_unreachable_raise(world: World, queue: str) -> None:
     async with world.pair(when_unreachable="raise", sdk=AT_ONCE) as pair:
         async with world.fault("no-send", entity=queue):
             await pair.deliver(queue, world.message())
@@ -105,8 +103,7 @@ async def test_p34_when_unreachable_raise(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p18_a_disabled_entity_is_told_to_the_caller(world: World) -> None:
-    queue = await world.queue()
+async def test_p18_a_disabled_entity_is_told_to_the_caller(world: World, queue: str) -> None:
     async with world.pair(sdk=AT_ONCE) as pair:
         description = await world.manage("get_queue", queue)
         description.status = EntityStatus.SEND_DISABLED
@@ -148,8 +145,7 @@ async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: W
 
 
 @in_both_apis()
-async def test_p29_a_message_with_an_alias_of_ours_is_sent_nowhere(world: World) -> None:
-    queue = await world.queue()
+async def test_p29_a_message_with_an_alias_of_ours_is_sent_nowhere(world: World, queue: str) -> None:
     async with world.pair() as pair:
         message = world.message(application_properties={"x-ms-path": "elsewhere"})
         await pair.refuse(queue, message, error=AliasConflictError, match="x-ms-path")
@@ -207,8 +203,7 @@ async def test_p24_a_busy_send_waits_ten_seconds_and_is_sent_again(world: World)
 
 
 @in_both_apis()
-async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world: World) -> None:
-    queue = await world.queue()
+async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world: World, queue: str) -> None:
     async with world.pair(busy_failover_after=1, **SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("throttle", entity=queue, rate=0):
@@ -243,8 +238,7 @@ async def test_p3_with_the_syphon_on_a_missing_listen_right_is_raised_by_pairing
 
 
 @in_both_apis()
-async def test_p4_without_the_syphon_send_is_enough(world: World) -> None:
-    queue = await world.queue()
+async def test_p4_without_the_syphon_send_is_enough(world: World, queue: str) -> None:
     await world.backlog_queues()
     key = world.key(world.secondary, f"sender{world.number}", "Send")
     async with world.pair(secondary=key, manage=False) as pair:

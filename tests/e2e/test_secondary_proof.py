@@ -19,8 +19,7 @@ from .world import AT_ONCE, OTHER, SHORT, Pair, World
 
 
 @in_both_apis()
-async def test_p3_secondary_down_at_the_start_pairing_raises_and_can_be_done_again(world: World) -> None:
-    queue = await world.queue()
+async def test_p3_secondary_down_at_the_start_pairing_raises_and_can_be_done_again(world: World, queue: str) -> None:
     async with world.client() as client, contextlib.AsyncExitStack() as stack:
         admin = await stack.enter_async_context(world.face(world.admin()))
         secondary = world.ours.ServiceBusClient.from_connection_string(world.secondary.connection_string)
@@ -66,8 +65,9 @@ async def test_p3_secondary_down_at_the_start_degrade_lets_the_application_start
 
 
 @in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
-async def test_p13_p22_secondary_down_later_callers_are_told_and_it_comes_back(world: World, kind: str) -> None:
-    queue = await world.queue()
+async def test_p13_p22_secondary_down_later_callers_are_told_and_it_comes_back(
+    world: World, queue: str, kind: str
+) -> None:
     async with world.pair(**SHORT, sdk=AT_ONCE) as pair, world.fault("no-send", entity=queue):
         await pair.deliver(queue, world.message())
         async with world.fault(kind, namespace=world.secondary.name):
@@ -81,8 +81,7 @@ async def test_p13_p22_secondary_down_later_callers_are_told_and_it_comes_back(w
 
 
 @in_both_apis()
-async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(world: World) -> None:
-    queue = await world.queue()
+async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(world: World, queue: str) -> None:
     async with world.pair(backlog_queue_count=3, backlog_retry_interval=2, sdk=AT_ONCE) as pair:
         await pair.client.force_failover(queue, hold=True)
         senders = [await pair.sender(queue, fresh=True) for _ in range(8)]
@@ -107,8 +106,7 @@ async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(wor
 
 
 @in_both_apis()
-async def test_p12_a_sender_keeps_its_backlog_queue(world: World) -> None:
-    queue = await world.queue()
+async def test_p12_a_sender_keeps_its_backlog_queue(world: World, queue: str) -> None:
     async with world.pair(backlog_queue_count=4) as pair:
         await pair.client.force_failover(queue, hold=True)
         senders = [await pair.sender(queue, fresh=True) for _ in range(12)]
@@ -124,9 +122,8 @@ async def test_p12_a_sender_keeps_its_backlog_queue(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World) -> None:
+async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World, queue: str) -> None:
     """A queue that is there already is used as it is, however small (P10)."""
-    queue = await world.queue()
     await world.manage("create_queue", world.backlog_path(0), max_size_in_megabytes=1, at=world.secondary)
     await world.manage("create_queue", world.backlog_path(7), max_delivery_count=3, at=world.secondary)
     async with world.pair(sdk=AT_ONCE) as pair:
@@ -160,8 +157,7 @@ async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World) -> N
 
 
 @in_both_apis()
-async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as_sent(world: World) -> None:
-    queue = await world.queue()
+async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as_sent(world: World, queue: str) -> None:
     async with world.pair(backlog_queue_count=3, sdk=AT_ONCE) as pair:
         await pair.client.force_failover(queue, hold=True)
         async with world.fault("no-send", entity=queue), world.fault("no-send", namespace=world.secondary.name):
@@ -178,9 +174,8 @@ async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as
 
 
 @in_both_apis()
-async def test_p4_pairing_without_the_manage_right(world: World) -> None:
+async def test_p4_pairing_without_the_manage_right(world: World, queue: str) -> None:
     """Ready-made queues and a key that may send, no more."""
-    queue = await world.queue()
     text = world.key(world.secondary, f"k{world.number}", "Send")
     for index in range(2):
         await world.manage("create_queue", world.backlog_path(index), at=world.secondary)
@@ -196,8 +191,7 @@ async def test_p4_pairing_without_the_manage_right(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p5_a_queue_that_cannot_be_made_is_left_out(world: World) -> None:
-    queue = await world.queue()
+async def test_p5_a_queue_that_cannot_be_made_is_left_out(world: World, queue: str) -> None:
     async with (
         world.client(retry_total=0) as client,
         world.face(world.admin()) as admin,
@@ -266,9 +260,10 @@ async def adopt(stack: contextlib.AsyncExitStack, world: World, client: object) 
 
 
 @in_both_apis()
-async def test_p13_a_link_that_takes_longer_to_open_than_an_attempt_has_is_open_for_the_next(world: World) -> None:
+async def test_p13_a_link_that_takes_longer_to_open_than_an_attempt_has_is_open_for_the_next(
+    world: World, queue: str
+) -> None:
     """0.6 s away each way: opening a link takes longer than any queue's share of 8 s."""
-    queue = await world.queue()
     with SilentProxy(world.secondary.port) as network:
         behind = world.secondary.connection_string.replace(f":{world.secondary.port}", f":{network.port}")
         async with (

@@ -31,8 +31,7 @@ def of_size(world: World, size: int, **properties: Any) -> ServiceBusMessage:
 
 
 @in_both_apis()
-async def test_p30_a_message_at_the_edge(world: World) -> None:
-    queue = await world.queue()
+async def test_p30_a_message_at_the_edge(world: World, queue: str) -> None:
     async with world.pair() as pair:
         edge = of_size(world, LIMIT)
         await pair.deliver(queue, edge)
@@ -84,8 +83,7 @@ async def full_batch(world: World, sender: Face, body: bytes, **properties: Any)
 
 
 @in_both_apis()
-async def test_p30_a_batch_that_grows_too_large_is_split(world: World) -> None:
-    queue = await world.queue()
+async def test_p30_a_batch_that_grows_too_large_is_split(world: World, queue: str) -> None:
     async with world.pair(backlog_queue_count=1) as pair:
         sender = await pair.sender(queue)
         direct, before = await full_batch(world, sender, bytes(500))
@@ -103,9 +101,8 @@ async def test_p30_a_batch_that_grows_too_large_is_split(world: World) -> None:
 
 
 @in_both_apis()
-async def test_p30_a_list_that_grows_too_large_is_split(world: World) -> None:
+async def test_p30_a_list_that_grows_too_large_is_split(world: World, queue: str) -> None:
     """The SDK sends a list as one batch: one that just fits must still fit with the aliases of all of them."""
-    queue = await world.queue()
     async with world.pair(backlog_queue_count=1) as pair:
         sender = await pair.sender(queue)
         _, inside = await full_batch(world, sender, bytes(1000))

@@ -33,8 +33,7 @@ async def test_p36_the_syphon_in_the_application_brings_all_home(world: World) -
 
 
 @in_both_apis()
-async def test_p36_what_waited_before_the_application_started_comes_home_too(world: World) -> None:
-    queue = await world.queue()
+async def test_p36_what_waited_before_the_application_started_comes_home_too(world: World, queue: str) -> None:
     async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:
         await pair.deliver(queue, *world.messages(20))
     async with world.pair(**HOSTED):
@@ -43,8 +42,7 @@ async def test_p36_what_waited_before_the_application_started_comes_home_too(wor
 
 
 @in_both_apis()
-async def test_p5_p36_a_host_with_fewer_queues_reads_those_of_every_sender(world: World) -> None:
-    queue = await world.queue()
+async def test_p5_p36_a_host_with_fewer_queues_reads_those_of_every_sender(world: World, queue: str) -> None:
     async with world.fault("unreachable"), world.pair(backlog_queue_count=8, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         for index in range(8):
@@ -55,8 +53,7 @@ async def test_p5_p36_a_host_with_fewer_queues_reads_those_of_every_sender(world
 
 
 @in_both_apis()
-async def test_p5_p36_without_the_manage_right_a_host_reads_as_many_as_it_was_told(world: World) -> None:
-    queue = await world.queue()
+async def test_p5_p36_without_the_manage_right_a_host_reads_as_many_as_it_was_told(world: World, queue: str) -> None:
     await world.backlog_queues(1)
     async with world.pair(**HOSTED, manage=False, backlog_queue_count=2):
         await world.manage("create_queue", world.backlog_path(1), at=world.secondary)
@@ -72,8 +69,7 @@ async def put(world: World, index: int, queue: str) -> None:
 
 
 @in_both_apis()
-async def test_p39_several_syphons_at_once_are_safe(world: World) -> None:
-    queue = await world.queue()
+async def test_p39_several_syphons_at_once_are_safe(world: World, queue: str) -> None:
     async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:
         for _ in range(4):
             await pair.deliver(queue, *world.messages(50))
@@ -132,8 +128,7 @@ async def test_p40_an_unavailable_destination_does_not_stop_the_others(world: Wo
 
 
 @in_both_apis()
-async def test_p41_the_command_drains_and_ends(world: World) -> None:
-    queue = await world.queue()
+async def test_p41_the_command_drains_and_ends(world: World, queue: str) -> None:
     async with world.fault("unreachable"), world.pair(sdk=AT_ONCE) as pair:
         await pair.deliver(queue, *world.messages(25))
     code, out, err = await command(world, "--drain")

@@ -12,6 +12,7 @@ The connection stays up and the client's bytes are taken; what the broker answer
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -150,17 +151,13 @@ class SilentProxy:
         except OSError:
             pass
         if not silent and not self._silent.is_set():
-            try:
+            with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 def drop(sock: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it; close alone does not
-    except OSError:
-        pass
     sock.close()
 
 

@@ -40,6 +40,11 @@ class World:
     def read(self, segment: int, offset: int, length: int) -> bytes:
         return b"%d:%d" % (segment, offset)
 
+    def copied(self) -> tuple[int, bytes]:
+        kept = self.copy()
+        assert kept is not None
+        return kept
+
     def copy(self, record: Record | None = None) -> tuple[int, bytes] | None:
         kept = self.live_records.live(record or self.record)
         if kept is None:
@@ -63,9 +68,7 @@ def test_what_lives_is_copied_as_it_is_now(world: World) -> None:
     three.delivery_count = 5
     three.changes = b"changes"
     three.state = 0
-    kept = world.copy()
-    assert kept is not None
-    kind, payload = kept
+    kind, payload = world.copied()
     assert kind == records.ENQUEUE
     _, entries, _ = records.read_enqueue(payload)
     assert [entry[:6] for entry in entries] == [
@@ -82,8 +85,7 @@ def test_what_lives_is_copied_as_it_is_now(world: World) -> None:
 
 
 def test_a_message_that_dies_before_its_copy_is_written(world: World) -> None:
-    kept = world.copy()
-    assert kept is not None
+    world.copied()
     (one,) = world.entity.active.draw(1)
     world.entity.active.remove(one)
     world.live_records.moved(world.record, 9, 5000)
@@ -103,8 +105,7 @@ def test_what_is_not_yet_confirmed_lives(world: World) -> None:
         world.entity.active.remove(message)
     assert world.copy() is None
     world.entity.confirmed_sequence = 1
-    kept = world.copy()
-    assert kept is not None
+    kept = world.copied()
     assert [entry.sequence_number for entry in records.read_enqueue(kept[1])[1]] == [2, 3]
     world.entity.active.insert(world.messages[1])  # its answer has come: it knows the place that is about to go
     world.live_records.moved(world.record, 9, 5000)
@@ -114,8 +115,7 @@ def test_what_is_not_yet_confirmed_lives(world: World) -> None:
 def test_changes_on_disk_move_along_unless_there_are_new_ones(world: World) -> None:
     one, two, _ = world.messages
     one.changes, two.changes = Stored(7, 1, 4), Stored(7, 2, 4)
-    kept = world.copy()
-    assert kept is not None
+    kept = world.copied()
     first = records.read_enqueue(kept[1])[1][0]
     assert kept[1][first.changes_offset :][: first.changes_length] == b"7:1"
     newer = two.changes = Stored(9, 700, 4)
@@ -190,8 +190,7 @@ def test_what_became_active_is_copied_under_its_new_number(world: World) -> None
     one.home = SCHEDULED
     world.entity.active.scheduled_count += 1
     world.entity.activate(one, 7, 20.0, 30.0)
-    kept = world.copy()
-    assert kept is not None
+    kept = world.copied()
     assert [entry[:3] for entry in records.read_enqueue(kept[1])[1]] == [(7, 20.0, 30.0), (2, 1.5, inf), (3, 1.5, inf)]
     world.live_records.moved(world.record, 9, 5000)
     assert one.segment == 9
@@ -203,8 +202,7 @@ def test_what_becomes_active_while_its_copy_is_written_keeps_its_old_number_ther
     world.entity.active.draw(1)
     one.home = SCHEDULED
     world.entity.active.scheduled_count += 1
-    kept = world.copy()
-    assert kept is not None
+    kept = world.copied()
     assert records.read_enqueue(kept[1])[1][0].place == records.SCHEDULED
     assert one.state == RECOPIED
     world.entity.activate(one, 7, 20.0, 30.0)

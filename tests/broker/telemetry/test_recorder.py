@@ -71,11 +71,18 @@ class Client:
         assert isinstance(link, ReceiverLink)
         return link
 
-    async def catch_up(self, queue: str) -> None:
-        """Until the broker has read all that was written: it answers in order."""
-        link = await self.receiver(queue)
+    async def grant(self, link: ReceiverLink, elsewhere: str, credit: int = 5, *, drain: bool = False) -> None:
+        """Until the broker has read it."""
+        link.flow(credit, drain=drain)
+        await self.catch_up(elsewhere)
+
+    async def detach(self, link: ReceiverLink) -> None:
         link.detach()
         await self.until(LinkDetached)
+
+    async def catch_up(self, queue: str) -> None:
+        """Until the broker has read all that was written: it answers in order."""
+        await self.detach(await self.receiver(queue))
 
 
 def polls(broker: Broker, *queues: str) -> list[int]:
@@ -85,12 +92,12 @@ def polls(broker: Broker, *queues: str) -> list[int]:
 
 async def ledger_of(broker: Broker, queue: str, is_all: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
     """The events of a queue, once they are all there; it is written every 0.2 s."""
-    async with asyncio.timeout(10):
-        while True:
-            found = [event for event in read_ledger(broker.data) if event.get("entity") == queue]
-            if is_all(found):
-                return found
-            await asyncio.sleep(0.05)
+
+    def found() -> list[dict[str, Any]]:
+        return [event for event in read_ledger(broker.data) if event.get("entity") == queue]
+
+    await soon(lambda: is_all(found()))
+    return found()
 
 
 def read_ledger(data: Path) -> list[dict[str, Any]]:
@@ -124,8 +131,7 @@ async def test_p51_ten_idle_long_polls_of_a_quarter_of_an_hour_are_forty_an_hour
         assert polls(broker, *queues) == [quarter] * 10
         clock.advance(QUARTER_S)
     for link in links:
-        link.detach()
-        await client.until(LinkDetached)
+        await client.detach(link)
     assert polls(broker, *queues) == [4] * 10
     for queue in queues:
         events = await ledger_of(broker, queue, lambda found: sum(each["kind"] == "poll" for each in found) >= 4)
@@ -150,21 +156,17 @@ async def test_a_grant_that_brought_a_message_was_no_empty_receive(
 ) -> None:
     queue, elsewhere = queues[:2]
     link = await client.receiver(queue, mode)
-    link.flow(5)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere)
     await send(broker, queue)
     delivered = await client.until(Delivered)
     if not mode:
         link.settle(delivered.delivery_id, delivered.delivery_id, ACCEPTED_BYTES)
-    link.flow(5)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere)
     assert polls(broker, queue) == [0]
     # this one brings nothing
-    link.flow(5)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere)
     assert polls(broker, queue) == [1]
-    link.detach()
-    await client.until(LinkDetached)
+    await client.detach(link)
     assert polls(broker, queue) == [2]
 
 
@@ -173,13 +175,10 @@ async def test_a_message_that_was_on_its_way_when_more_was_granted_counts_for_th
 ) -> None:
     queue, elsewhere = queues[:2]
     link = await client.receiver(queue)
-    link.flow(5)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere)
     await send(broker, queue)
-    link.flow(5)  # the message is not read yet: this counts from before it
-    await client.catch_up(elsewhere)
-    link.flow(5)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere)  # the message is not read yet: this counts from before it
+    await client.grant(link, elsewhere)
     assert polls(broker, queue) == [0]
 
 
@@ -189,22 +188,18 @@ async def test_what_is_no_grant_ends_no_receive(broker: Broker, client: Client, 
     link.flow(0)  # as the SDK does when it attaches
     link.flow(5)
     link.session.write_flow()  # of the session, and no link of it
-    link.flow(5, drain=True)  # the rest of what was granted, or nothing (JS)
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere, drain=True)  # the rest of what was granted, or nothing (JS)
     assert polls(broker, queue) == [0]
-    link.flow(5, drain=True)  # asks for five, but not for long: that is a receive
-    await client.catch_up(elsewhere)
+    await client.grant(link, elsewhere, drain=True)  # asks for five, but not for long: that is a receive
     assert polls(broker, queue) == [1]
     link.flow(0, drain=True)  # as the SDK does before it detaches
-    link.detach()
-    await client.until(LinkDetached)
+    await client.detach(link)
     assert polls(broker, queue) == [2]
 
 
 async def test_a_link_that_asked_for_nothing_got_nothing(broker: Broker, client: Client, queues: list[str]) -> None:
     link = await client.receiver(queues[0])
-    link.detach()
-    await client.until(LinkDetached)
+    await client.detach(link)
     assert polls(broker, *queues) == [0] * 10
 
 

@@ -21,6 +21,12 @@ def rounds(chosen: int | None = None, rate: float | None = None, **options: floa
     return TransferLoop(chosen, RateLimit(rate), 0.0, **options)
 
 
+def look(run: TransferLoop, found: int, now: float) -> None:
+    """It looks next, and finds so many."""
+    assert run.next(now) == Look()
+    run.looked(found, now)
+
+
 def test_few_at_first_many_then_and_never_more_than_chosen() -> None:
     run = rounds(30_000)
     assert run.next(0) == Take(ROUND_FIRST)
@@ -29,16 +35,14 @@ def test_few_at_first_many_then_and_never_more_than_chosen() -> None:
     run.ended(RoundResult(ROUND_MAX, 0, 0), 2)
     assert run.next(2) == Take(30_000 - ROUND_FIRST - ROUND_MAX)
     run.ended(RoundResult(30_000 - ROUND_FIRST - ROUND_MAX, 0, 0), 3)
-    assert run.next(3) == Look()
-    run.looked(0, 3)
+    look(run, 0, 3)
     assert run.next(3) == Over()
 
 
 def test_one_that_was_counted_twice_does_not_hide_one_that_remains() -> None:
     run = rounds(10)
     run.ended(RoundResult(10, 0, 0), 1)
-    assert run.next(1) == Look()
-    run.looked(1, 1)
+    look(run, 1, 1)
     assert isinstance(run.next(1), Take)
     run.ended(RoundResult(1, 0, 0), 2)
     assert run.next(2) == Look()
@@ -49,8 +53,7 @@ def test_uncounted_it_ends_when_a_look_finds_nothing() -> None:
     run.ended(RoundResult(400, 0, 0), 1)
     assert run.next(1) == Take(ROUND_MAX)
     run.ended(RoundResult(0, 0, 0), 2)
-    assert run.next(2) == Look()
-    run.looked(0, 2)
+    look(run, 0, 2)
     assert run.next(2) == Over()
 
 
@@ -77,12 +80,10 @@ def test_a_round_that_came_short_is_followed_by_a_look_and_not_by_an_empty_one()
     run = rounds(1000)
     assert run.next(0) == Take(ROUND_FIRST)
     run.ended(RoundResult(20, 0, 0), 1)
-    assert run.next(1) == Look()
-    run.looked(7, 1)
+    look(run, 7, 1)
     assert run.next(1) == Take(980), "it moved some: there is no need to wait"
     run.ended(RoundResult(7, 0, 0), 2)
-    assert run.next(2) == Look()
-    run.looked(0, 2)
+    look(run, 0, 2)
     assert run.next(2) == Over()
 
 
@@ -138,8 +139,7 @@ def test_p41_the_rate_is_kept_over_the_run() -> None:
 def test_what_is_refused_for_good_is_not_waited_for() -> None:
     run = rounds(10)
     run.ended(RoundResult(7, 3, 3), 0)
-    assert run.next(0) == Look()
-    run.looked(0, 0)
+    look(run, 0, 0)
     assert run.next(0) == Over()
 
 
