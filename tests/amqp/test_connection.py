@@ -101,8 +101,7 @@ def test_repr_of_a_client_hides_its_password() -> None:
     assert "secret" not in repr(SaslClient("PLAIN", plain_response("key", "secret")))
 
 
-def test_sessions_begin_and_end_from_both_sides() -> None:
-    pair = ConnectionPair()
+def test_sessions_begin_and_end_from_both_sides(pair: ConnectionPair) -> None:
     first, second = pair.client.begin(), pair.client.begin()
     pair.pump()
     assert [first.channel, second.channel] == [0, 1]
@@ -120,8 +119,7 @@ def test_sessions_begin_and_end_from_both_sides() -> None:
     assert pair.client.begin().channel == 0  # the number is free again
 
 
-def test_close_is_answered_and_carries_the_reason() -> None:
-    pair = ConnectionPair()
+def test_close_is_answered_and_carries_the_reason(pair: ConnectionPair) -> None:
     pair.pump()
     pair.server.close(Error("amqp:connection:forced", "going down", None))
     pair.pump()
@@ -164,8 +162,7 @@ def test_a_refused_link_gets_both_frames() -> None:
     assert pair.server.link_count == pair.client.link_count == 0
 
 
-def test_links_echo_source_target_and_settle_modes() -> None:
-    pair = ConnectionPair()
+def test_links_echo_source_target_and_settle_modes(pair: ConnectionPair) -> None:
     link = pair.client.begin().attach(
         "r", True, Source(address="amqps://here:1/q"), Target(address="me"), snd_settle_mode=1, rcv_settle_mode=1
     )
@@ -178,8 +175,7 @@ def test_links_echo_source_target_and_settle_modes() -> None:
     assert link.is_open
 
 
-def test_end_without_detach_drops_the_links() -> None:
-    pair = ConnectionPair()
+def test_end_without_detach_drops_the_links(pair: ConnectionPair) -> None:
     sender, _ = pair.sender()
     sender.session.end()
     pair.pump()
@@ -348,8 +344,7 @@ def test_after_our_close_only_the_peers_close_is_read() -> None:
     assert server.receive(frame(0, Close().encode()), 0.0) == [Closed(None)]
 
 
-def test_a_flow_with_echo_is_answered() -> None:
-    pair = ConnectionPair()
+def test_a_flow_with_echo_is_answered(pair: ConnectionPair) -> None:
     receiver, sender = pair.receiver(credit=5)
     pair.take("server", CreditChanged)
     flow = Flow(

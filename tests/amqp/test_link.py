@@ -70,8 +70,7 @@ def test_the_senders_window_blocks_and_opens_with_settling() -> None:
     assert not sender.session.is_blocked
 
 
-def test_credit_is_absolute_and_counts_what_is_under_way() -> None:
-    pair = ConnectionPair()
+def test_credit_is_absolute_and_counts_what_is_under_way(pair: ConnectionPair) -> None:
     receiver, sender = pair.receiver(credit=5)
     assert sender.credit == 5
     (changed,) = pair.take("server", CreditChanged)
@@ -99,8 +98,7 @@ def test_credit_granted_before_our_attach_is_kept() -> None:
     assert server_link.credit == 7
 
 
-def test_drain_gives_the_unused_credit_back() -> None:
-    pair = ConnectionPair()
+def test_drain_gives_the_unused_credit_back(pair: ConnectionPair) -> None:
     receiver, sender = pair.receiver()
     receiver.flow(5, drain=True)
     pair.pump()
@@ -113,8 +111,7 @@ def test_drain_gives_the_unused_credit_back() -> None:
     assert not sender.drain
 
 
-def test_settled_transfers_need_no_disposition() -> None:
-    pair = ConnectionPair()
+def test_settled_transfers_need_no_disposition(pair: ConnectionPair) -> None:
     sender, receiver = pair.sender(credit=10)
     sender.send(b"x", b"x", settled=True)
     pair.pump()
@@ -137,8 +134,7 @@ def test_a_settlement_that_the_sender_confirms_opens_the_window_again() -> None:
     assert receiver.session.unsettled == 0
 
 
-def test_an_aborted_message_is_forgotten() -> None:
-    pair = ConnectionPair()
+def test_an_aborted_message_is_forgotten(pair: ConnectionPair) -> None:
     sender, _ = pair.sender(credit=10)
     session = sender.session
     session.write_transfer(Transfer(handle=0, delivery_id=0, delivery_tag=b"a", more=True).encode(), b"half")
@@ -189,8 +185,7 @@ def test_a_window_that_opens_is_told_to_senders_that_held_back() -> None:
     assert [event.link for event in pair.take("server", CreditChanged)] == [sender]
 
 
-def test_detach_from_the_server_frees_its_window() -> None:
-    pair = ConnectionPair()
+def test_detach_from_the_server_frees_its_window(pair: ConnectionPair) -> None:
     sender, receiver = pair.sender(credit=10)
     sender.send(b"x", b"x")
     pair.pump()
@@ -218,8 +213,7 @@ def test_handles_are_used_again() -> None:
     assert pair.server.is_open
 
 
-def test_delivery_ids_are_consecutive_per_session() -> None:
-    pair = ConnectionPair()
+def test_delivery_ids_are_consecutive_per_session(pair: ConnectionPair) -> None:
     session = pair.client.begin()
     links = [session.attach(name, False, None, None) for name in "ab"]
     pair.pump()
@@ -228,8 +222,7 @@ def test_delivery_ids_are_consecutive_per_session() -> None:
 
 
 @pytest.mark.parametrize("start", [0xFFFFFFFE])
-def test_numbers_wrap_round(start: int) -> None:
-    pair = ConnectionPair()
+def test_numbers_wrap_round(pair: ConnectionPair, start: int) -> None:
     sender, receiver = pair.sender(credit=10)
     sender.session.next_delivery_id = start
     ids = [sender.send(b"x", b"t") for _ in range(4)]
@@ -243,8 +236,7 @@ def test_numbers_wrap_round(start: int) -> None:
     assert receiver.session.unsettled == 0
 
 
-def test_reprs_say_what_a_reader_wants_to_know() -> None:
-    pair = ConnectionPair()
+def test_reprs_say_what_a_reader_wants_to_know(pair: ConnectionPair) -> None:
     sender, _ = pair.sender("orders", credit=3)
     assert repr(sender) == "<SenderLink 'orders' sender handle 0: attached, credit 3>"
     assert repr(sender.session) == "<Session channel 0: 1 links, 0 unsettled>"

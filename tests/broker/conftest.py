@@ -48,7 +48,13 @@ async def queue(sdk: Sdk) -> str:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def bare() -> Iterator[Rig]:
+    """A namespace without entities."""
     with Rig() as rig:
-        rig.create(lock_duration=30.0, max_delivery_count=3)
         yield rig
+
+
+@pytest.fixture
+def rig(bare: Rig) -> Rig:
+    bare.create(lock_duration=30.0, max_delivery_count=3)
+    return bare

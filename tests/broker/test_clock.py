@@ -74,131 +74,122 @@ def test_a_pause_between_the_readings_is_no_step() -> None:
 
 
 @STEPS
-def test_a_message_lock_lasts_as_long_as_before(step: float) -> None:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0)
-        rig.send(b"one")
-        (message,) = rig.acquire()
-        set_wall(rig, step)
-        assert message.locked_until == rig.now + 30.0
-        rig.pass_time(29.0)
-        assert rig.acquire() == []
-        assert rig.namespace.renew(rig.queue(), [message.lock_token or b""], rig.now) == [rig.now + 30.0]
-        rig.pass_time(29.0)
-        assert rig.acquire() == []
-        rig.pass_time(1.0)
-        assert [each.delivery_count for each in rig.acquire()] == [1]
+def test_a_message_lock_lasts_as_long_as_before(bare: Rig, step: float) -> None:
+    bare.create(lock_duration=30.0)
+    bare.send(b"one")
+    (message,) = bare.acquire()
+    set_wall(bare, step)
+    assert message.locked_until == bare.now + 30.0
+    bare.pass_time(29.0)
+    assert bare.acquire() == []
+    assert bare.namespace.renew(bare.queue(), [message.lock_token or b""], bare.now) == [bare.now + 30.0]
+    bare.pass_time(29.0)
+    assert bare.acquire() == []
+    bare.pass_time(1.0)
+    assert [each.delivery_count for each in bare.acquire()] == [1]
 
 
 @STEPS
-def test_a_lock_that_a_refused_settlement_gives_back_lasts_as_long_as_before(step: float) -> None:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0)
-        rig.send(b"one")
-        tokens = rig.tokens()
-        queue = rig.queue()
-        (message,) = queue.claim_all(tokens, rig.now)[0]
-        set_wall(rig, step)
-        queue.restore(message)
-        assert queue.expire(rig.now + 29.0) == ([], [])
-        assert queue.expire(rig.now + 30.0) == ([message], [])
+def test_a_lock_that_a_refused_settlement_gives_back_lasts_as_long_as_before(bare: Rig, step: float) -> None:
+    bare.create(lock_duration=30.0)
+    bare.send(b"one")
+    tokens = bare.tokens()
+    queue = bare.queue()
+    (message,) = queue.claim_all(tokens, bare.now)[0]
+    set_wall(bare, step)
+    queue.restore(message)
+    assert queue.expire(bare.now + 29.0) == ([], [])
+    assert queue.expire(bare.now + 30.0) == ([message], [])
 
 
 @STEPS
-def test_a_session_lock_lasts_as_long_as_before(step: float) -> None:
-    with Rig() as rig:
-        rig.create(lock_duration=30.0, requires_session=True)
-        rig.send_payloads(make_special(b"one", session_id="s"), make_special(b"two", session_id="s"))
-        lock = rig.accept("s")
-        (first,) = rig.acquire(session=lock)
-        set_wall(rig, step)
-        assert lock.locked_until == first.locked_until == rig.now + 30.0
-        rig.pass_time(29.0)
-        assert rig.settle([first.lock_token or b""], Complete(), session=lock) is None
-        assert len(rig.acquire(session=lock)) == 1
-        rig.pass_time(1.0)
-        assert lock.is_over
-        assert len(rig.acquire(session=rig.accept())) == 1
+def test_a_session_lock_lasts_as_long_as_before(bare: Rig, step: float) -> None:
+    bare.create(lock_duration=30.0, requires_session=True)
+    bare.send_payloads(make_special(b"one", session_id="s"), make_special(b"two", session_id="s"))
+    lock = bare.accept("s")
+    (first,) = bare.acquire(session=lock)
+    set_wall(bare, step)
+    assert lock.locked_until == first.locked_until == bare.now + 30.0
+    bare.pass_time(29.0)
+    assert bare.settle([first.lock_token or b""], Complete(), session=lock) is None
+    assert len(bare.acquire(session=lock)) == 1
+    bare.pass_time(1.0)
+    assert lock.is_over
+    assert len(bare.acquire(session=bare.accept())) == 1
 
 
 @STEPS
-def test_an_idle_queue_goes_when_it_has_been_idle_so_long(step: float) -> None:
-    with Rig() as rig:
-        rig.create(auto_delete_on_idle=300.0)
-        set_wall(rig, step)
-        rig.pass_time(299.0)
-        assert "orders" in rig.namespace.queues
-        rig.pass_time(1.0)
-        assert "orders" not in rig.namespace.queues
+def test_an_idle_queue_goes_when_it_has_been_idle_so_long(bare: Rig, step: float) -> None:
+    bare.create(auto_delete_on_idle=300.0)
+    set_wall(bare, step)
+    bare.pass_time(299.0)
+    assert "orders" in bare.namespace.queues
+    bare.pass_time(1.0)
+    assert "orders" not in bare.namespace.queues
 
 
-def test_an_answer_from_before_the_step_does_not_make_a_queue_idle() -> None:
-    with Rig() as rig:
-        rig.create(auto_delete_on_idle=300.0)
-        rig.namespace.send(rig.queue(), [make(b"one")], rig.now, lambda refusal: None)
-        set_wall(rig, HOUR)  # the disk answers within it
-        assert rig.bodies() == [b"one"]
+def test_an_answer_from_before_the_step_does_not_make_a_queue_idle(bare: Rig) -> None:
+    bare.create(auto_delete_on_idle=300.0)
+    bare.namespace.send(bare.queue(), [make(b"one")], bare.now, lambda refusal: None)
+    set_wall(bare, HOUR)  # the disk answers within it
+    assert bare.bodies() == [b"one"]
 
 
 @STEPS
-def test_an_id_is_a_duplicate_as_long_as_before(step: float) -> None:
-    with Rig() as rig:
-        rig.create(requires_duplicate_detection=True, duplicate_window=60.0)
-        rig.send_payloads(make(b"one", message_id="a"))
-        set_wall(rig, step)
-        rig.send_payloads(make(b"two", message_id="b"))
-        rig.pass_time(59.0)
-        rig.send_payloads(make(b"again", message_id="a"), make(b"again", message_id="b"))
-        assert rig.bodies() == [b"one", b"two"]
-        rig.pass_time(1.0)
-        rig.send_payloads(make(b"later", message_id="a"))
-        rig.pass_time(1.0)
-        assert rig.bodies() == [b"one", b"two", b"later"]
-        rig.compact_all()
-        with rig.reopened() as again:
-            assert again.bodies() == [b"one", b"two", b"later"]
+def test_an_id_is_a_duplicate_as_long_as_before(bare: Rig, step: float) -> None:
+    bare.create(requires_duplicate_detection=True, duplicate_window=60.0)
+    bare.send_payloads(make(b"one", message_id="a"))
+    set_wall(bare, step)
+    bare.send_payloads(make(b"two", message_id="b"))
+    bare.pass_time(59.0)
+    bare.send_payloads(make(b"again", message_id="a"), make(b"again", message_id="b"))
+    assert bare.bodies() == [b"one", b"two"]
+    bare.pass_time(1.0)
+    bare.send_payloads(make(b"later", message_id="a"))
+    bare.pass_time(1.0)
+    assert bare.bodies() == [b"one", b"two", b"later"]
+    bare.compact_all()
+    with bare.reopened() as again:
+        assert again.bodies() == [b"one", b"two", b"later"]
 
 
-def test_after_a_restart_on_a_clock_set_back_an_id_is_known_for_one_window() -> None:
-    with Rig() as rig:
-        rig.create(requires_duplicate_detection=True, duplicate_window=60.0)
-        rig.send_payloads(make(b"one", message_id="a"))
-        with rig.reopened(now=rig.now - HOUR) as again:
-            again.pass_time(59.0)
-            again.send_payloads(make(b"again", message_id="a"))
-            assert again.bodies() == [b"one"]
-            again.pass_time(1.0)
-            again.send_payloads(make(b"later", message_id="a"))
-            assert again.bodies() == [b"one", b"later"]
+def test_after_a_restart_on_a_clock_set_back_an_id_is_known_for_one_window(bare: Rig) -> None:
+    bare.create(requires_duplicate_detection=True, duplicate_window=60.0)
+    bare.send_payloads(make(b"one", message_id="a"))
+    with bare.reopened(now=bare.now - HOUR) as again:
+        again.pass_time(59.0)
+        again.send_payloads(make(b"again", message_id="a"))
+        assert again.bodies() == [b"one"]
+        again.pass_time(1.0)
+        again.send_payloads(make(b"later", message_id="a"))
+        assert again.bodies() == [b"one", b"later"]
 
 
-def test_lifetimes_and_schedules_go_by_the_wall_clock() -> None:
-    with Rig() as rig:
-        rig.create()
-        at = rig.now
-        rig.send_payloads(make_special(b"mortal", ttl=2 * HOUR))
-        rig.schedule(make_special(b"later", at=at + 2 * HOUR))
-        set_wall(rig, -HOUR)
-        rig.pass_time(2 * HOUR)
-        assert (rig.bodies(), rig.queue().scheduled_count) == ([b"mortal", b"later"], 1)
-        set_wall(rig, HOUR)
-        assert rig.now == at + 2 * HOUR
-        assert (rig.bodies(), rig.queue().scheduled_count) == ([b"later"], 0)
+def test_lifetimes_and_schedules_go_by_the_wall_clock(bare: Rig) -> None:
+    bare.create()
+    at = bare.now
+    bare.send_payloads(make_special(b"mortal", ttl=2 * HOUR))
+    bare.schedule(make_special(b"later", at=at + 2 * HOUR))
+    set_wall(bare, -HOUR)
+    bare.pass_time(2 * HOUR)
+    assert (bare.bodies(), bare.queue().scheduled_count) == ([b"mortal", b"later"], 1)
+    set_wall(bare, HOUR)
+    assert bare.now == at + 2 * HOUR
+    assert (bare.bodies(), bare.queue().scheduled_count) == ([b"later"], 0)
 
 
 @pytest.mark.parametrize("step", [-HOUR, -0.5, HOUR])
-def test_a_second_try_comes_after_a_second_or_at_the_instant_that_is_due(step: float) -> None:
-    with Rig() as rig:
-        rig.create()
-        ends = rig.now + 10.0
-        rig.send_payloads(make_special(b"mortal", ttl=10))
-        rig.journal._state = "closed"
-        rig.pass_time(10.0)  # it can't be removed now
-        rig.journal._state = "started"
-        retry = rig.now + 1.0
-        assert rig.queue().lifetimes.deadline() == retry
-        set_wall(rig, step)
-        assert rig.queue().lifetimes.deadline() == max(ends, retry + step)
+def test_a_second_try_comes_after_a_second_or_at_the_instant_that_is_due(bare: Rig, step: float) -> None:
+    bare.create()
+    ends = bare.now + 10.0
+    bare.send_payloads(make_special(b"mortal", ttl=10))
+    bare.journal._state = "closed"
+    bare.pass_time(10.0)  # it can't be removed now
+    bare.journal._state = "started"
+    retry = bare.now + 1.0
+    assert bare.queue().lifetimes.deadline() == retry
+    set_wall(bare, step)
+    assert bare.queue().lifetimes.deadline() == max(ends, retry + step)
 
 
 @STEPS

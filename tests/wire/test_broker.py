@@ -28,8 +28,12 @@ async def client(pairbus_namespace: NamespaceServer) -> AsyncIterator[WireClient
         yield client
 
 
-async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+@pytest.fixture
+def queue(pairbus_queue: Make) -> str:
+    return pairbus_queue()
+
+
+async def test_what_is_sent_is_received_byte_for_byte(client: WireClient, queue: str) -> None:
     sender = await client.sender(queue)
     sent = [message(str(number), message_id=f"m{number}") for number in range(300)]
     await sender.send(sent[0])
@@ -59,8 +63,7 @@ async def test_a_group_shares_its_answer_and_what_is_too_large_has_its_own(
     assert [type(answer) for answer in answers] == [type(None), TooLarge, Refused, Refused, Refused, type(None)]
 
 
-async def test_each_settlement(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_each_settlement(client: WireClient, queue: str) -> None:
     sender = await client.sender(queue)
     await sender.send_many([message(text) for text in "abcd"])
     receiver = await client.receiver(queue)
@@ -97,9 +100,8 @@ async def test_one_session(client: WireClient, pairbus_queue: Make) -> None:
 
 
 async def test_settling_by_token_from_another_client(
-    client: WireClient, pairbus_namespace: NamespaceServer, pairbus_queue: Make
+    client: WireClient, pairbus_namespace: NamespaceServer, queue: str
 ) -> None:
-    queue = pairbus_queue()
     await (await client.sender(queue)).send_many([message(text) for text in "abcd"])
     receiver = await client.receiver(queue)
     messages = await receiver.receive(4, 5.0)
@@ -117,8 +119,7 @@ async def test_settling_by_token_from_another_client(
         assert len(other.peek(f"{queue}/$DeadLetterQueue")) == 1
 
 
-async def test_receive_and_delete(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_receive_and_delete(client: WireClient, queue: str) -> None:
     await (await client.sender(queue)).send_many([message(text) for text in "abc"])
     receiver = await client.receiver(queue, mode="delete")
     assert len(await receiver.receive(10, 5.0)) == 3
@@ -139,8 +140,7 @@ async def test_any_number_settled_by_token_on_one_link(client: WireClient, pairb
     assert await client.peek(queue) == []
 
 
-async def test_a_link_that_holds_its_most_answers_a_drain(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_a_link_that_holds_its_most_answers_a_drain(client: WireClient, queue: str) -> None:
     await (await client.sender(queue)).send_batch([message(str(number)) for number in range(5100)])
     receiver = await client.receiver(queue)
     held = await receiver.receive(5100, 5.0)
@@ -150,8 +150,7 @@ async def test_a_link_that_holds_its_most_answers_a_drain(client: WireClient, pa
     assert len(await receiver.receive(100, 5.0)) == 100
 
 
-async def test_a_delivery_settled_twice_is_told_that_its_lock_is_lost(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_a_delivery_settled_twice_is_told_that_its_lock_is_lost(client: WireClient, queue: str) -> None:
     await (await client.sender(queue)).send_many([message(text) for text in "abc"])
     receiver = await client.receiver(queue)
     messages = await receiver.receive(3, 5.0)
@@ -161,8 +160,7 @@ async def test_a_delivery_settled_twice_is_told_that_its_lock_is_lost(client: Wi
     await receiver.complete([messages[0], messages[2]])
 
 
-async def test_what_the_broker_refuses(client: WireClient, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_what_the_broker_refuses(client: WireClient, queue: str) -> None:
     with pytest.raises(NotFound, match="could not be found"):
         await client.sender("no-such-queue")
     with pytest.raises(NotFound):
@@ -176,8 +174,7 @@ async def test_what_the_broker_refuses(client: WireClient, pairbus_queue: Make) 
     await sender.send(message("x" * 200_000))
 
 
-async def test_a_wrong_key(pairbus_namespace: NamespaceServer, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_a_wrong_key(pairbus_namespace: NamespaceServer, queue: str) -> None:
     text = pairbus_namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=wr0ng")
     async with WireClient.from_connection_string(text) as client:
         with pytest.raises(Unauthorized) as caught:
@@ -185,8 +182,7 @@ async def test_a_wrong_key(pairbus_namespace: NamespaceServer, pairbus_queue: Ma
         assert "wr0ng" not in str(caught.value)
 
 
-async def test_tls_on_the_same_port(pairbus_namespace: NamespaceServer, pairbus_queue: Make) -> None:
-    queue = pairbus_queue()
+async def test_tls_on_the_same_port(pairbus_namespace: NamespaceServer, queue: str) -> None:
     text = pairbus_namespace.connection_string.replace(";UseDevelopmentEmulator=true", "")
     async with WireClient.from_connection_string(text, ca_file=pairbus_namespace.ca_file) as client:
         await (await client.sender(queue)).send(message("secret"))
@@ -205,12 +201,11 @@ async def test_tls_on_the_same_port(pairbus_namespace: NamespaceServer, pairbus_
 async def test_faults_and_back(
     client: WireClient,
     pairbus_broker: Broker,
-    pairbus_queue: Make,
+    queue: str,
     kind: str,
     options: dict[str, float],
     expected: type[Exception],
 ) -> None:
-    queue = pairbus_queue()
     sender = await client.sender(queue)
     await sender.send(message("before"))
     async with fault(pairbus_broker, kind, **options):

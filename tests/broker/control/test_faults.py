@@ -18,11 +18,17 @@ def fault(kind: str, entity: str | None = None, until: float | None = None) -> F
     return Fault(kind, entity=entity, until=until, **needs.get(kind, {}))
 
 
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
 @pytest.mark.parametrize("operation", ["send", "receive", "manage"])
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("entity", [None, "orders"])
-def test_p46_each_kind_refuses_just_its_own_operations(kind: str, operation: str, entity: str | None) -> None:
-    faults = Faults()
+def test_p46_each_kind_refuses_just_its_own_operations(
+    faults: Faults, kind: str, operation: str, entity: str | None
+) -> None:
     faults.set(fault(kind, entity))
     refusal = faults.refusal(operation, "orders", NOW)  # type: ignore[arg-type]
     if kind == "throttle":
@@ -43,8 +49,7 @@ def test_p46_each_kind_refuses_just_its_own_operations(kind: str, operation: str
     assert faults.lost_answer("orders", NOW) == (0.0 if kind == "lost-answer" else None)
 
 
-def test_no_fault_no_effect() -> None:
-    faults = Faults()
+def test_no_fault_no_effect(faults: Faults) -> None:
     assert faults.refusal("send", "orders", NOW) is None
     assert not faults.unreachable(None, NOW)
     assert not faults.black_hole(None, NOW)
@@ -74,21 +79,20 @@ def test_no_fault_no_effect() -> None:
         (None, False),
     ],
 )
-def test_a_fault_on_an_entity_covers_its_sub_queues_and_no_other_entity(asked: str | None, covered: bool) -> None:
-    faults = Faults()
+def test_a_fault_on_an_entity_covers_its_sub_queues_and_no_other_entity(
+    faults: Faults, asked: str | None, covered: bool
+) -> None:
     faults.set(Fault("unreachable", entity="Orders"))
     assert faults.unreachable(asked, NOW) is covered
 
 
-def test_a_fault_on_a_dead_letter_queue_leaves_its_queue_alone() -> None:
-    faults = Faults()
+def test_a_fault_on_a_dead_letter_queue_leaves_its_queue_alone(faults: Faults) -> None:
     faults.set(Fault("no-receive", entity="orders/$DeadLetterQueue"))
     assert faults.refusal("receive", "orders", NOW) is None
     assert faults.refusal("receive", "orders/$deadletterqueue", NOW) is not None
 
 
-def test_p47_throttle_lets_a_second_s_worth_through_and_then_the_rate() -> None:
-    faults = Faults()
+def test_p47_throttle_lets_a_second_s_worth_through_and_then_the_rate(faults: Faults) -> None:
     faults.set(Fault("throttle", entity="orders", rate=4))
     allowed = [faults.refusal("send", "orders", NOW) is None for _ in range(6)]
     assert allowed == [True] * 4 + [False] * 2
@@ -99,23 +103,20 @@ def test_p47_throttle_lets_a_second_s_worth_through_and_then_the_rate() -> None:
     assert faults.refusal("send", "invoices", NOW) is None
 
 
-def test_throttle_below_one_a_second_lets_one_through_now_and_then() -> None:
-    faults = Faults()
+def test_throttle_below_one_a_second_lets_one_through_now_and_then(faults: Faults) -> None:
     faults.set(Fault("throttle", rate=0.5))
     times = [0.0, 1.0, 1.9, 2.0, 3.9, 4.0]
     assert [faults.refusal("send", "q", NOW + t) is None for t in times] == [True, False, False, True, False, True]
 
 
-def test_throttle_counts_the_messages_of_a_batch_and_never_starves_a_large_one() -> None:
-    faults = Faults()
+def test_throttle_counts_the_messages_of_a_batch_and_never_starves_a_large_one(faults: Faults) -> None:
     faults.set(Fault("throttle", rate=10))
     assert faults.refusal("send", "q", NOW, count=25) is None
     assert faults.refusal("send", "q", NOW + 1.4) is not None
     assert faults.refusal("send", "q", NOW + 1.6) is None
 
 
-def test_a_refused_operation_takes_no_permit_of_another_throttle() -> None:
-    faults = Faults()
+def test_a_refused_operation_takes_no_permit_of_another_throttle(faults: Faults) -> None:
     faults.set(Fault("throttle", rate=1))
     faults.set(Fault("throttle", entity="orders", rate=0))
     for _ in range(10):
@@ -123,16 +124,14 @@ def test_a_refused_operation_takes_no_permit_of_another_throttle() -> None:
     assert faults.refusal("send", "invoices", NOW) is None
 
 
-def test_a_clock_that_goes_back_gives_no_permits() -> None:
-    faults = Faults()
+def test_a_clock_that_goes_back_gives_no_permits(faults: Faults) -> None:
     faults.set(Fault("throttle", rate=1))
     assert faults.refusal("send", "q", NOW) is None
     assert faults.refusal("send", "q", NOW - 100) is not None
     assert faults.refusal("send", "q", NOW) is not None
 
 
-def test_latencies_of_namespace_and_entity_add_up() -> None:
-    faults = Faults()
+def test_latencies_of_namespace_and_entity_add_up(faults: Faults) -> None:
     faults.set(Fault("latency", delay=0.25))
     faults.set(Fault("latency", entity="orders", delay=0.5))
     assert faults.latency(None, NOW) == 0.25
@@ -140,8 +139,7 @@ def test_latencies_of_namespace_and_entity_add_up() -> None:
     assert faults.latency("invoices", NOW) == 0.25
 
 
-def test_of_two_lost_answers_the_earlier_cut_is_the_cut() -> None:
-    faults = Faults()
+def test_of_two_lost_answers_the_earlier_cut_is_the_cut(faults: Faults) -> None:
     faults.set(Fault("lost-answer", delay=0.5))
     faults.set(Fault("lost-answer", entity="orders", delay=2, until=NOW + 5))
     faults.set(Fault("lost-answer", entity="invoices"))
@@ -154,8 +152,7 @@ def test_of_two_lost_answers_the_earlier_cut_is_the_cut() -> None:
     assert faults.lost_answer("others", NOW) is None
 
 
-def test_a_hang_covers_its_entity_until_its_time() -> None:
-    faults = Faults()
+def test_a_hang_covers_its_entity_until_its_time(faults: Faults) -> None:
     faults.set(Fault("hang", entity="Orders", until=NOW + 5))
     assert [faults.hangs(path, NOW) for path in ("orders", "orders/$management", "invoices")] == [True, True, False]
     assert not faults.hangs("orders", NOW + 5)
@@ -180,14 +177,12 @@ def test_a_fault_ends_at_its_time_with_or_without_a_tick() -> None:
     assert [f.kind for f in faults.active(NOW)] == ["no-manage"]
 
 
-def test_a_deadline_that_has_passed_is_due_now() -> None:
-    faults = Faults()
+def test_a_deadline_that_has_passed_is_due_now(faults: Faults) -> None:
     faults.set(Fault("no-send", until=NOW - 5))
     assert faults.deadline(NOW) == NOW
 
 
-def test_the_same_kind_on_the_same_target_is_replaced() -> None:
-    faults = Faults()
+def test_the_same_kind_on_the_same_target_is_replaced(faults: Faults) -> None:
     faults.set(Fault("throttle", entity="orders", rate=0))
     faults.set(Fault("throttle", entity="ORDERS", rate=5, until=NOW + 1))
     assert faults.active(NOW) == [Fault("throttle", entity="ORDERS", rate=5, until=NOW + 1)]
@@ -248,8 +243,7 @@ def test_clear_of_an_unknown_kind_names_the_kinds() -> None:
         Faults().clear("no-such")
 
 
-def test_their_number_is_bounded() -> None:
-    faults = Faults()
+def test_their_number_is_bounded(faults: Faults) -> None:
     for i in range(FAULTS_MAX):
         faults.set(Fault("no-send", entity=f"q{i}"))
     with pytest.raises(InvalidFault, match="clear some first"):

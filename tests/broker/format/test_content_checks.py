@@ -270,18 +270,17 @@ def test_a_bad_message_that_is_stored_already_takes_no_connection_with_it(
             receiver.complete_message(each)
 
 
-def test_stored_nonsense_is_delivered_as_what_was_stored() -> None:
-    with Rig() as rig:
-        queue = rig.create()
-        rig.send_payloads(message() + DATA)
-        (stored,) = rig.acquire()
-        sound = rig.namespace.delivery(queue, stored, locked=True)
-        stored.enqueued_at = float("inf")
-        stored.delivery_count = 2**40
-        stored.changes = b"\xff no AMQP"
-        payload = rig.namespace.delivery(queue, stored, locked=True)
-        assert payload != sound
-        view = View(payload)
-        assert view.body == [("data", message() + DATA)]
-        assert view.message_annotations["x-opt-sequence-number"] == 1
-        assert rig.peeked() != []
+def test_stored_nonsense_is_delivered_as_what_was_stored(bare: Rig) -> None:
+    queue = bare.create()
+    bare.send_payloads(message() + DATA)
+    (stored,) = bare.acquire()
+    sound = bare.namespace.delivery(queue, stored, locked=True)
+    stored.enqueued_at = float("inf")
+    stored.delivery_count = 2**40
+    stored.changes = b"\xff no AMQP"
+    payload = bare.namespace.delivery(queue, stored, locked=True)
+    assert payload != sound
+    view = View(payload)
+    assert view.body == [("data", message() + DATA)]
+    assert view.message_annotations["x-opt-sequence-number"] == 1
+    assert bare.peeked() != []

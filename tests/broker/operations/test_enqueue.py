@@ -325,13 +325,12 @@ def test_status(rig: Rig, status: str, sends: bool, receives: bool) -> None:
             break
 
 
-def test_a_queue_with_sessions_wants_to_know_which() -> None:
-    with Rig() as rig:
-        rig.create(requires_session=True)
-        for answer in (
-            rig.send_payloads(make_special(b"a", session_id="s"), make(b"b")),
-            rig.schedule(make_special(b"c", at=1060.0))[1],
-        ):
-            refused(answer, "amqp:not-allowed", "requires sessions")
-        assert rig.send_payloads(make_special(b"a", session_id="s"), PING) is None
-        assert rig.bodies() == [b"a"]
+def test_a_queue_with_sessions_wants_to_know_which(bare: Rig) -> None:
+    bare.create(requires_session=True)
+    for answer in (
+        bare.send_payloads(make_special(b"a", session_id="s"), make(b"b")),
+        bare.schedule(make_special(b"c", at=1060.0))[1],
+    ):
+        refused(answer, "amqp:not-allowed", "requires sessions")
+    assert bare.send_payloads(make_special(b"a", session_id="s"), PING) is None
+    assert bare.bodies() == [b"a"]

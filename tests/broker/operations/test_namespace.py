@@ -174,13 +174,12 @@ def test_a_message_without_id_gets_one_that_stays(rig: Rig) -> None:
         ([make(b"a"), make(b"b", message_id="x" * 129)], "amqp:invalid-field"),
     ],
 )
-def test_a_batch_is_taken_whole_or_not_at_all(payloads: list[bytes], condition: str) -> None:
-    with Rig() as rig:
-        rig.create(max_message_size_kb=1)
-        refused(rig.send_payloads(*payloads), condition)
-        assert rig.bodies() == []
-        assert rig.send(b"next") is None
-        assert rig.acquire()[0].sequence_number == 1
+def test_a_batch_is_taken_whole_or_not_at_all(bare: Rig, payloads: list[bytes], condition: str) -> None:
+    bare.create(max_message_size_kb=1)
+    refused(bare.send_payloads(*payloads), condition)
+    assert bare.bodies() == []
+    assert bare.send(b"next") is None
+    assert bare.acquire()[0].sequence_number == 1
 
 
 def test_an_empty_batch_is_nothing(rig: Rig) -> None:

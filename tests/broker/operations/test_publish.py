@@ -296,24 +296,23 @@ def test_pings_reach_nobody_are_written_and_counted(rig: Rig) -> None:
 # time
 
 
-def test_a_copy_lives_as_long_as_sender_topic_and_subscription_allow() -> None:
-    with Rig() as rig:
-        rig.create_topic(default_ttl=100.0)
-        rig.subscribe("a")
-        rig.subscribe("b", default_ttl=20.0, dead_letter_on_expiration=True)
-        rig.subscribe("c", default_ttl=500.0)
-        short = encode_message(header=Header(ttl=UInt(10_000)), properties=Properties(message_id="m"), body=b"short")
-        rig.send_payloads(short, make(b"long"), path="news")
-        for each in (rig, rig.reopened()):
-            lives = [[copy.expires_at - copy.enqueued_at for copy in copies(each, path)] for path in (A, B, C)]
-            assert lives == [[10.0, 100.0], [10.0, 20.0], [10.0, 100.0]]
-            told = [[View(payload).header.ttl for payload in each.peeked(path)] for path in (A, B, C)]
-            assert told == [[10_000, 100_000], [10_000, 20_000], [10_000, 100_000]]
-        pass_time(rig, 10.0)
-        assert [rig.bodies(path) for path in (A, B, C)] == [[b"long"]] * 3
-        pass_time(rig, 10.0)
-        assert [rig.bodies(path) for path in (A, B, C)] == [[b"long"], [], [b"long"]]
-        assert rig.bodies(B + "/$DeadLetterQueue") == [b"short", b"long"]
+def test_a_copy_lives_as_long_as_sender_topic_and_subscription_allow(bare: Rig) -> None:
+    bare.create_topic(default_ttl=100.0)
+    bare.subscribe("a")
+    bare.subscribe("b", default_ttl=20.0, dead_letter_on_expiration=True)
+    bare.subscribe("c", default_ttl=500.0)
+    short = encode_message(header=Header(ttl=UInt(10_000)), properties=Properties(message_id="m"), body=b"short")
+    bare.send_payloads(short, make(b"long"), path="news")
+    for each in (bare, bare.reopened()):
+        lives = [[copy.expires_at - copy.enqueued_at for copy in copies(each, path)] for path in (A, B, C)]
+        assert lives == [[10.0, 100.0], [10.0, 20.0], [10.0, 100.0]]
+        told = [[View(payload).header.ttl for payload in each.peeked(path)] for path in (A, B, C)]
+        assert told == [[10_000, 100_000], [10_000, 20_000], [10_000, 100_000]]
+    pass_time(bare, 10.0)
+    assert [bare.bodies(path) for path in (A, B, C)] == [[b"long"]] * 3
+    pass_time(bare, 10.0)
+    assert [bare.bodies(path) for path in (A, B, C)] == [[b"long"], [], [b"long"]]
+    assert bare.bodies(B + "/$DeadLetterQueue") == [b"short", b"long"]
 
 
 def test_scheduled_messages_wait_on_the_topic_and_are_published_when_due(rig: Rig) -> None:
@@ -365,18 +364,17 @@ def test_a_scheduled_message_that_nobody_wants_when_it_is_due(rig: Rig) -> None:
         assert again.namespace.topics["news"].scheduled_count == 0
 
 
-def test_a_scheduled_message_lives_from_when_it_is_due() -> None:
-    with Rig() as rig:
-        rig.create_topic(default_ttl=100.0)
-        rig.subscribe("a", default_ttl=50.0)
-        rig.subscribe("b", requires_session=True)
-        rig.schedule(
-            make_special(b"x", at=rig.now + 10.0, session_id="s"), make_special(b"y", at=rig.now + 10.0), path="news"
-        )
-        pass_time(rig, 15.0)
-        assert [copy.expires_at for copy in copies(rig, A)] == [1065.0, 1065.0]
-        assert [(copy.expires_at, copy.session_id) for copy in copies(rig, B)] == [(1115.0, "s")]
-        assert rig.bodies(B + "/$DeadLetterQueue") == [b"y"]
+def test_a_scheduled_message_lives_from_when_it_is_due(bare: Rig) -> None:
+    bare.create_topic(default_ttl=100.0)
+    bare.subscribe("a", default_ttl=50.0)
+    bare.subscribe("b", requires_session=True)
+    bare.schedule(
+        make_special(b"x", at=bare.now + 10.0, session_id="s"), make_special(b"y", at=bare.now + 10.0), path="news"
+    )
+    pass_time(bare, 15.0)
+    assert [copy.expires_at for copy in copies(bare, A)] == [1065.0, 1065.0]
+    assert [(copy.expires_at, copy.session_id) for copy in copies(bare, B)] == [(1115.0, "s")]
+    assert bare.bodies(B + "/$DeadLetterQueue") == [b"y"]
 
 
 def test_many_and_large_scheduled_messages_are_published_with_several_records() -> None:
@@ -407,39 +405,37 @@ def test_a_due_message_that_could_not_be_written_is_tried_again(rig: Rig) -> Non
 # duplicates
 
 
-def test_duplicates_are_found_on_the_topic() -> None:
-    with Rig() as rig:
-        rig.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
-        rig.subscribe("a", RED)
-        assert rig.send_payloads(colored(b"1", "red"), colored(b"2", "red"), path="news") is None
-        assert rig.bodies(A) == [b"1"]
-        assert rig.send_payloads(colored(b"3", "red"), path="news") is None
-        assert rig.bodies(A) == [b"1"]
-        with rig.reopened() as again:
-            again.send_payloads(colored(b"4", "red"), path="news")
-            assert again.bodies(A) == [b"1"]
-            pass_time(again, 61.0)
-            again.send_payloads(colored(b"5", "red"), path="news")
-            assert again.bodies(A) == [b"1", b"5"]
+def test_duplicates_are_found_on_the_topic(bare: Rig) -> None:
+    bare.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
+    bare.subscribe("a", RED)
+    assert bare.send_payloads(colored(b"1", "red"), colored(b"2", "red"), path="news") is None
+    assert bare.bodies(A) == [b"1"]
+    assert bare.send_payloads(colored(b"3", "red"), path="news") is None
+    assert bare.bodies(A) == [b"1"]
+    with bare.reopened() as again:
+        again.send_payloads(colored(b"4", "red"), path="news")
+        assert again.bodies(A) == [b"1"]
+        pass_time(again, 61.0)
+        again.send_payloads(colored(b"5", "red"), path="news")
+        assert again.bodies(A) == [b"1", b"5"]
 
 
-def test_an_id_that_nobody_wanted_is_remembered_too() -> None:
-    with Rig() as rig:
-        rig.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
-        assert rig.send_payloads(make(b"1"), PING, path="news") is None
-        assert rig.namespace.topics["news"].pings == 1
-        rig.subscribe("a")
-        rig.send(b"2", path="news")
-        assert rig.bodies(A) == []
-        with rig.reopened() as again:
-            again.send(b"3", path="news")
-            assert again.bodies(A) == []
-            assert again.schedule(
-                make_special(b"4", at=again.now + 9.0), make_special(b"5", at=2e9, id="n"), path="news"
-            ) == (
-                [0, 1],
-                None,
-            )
+def test_an_id_that_nobody_wanted_is_remembered_too(bare: Rig) -> None:
+    bare.create_topic(requires_duplicate_detection=True, duplicate_window=60.0)
+    assert bare.send_payloads(make(b"1"), PING, path="news") is None
+    assert bare.namespace.topics["news"].pings == 1
+    bare.subscribe("a")
+    bare.send(b"2", path="news")
+    assert bare.bodies(A) == []
+    with bare.reopened() as again:
+        again.send(b"3", path="news")
+        assert again.bodies(A) == []
+        assert again.schedule(
+            make_special(b"4", at=again.now + 9.0), make_special(b"5", at=2e9, id="n"), path="news"
+        ) == (
+            [0, 1],
+            None,
+        )
 
 
 def test_a_duplicate_waits_for_what_becomes_of_the_first() -> None:

@@ -177,16 +177,15 @@ def test_a_deferred_message_does_not_expire(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("buries", [False, True])
-def test_an_expiry_that_could_not_be_written_is_tried_again_after_a_while(buries: bool) -> None:
-    with Rig() as rig:
-        rig.create(dead_letter_on_expiration=buries)
-        rig.send_payloads(make_special(b"a", ttl=10.0))
-        with rig.refusing():
-            rig.pass_time(3600.0)
-            assert rig.namespace.deadline == rig.now + 1.0
-        rig.pass_time(1.0)
-        assert rig.bodies() == []
-        assert rig.bodies(DEAD) == ([b"a"] if buries else [])
+def test_an_expiry_that_could_not_be_written_is_tried_again_after_a_while(bare: Rig, buries: bool) -> None:
+    bare.create(dead_letter_on_expiration=buries)
+    bare.send_payloads(make_special(b"a", ttl=10.0))
+    with bare.refusing():
+        bare.pass_time(3600.0)
+        assert bare.namespace.deadline == bare.now + 1.0
+    bare.pass_time(1.0)
+    assert bare.bodies() == []
+    assert bare.bodies(DEAD) == ([b"a"] if buries else [])
 
 
 def test_many_expire_in_good_time() -> None:

@@ -245,20 +245,19 @@ async def test_the_disk_holds_at_most_twice_what_lives_and_four_segments(pattern
             assert again.queue().size_bytes == rig.queue().size_bytes
 
 
-async def test_maintain_compacts_and_takes_apart_by_itself() -> None:
-    with Rig() as rig:
-        rig.create()
-        rig.create("doomed")
-        bodies = rig.grow(8)
-        rig.send(b"gone", path="doomed")
-        rig.namespace.delete_queue("doomed", rig.now, lambda refusal: None)
-        rig.settle(rig.tokens(len(bodies) - 1), Complete())
-        task = asyncio.ensure_future(rig.namespace.maintain(0.001))
-        async with asyncio.timeout(20):
-            while rig.journal.compaction_is_due() or rig.namespace.maintenance._deleted_queues:
-                await asyncio.sleep(0)
-                rig.run()
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        assert rig.bodies() == bodies[-1:]
+async def test_maintain_compacts_and_takes_apart_by_itself(bare: Rig) -> None:
+    bare.create()
+    bare.create("doomed")
+    bodies = bare.grow(8)
+    bare.send(b"gone", path="doomed")
+    bare.namespace.delete_queue("doomed", bare.now, lambda refusal: None)
+    bare.settle(bare.tokens(len(bodies) - 1), Complete())
+    task = asyncio.ensure_future(bare.namespace.maintain(0.001))
+    async with asyncio.timeout(20):
+        while bare.journal.compaction_is_due() or bare.namespace.maintenance._deleted_queues:
+            await asyncio.sleep(0)
+            bare.run()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert bare.bodies() == bodies[-1:]

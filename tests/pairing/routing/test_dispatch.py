@@ -37,6 +37,14 @@ def attempt(made: Coordinator, now: float = T, **options: Any) -> Dispatch:
     return send
 
 
+def begun(made: Coordinator, now: float = T, **options: Any) -> tuple[Coordinator, Dispatch]:
+    return made, begin(made, now, **options)
+
+
+def attempted(made: Coordinator, now: float = T, **options: Any) -> tuple[Coordinator, Dispatch]:
+    return made, attempt(made, now, **options)
+
+
 def error_of(step: object) -> BaseException:
     assert isinstance(step, Failed)
     return step.error
@@ -46,8 +54,7 @@ def error_of(step: object) -> BaseException:
 
 
 def test_p14_a_healthy_send_goes_to_the_primary_and_nothing_else_happens() -> None:
-    made = coordinator()
-    send = begin(made)
+    made, send = begun(coordinator())
     assert send.step(T) == TryPrimary(30.0)
     send.primary_sent(T + 1.0)
     assert send.step(T + 1.0) == Sent()
@@ -82,8 +89,7 @@ def test_p22_no_time_at_all(timeout: float) -> None:
 
 
 def test_p17_until_the_interval_is_over_the_caller_sees_the_failure() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     send.primary_failed(T + 1.0, DOWN)
     assert send.step(T + 1.0) == Failed(DOWN)
     assert send.step(T + 2.0) == Failed(DOWN)
@@ -92,8 +98,7 @@ def test_p17_until_the_interval_is_over_the_caller_sees_the_failure() -> None:
 
 
 def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog() -> None:
-    made = coordinator(failover_interval=0.0)
-    send = attempt(made)
+    send = attempt(coordinator(failover_interval=0.0))
     send.primary_failed(T + 30.0, LATE)
     assert send.step(T + 30.0) == TryBacklog(0, 11.25)
     send.backlog_sent(T + 31.0)
@@ -112,8 +117,7 @@ def test_p17_so_does_a_message_whose_failure_comes_after_the_timer_has_run_out()
 
 
 def test_p17_also_when_the_primary_has_returned_meanwhile_and_nothing_starts() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     made.force_failover("orders", T + 1.0)
     made.mark_healthy("orders", T + 2.0)
     send.primary_failed(T + 10.0, LATE)
@@ -135,8 +139,7 @@ def test_p17_with_divert_no_caller_sees_a_failure_and_the_primary_is_still_tried
 
 @pytest.mark.parametrize("options", [{"while_suspect": "divert"}, {}])
 def test_p3_with_nowhere_to_divert_to_the_caller_sees_the_failure(options: dict[str, Any]) -> None:
-    made = Coordinator(Settings(**options), choose=max)
-    send = attempt(made)
+    made, send = attempted(Coordinator(Settings(**options), choose=max))
     made.force_failover("orders", T)
     made.mark_healthy("orders", T)
     send.primary_failed(T, DOWN)
@@ -146,16 +149,14 @@ def test_p3_with_nowhere_to_divert_to_the_caller_sees_the_failure(options: dict[
 @pytest.mark.parametrize("error", [GONE, LARGE, TypeError("no"), ValueError("no")])
 @pytest.mark.parametrize("interval", [0.0, 60.0])
 def test_p18_what_does_not_qualify_is_the_callers(error: Exception, interval: float) -> None:
-    made = coordinator(failover_interval=interval, while_suspect="divert")
-    send = attempt(made)
+    made, send = attempted(coordinator(failover_interval=interval, while_suspect="divert"))
     send.primary_failed(T, error)
     assert send.step(T) == Failed(error)
     assert made.state("orders") is EntityState.HEALTHY
 
 
 def test_p18_the_table_can_be_replaced() -> None:
-    made = coordinator(failover_interval=0.0, classifier=lambda error: Verdict.QUALIFIES)
-    send = attempt(made)
+    send = attempt(coordinator(failover_interval=0.0, classifier=lambda error: Verdict.QUALIFIES))
     send.primary_failed(T, LARGE)
     assert isinstance(send.step(T), TryBacklog)
 
@@ -164,8 +165,7 @@ def test_p18_a_classifier_that_fails_leaves_the_attempt_to_be_abandoned() -> Non
     def broken(error: BaseException) -> Verdict:
         raise KeyError(type(error).__name__)
 
-    made = failed_over(probe="trial", classifier=broken)
-    send = begin(made, T + 60.0)
+    made, send = begun(failed_over(probe="trial", classifier=broken), T + 60.0)
     assert isinstance(send.step(T + 60.0), TryPrimary)
     with pytest.raises(KeyError):
         send.primary_failed(T + 61.0, DOWN)
@@ -174,15 +174,13 @@ def test_p18_a_classifier_that_fails_leaves_the_attempt_to_be_abandoned() -> Non
 
 
 def test_p18_a_classifier_that_returns_something_else_is_told() -> None:
-    made = coordinator(classifier=lambda error: "qualifies")
-    send = attempt(made)
+    send = attempt(coordinator(classifier=lambda error: "qualifies"))
     with pytest.raises(TypeError, match="must return a Verdict"):
         send.primary_failed(T, DOWN)
 
 
 def test_p19_no_time_left_for_the_backlog() -> None:
-    made = coordinator(failover_interval=0.0)
-    send = attempt(made, timeout=10.0)
+    send = attempt(coordinator(failover_interval=0.0), timeout=10.0)
     send.primary_failed(T + 10.0, LATE)
     error = error_of(send.step(T + 10.0))
     assert type(error) is NoTimeLeftError
@@ -204,8 +202,7 @@ def test_p19_no_time_left_for_the_backlog() -> None:
 def test_p17_who_waited_in_vain_says_nothing_of_the_primary(
     options: dict[str, Any], next_step: TryBacklog | None
 ) -> None:
-    made = coordinator(**options)
-    send = attempt(made)
+    made, send = attempted(coordinator(**options))
     error = NotTriedError("others were first")
     send.primary_failed(T + 30.0, error)
     assert send.step(T + 30.0) == (next_step or Failed(error))
@@ -213,8 +210,7 @@ def test_p17_who_waited_in_vain_says_nothing_of_the_primary(
 
 
 def test_p16_who_waited_in_vain_follows_when_the_entity_has_failed_over() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     made.force_failover("orders", T + 1.0)
     send.primary_failed(T + 30.0, NotTriedError("others were first"))
     assert send.step(T + 30.0) == TryBacklog(0, 11.25)
@@ -224,8 +220,7 @@ def test_p16_who_waited_in_vain_follows_when_the_entity_has_failed_over() -> Non
 
 
 def test_p13_every_attempt_leaves_half_for_the_next_queue_and_an_eighth_for_the_primary() -> None:
-    made = failed_over()
-    send = begin(made)
+    made, send = begun(failed_over())
     now = T
     for queue, granted in [(0, 26.25), (1, 13.125), (2, 13.125)]:
         assert send.step(now) == TryBacklog(queue, granted)
@@ -238,8 +233,7 @@ def test_p13_every_attempt_leaves_half_for_the_next_queue_and_an_eighth_for_the_
 
 
 def test_p13_many_queues_that_hang_leave_the_primary_its_share() -> None:
-    made = failed_over(*range(10))
-    send = begin(made, timeout=8.0)
+    send = begin(failed_over(*range(10)), timeout=8.0)
     now = T
     for _ in range(10):
         step = send.step(now)
@@ -256,8 +250,7 @@ def refused_by_all(send: Dispatch, now: float) -> None:
 
 
 def test_p13_all_failing_is_said_and_the_last_error_is_inside() -> None:
-    made = failed_over()
-    send = begin(made)
+    made, send = begun(failed_over())
     for queue in range(3):
         assert isinstance(send.step(T + queue), TryBacklog)
         send.backlog_failed(T + queue, OSError(f"queue {queue}"))
@@ -273,8 +266,7 @@ def test_p13_all_failing_is_said_and_the_last_error_is_inside() -> None:
 
 
 def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_at_once() -> None:
-    made = failed_over(0)
-    send = begin(made)
+    made, send = begun(failed_over(0))
     assert send.step(T) == TryBacklog(0, 52.5)
     send.backlog_failed(T + 1.0, DOWN)
     assert send.step(T + 1.0) == TryPrimary(59.0)
@@ -291,8 +283,7 @@ def test_p13_with_one_queue_only_the_primary_is_next_and_the_next_send_asks_it_a
 
 
 def test_p13_no_send_fails_for_a_queue_that_others_found_failing_and_that_is_well_again() -> None:
-    made = failed_over(0, 1)
-    send = begin(made)
+    made, send = begun(failed_over(0, 1))
     refused_by_all(send, T)
     send.primary_failed(T, DOWN)
     error_of(send.step(T))
@@ -346,8 +337,7 @@ def test_p23_an_entity_that_the_operator_holds_takes_the_message_and_stays() -> 
 
 
 def test_p13_while_suspect_too_the_primary_is_tried_once_more() -> None:
-    made = coordinator(while_suspect="divert")
-    send = attempt(made)
+    made, send = attempted(coordinator(while_suspect="divert"))
     send.primary_failed(T, DOWN)
     refused_by_all(send, T)
     send.primary_sent(T + 1.0)
@@ -356,8 +346,7 @@ def test_p13_while_suspect_too_the_primary_is_tried_once_more() -> None:
 
 
 def test_p21_a_success_from_before_the_failover_ends_nothing() -> None:
-    made = coordinator(while_suspect="divert")
-    send = attempt(made)
+    made, send = attempted(coordinator(while_suspect="divert"))
     send.primary_failed(T, DOWN)
     refused_by_all(send, T)
     made.force_failover("orders", T + 1.0)
@@ -367,8 +356,7 @@ def test_p21_a_success_from_before_the_failover_ends_nothing() -> None:
 
 
 def test_p24_the_last_attempt_keeps_the_halt_and_is_made_again_after_it() -> None:
-    made = failed_over(0)
-    send = begin(made)
+    send = begin(failed_over(0))
     refused_by_all(send, T)
     send.primary_failed(T, BUSY)
     assert send.step(T) == Wait(T + 10.0)
@@ -401,8 +389,7 @@ def test_p22_an_empty_rotation_leaves_the_primary() -> None:
 
 
 def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
-    made = failed_over(0, 1)
-    send = attempt(made)
+    made, send = attempted(failed_over(0, 1))
     send.backlog_failed(T, DOWN)
     send.step(T)
     send.backlog_sent(T)
@@ -420,16 +407,14 @@ def test_p13_a_trial_message_goes_first_and_on_to_its_own_queue() -> None:
 
 @pytest.mark.parametrize("error", [LARGE, TypeError("body"), ValueError("alias")])
 def test_p30_what_is_the_messages_own_fault_ejects_nothing(error: Exception) -> None:
-    made = failed_over()
-    send = attempt(made)
+    made, send = attempted(failed_over())
     send.backlog_failed(T, error)
     assert send.step(T) == Failed(error)
     assert made.rotation.queues == (0, 1, 2)
 
 
 def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() -> None:
-    made = failed_over()
-    send = attempt(made)
+    made, send = attempted(failed_over())
     send.backlog_failed(T, ssl.SSLCertVerificationError(1, "expired"))
     assert send.step(T) == TryBacklog(1, 26.25)
     assert made.rotation.queues == (1, 2)
@@ -446,8 +431,7 @@ def test_p13_a_bad_certificate_is_the_queues_fault_though_it_is_a_value_error() 
     ],
 )
 def test_p13_who_had_little_time_ejects_nothing_by_a_time_out(error: Exception, timeout: float, ejected: bool) -> None:
-    made = failed_over()
-    send = attempt(made, timeout=timeout)
+    made, send = attempted(failed_over(), timeout=timeout)
     send.backlog_failed(T, error)
     assert (0 not in made.rotation.queues) == ejected
     step = send.step(T)
@@ -460,8 +444,7 @@ def test_p13_who_had_little_time_ejects_nothing_by_a_time_out(error: Exception, 
 
 
 def test_p21_a_message_that_no_queue_took_may_go_to_the_primary_when_it_is_back() -> None:
-    made = failed_over(0)
-    send = attempt(made)
+    made, send = attempted(failed_over(0))
     send.backlog_failed(T + 10.0, DOWN)
     made.mark_healthy("orders", T + 10.0)
     assert send.step(T + 10.0) == TryPrimary(25.0)
@@ -473,8 +456,7 @@ def test_p21_a_message_that_no_queue_took_may_go_to_the_primary_when_it_is_back(
 
 
 def test_p24_a_busy_send_halts_ten_seconds_and_is_sent_again() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     send.primary_failed(T + 1.0, BUSY)
     assert send.step(T + 1.0) == Wait(T + 11.0)
     assert send.step(T + 5.0) == Wait(T + 11.0)
@@ -484,16 +466,14 @@ def test_p24_a_busy_send_halts_ten_seconds_and_is_sent_again() -> None:
 
 
 def test_p24_the_halt_holds_for_all_senders_of_that_entity_and_no_other() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     send.primary_failed(T, BUSY)
     assert begin(made, T + 3.0, sender="other").step(T + 3.0) == Wait(T + 10.0)
     assert isinstance(made.begin("news", "s", T + 3.0, None).step(T + 3.0), TryPrimary)
 
 
 def test_p24_where_the_halt_does_not_fit_the_error_comes_at_once() -> None:
-    made = coordinator()
-    send = attempt(made, timeout=10.0)
+    made, send = attempted(coordinator(), timeout=10.0)
     send.primary_failed(T + 1.0, BUSY)
     assert send.step(T + 1.0) == Failed(BUSY)
     error = error_of(begin(made, T + 2.0, timeout=5.0).step(T + 2.0))
@@ -502,8 +482,7 @@ def test_p24_where_the_halt_does_not_fit_the_error_comes_at_once() -> None:
 
 
 def test_p24_a_halt_that_grew_out_of_the_callers_time_gives_its_own_error() -> None:
-    made = coordinator()
-    send = attempt(made, timeout=15.0)
+    made, send = attempted(coordinator(), timeout=15.0)
     send.primary_failed(T, BUSY)
     assert send.step(T) == Wait(T + 10.0)
     made.busy("orders", T + 9.0)
@@ -511,8 +490,7 @@ def test_p24_a_halt_that_grew_out_of_the_callers_time_gives_its_own_error() -> N
 
 
 def test_p24_a_busy_send_may_use_all_of_the_callers_time() -> None:
-    made = coordinator()
-    send = begin(made, timeout=35.0)
+    send = begin(coordinator(), timeout=35.0)
     now, tries = T, 0
     while isinstance(step := send.step(now), TryPrimary | Wait):
         if isinstance(step, Wait):
@@ -524,8 +502,7 @@ def test_p24_a_busy_send_may_use_all_of_the_callers_time() -> None:
 
 
 def test_p24_busy_for_too_long_counts_as_a_failure() -> None:
-    made = coordinator(busy_failover_after=20.0, failover_interval=0.0)
-    send = begin(made)
+    made, send = begun(coordinator(busy_failover_after=20.0, failover_interval=0.0))
     for now in (T, T + 10.0):
         send.step(now)
         send.primary_failed(now, BUSY)
@@ -538,8 +515,7 @@ def test_p24_busy_for_too_long_counts_as_a_failure() -> None:
 
 @pytest.mark.parametrize(("while_suspect", "diverted"), [("raise", False), ("divert", True)])
 def test_p24_busy_for_too_long_makes_suspect(while_suspect: str, diverted: bool) -> None:
-    made = coordinator(busy_failover_after=0.0, while_suspect=while_suspect)
-    send = attempt(made)
+    made, send = attempted(coordinator(busy_failover_after=0.0, while_suspect=while_suspect))
     send.primary_failed(T, BUSY)
     assert made.state("orders") is EntityState.SUSPECT
     assert send.step(T) == (TryBacklog(0, 26.25) if diverted else Wait(T + 10.0))
@@ -602,16 +578,14 @@ def test_p31_the_next_message_is_the_trial_with_the_backlog_behind_it() -> None:
 
 
 def test_p31_a_refused_trial_marks_the_entity_and_its_message_goes_on() -> None:
-    made = failed_over(probe="trial")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial"), T + 60.0)
     send.primary_failed(T + 61.0, GONE)
     assert made.state("orders") is EntityState.UNREACHABLE
     assert send.step(T + 61.0) == TryBacklog(0, 25.75)
 
 
 def test_p31_a_trial_can_end_what_raises() -> None:
-    made = failed_over(probe="trial", when_unreachable="raise")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial", when_unreachable="raise"), T + 60.0)
     send.primary_failed(T + 61.0, GONE)
     assert type(error_of(send.step(T + 61.0))) is EntityUnreachableError
     again = begin(made, T + 120.0)
@@ -621,8 +595,7 @@ def test_p31_a_trial_can_end_what_raises() -> None:
 
 
 def test_p31_a_trial_with_a_bad_message_says_nothing_of_the_entity() -> None:
-    made = failed_over(probe="trial")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial"), T + 60.0)
     send.primary_failed(T + 60.0, LARGE)
     assert send.step(T + 60.0) == Failed(LARGE)
     assert made.state("orders") is EntityState.FAILED_OVER
@@ -630,16 +603,14 @@ def test_p31_a_trial_with_a_bad_message_says_nothing_of_the_entity() -> None:
 
 
 def test_p31_a_trial_that_did_not_begin_goes_on_to_the_backlog() -> None:
-    made = failed_over(probe="trial")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial"), T + 60.0)
     send.primary_failed(T + 60.0, NotTriedError("others were first"))
     assert isinstance(send.step(T + 60.0), TryBacklog)
     assert isinstance(begin(made, T + 120.0).step(T + 120.0), TryPrimary)
 
 
 def test_p31_a_busy_trial_goes_on_to_the_backlog_and_the_next_keeps_the_halt() -> None:
-    made = failed_over(probe="trial", ping_primary_interval=1.0)
-    send = attempt(made, T + 1.0)
+    made, send = attempted(failed_over(probe="trial", ping_primary_interval=1.0), T + 1.0)
     send.primary_failed(T + 2.0, BUSY)
     assert isinstance(send.step(T + 2.0), TryBacklog)
     assert isinstance(begin(made, T + 11.9).step(T + 11.9), TryBacklog)
@@ -655,8 +626,7 @@ def test_p24_no_trial_during_a_halt() -> None:
 
 @pytest.mark.parametrize("error", [DOWN, GONE])
 def test_p23_a_trial_overtaken_by_the_operator(error: Exception) -> None:
-    made = failed_over(probe="trial")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial"), T + 60.0)
     made.mark_healthy("orders", T + 61.0)
     send.primary_failed(T + 62.0, error)
     assert made.state("orders") is EntityState.HEALTHY
@@ -674,8 +644,7 @@ def test_p16_a_trial_overtaken_by_the_operator_still_stops_a_timer() -> None:
 
 
 def test_p21_a_late_success_during_the_failover_is_a_success_for_its_caller() -> None:
-    made = coordinator()
-    send = attempt(made)
+    made, send = attempted(coordinator())
     made.force_failover("orders", T + 1.0)
     send.primary_sent(T + 2.0)
     assert send.step(T + 2.0) == Sent()
@@ -686,8 +655,7 @@ def test_p21_a_late_success_during_the_failover_is_a_success_for_its_caller() ->
 
 
 def test_an_abandoned_send_says_nothing() -> None:
-    made = coordinator(failover_interval=0.0)
-    send = attempt(made)
+    made, send = attempted(coordinator(failover_interval=0.0))
     send.abandon(T + 1.0)
     send.abandon(T + 1.0)
     assert made.state("orders") is EntityState.HEALTHY
@@ -696,16 +664,14 @@ def test_an_abandoned_send_says_nothing() -> None:
 
 
 def test_p31_an_abandoned_trial_is_free_again_in_its_time() -> None:
-    made = failed_over(probe="trial")
-    send = attempt(made, T + 60.0)
+    made, send = attempted(failed_over(probe="trial"), T + 60.0)
     send.abandon(T + 61.0)
     assert isinstance(begin(made, T + 119.0).step(T + 119.0), TryBacklog), "who gives up early is not always the trial"
     assert isinstance(begin(made, T + 120.0).step(T + 120.0), TryPrimary)
 
 
 def test_p13_an_abandoned_trial_of_a_queue_is_free_again_in_its_time() -> None:
-    made = failed_over(0, 1)
-    send = attempt(made)
+    made, send = attempted(failed_over(0, 1))
     send.backlog_failed(T, DOWN)
     send.step(T)
     send.abandon(T)
@@ -737,8 +703,7 @@ def test_p22_nothing_is_sent_by_an_answer_that_was_not_asked_for() -> None:
 
 
 def test_it_shows_where_the_message_is() -> None:
-    made = failed_over()
-    send = begin(made)
+    send = begin(failed_over())
     assert repr(send) == "<Dispatch orders: waiting for a step, ends at 1060.0>"
     send.step(T)
     assert repr(send) == "<Dispatch orders: at backlog queue 0, ends at 1060.0>"
