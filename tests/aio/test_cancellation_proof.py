@@ -74,10 +74,7 @@ async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works
 
 
 async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender(port=proxy.port)
-    await sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, _ = await rig.silenced()
     with takes(0.15, 0.2 + LATE_S), pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await sender.send(hello(), 20)
@@ -85,8 +82,7 @@ async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:
 
 async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) -> None:
     proxy = rig.proxy()
-    sender = rig.sender(port=proxy.port)
-    await sender.send(hello(), 5)
+    sender = await rig.used(port=proxy.port)
     for wait_s in (30, 60, 30, 60):
         await sender.send(hello(), wait_s)
     guarded = sender._guarded
@@ -103,10 +99,7 @@ async def test_one_timer_serves_many_sends_and_shorter_times_are_kept(rig: Rig) 
 
 
 async def test_a_task_that_timed_out_goes_on_uncancelled(rig: Rig) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender(port=proxy.port)
-    await sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, _ = await rig.silenced()
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(OperationTimeoutError):
@@ -116,8 +109,7 @@ async def test_a_task_that_timed_out_goes_on_uncancelled(rig: Rig) -> None:
 
 
 async def test_a_forked_child_gets_a_clear_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = rig.sender()
-    await sender.send(hello(), 5)
+    sender = await rig.used()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         with pytest.raises(ForkedClientError, match="Make the client in the child"):

@@ -70,6 +70,11 @@ class Rig:
             kind = PING if body.startswith("ping") else None
             await self._senders[queue].send(ServiceBusMessage(body, content_type=kind, session_id=session), 10)
 
+    async def given(self, *bodies: str, **options: Any) -> PairedReceiver:
+        """A receiver of a queue to which this was sent."""
+        await self.send(*bodies)
+        return self.receiver(**options)
+
     async def left(self, queue: str = "") -> list[str]:
         async with self.client.get_queue_receiver(queue or self.queue) as receiver:
             return [str(each) for each in await receiver.peek_messages(50)]
@@ -112,8 +117,7 @@ async def test_p7_it_is_the_sdks_receiver_in_all_respects(rig: Rig) -> None:
 
 
 async def test_p32_pings_are_completed_and_dropped(rig: Rig) -> None:
-    await rig.send("ping 1", "one", "ping 2", "two")
-    receiver = rig.receiver()
+    receiver = await rig.given("ping 1", "one", "ping 2", "two")
     got = await receiver.receive_messages(4, max_wait_time=2)
     assert texts(got) == ["one", "two"]
     for each in got:
@@ -123,15 +127,13 @@ async def test_p32_pings_are_completed_and_dropped(rig: Rig) -> None:
 
 
 async def test_p32_with_receive_and_delete_they_are_only_dropped(rig: Rig) -> None:
-    await rig.send("ping 1", "one")
-    receiver = rig.receiver(receive_mode="receiveanddelete")
+    receiver = await rig.given("ping 1", "one", receive_mode="receiveanddelete")
     assert texts(await receiver.receive_messages(2, max_wait_time=2)) == ["one"]
     assert await rig.left() == []
 
 
 async def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    await rig.send("ping 1")
-    receiver = rig.receiver()
+    receiver = await rig.given("ping 1")
 
     async def complete(ping: Any) -> None:
         await ServiceBusReceiver.complete_message(receiver, ping)
@@ -142,15 +144,13 @@ async def test_p32_a_receive_that_found_only_pings_goes_on_waiting(rig: Rig, mon
 
 
 async def test_p32_and_not_for_longer_than_it_was_told(rig: Rig) -> None:
-    await rig.send("ping 1")
-    receiver = rig.receiver()
+    receiver = await rig.given("ping 1")
     with takes(1.0, 2.0):
         assert await receiver.receive_messages(1, max_wait_time=1.3) == []
 
 
 async def test_p32_iteration_passes_over_pings(rig: Rig) -> None:
-    await rig.send("ping 1", "one", "ping 2", "ping 3", "two", "ping 4")
-    receiver = rig.receiver(max_wait_time=2)
+    receiver = await rig.given("ping 1", "one", "ping 2", "ping 3", "two", "ping 4", max_wait_time=2)
     seen = []
     async for message in receiver:
         seen.append(str(message))
@@ -161,8 +161,7 @@ async def test_p32_iteration_passes_over_pings(rig: Rig) -> None:
 
 
 async def test_p32_peek_looks_behind_pings(rig: Rig) -> None:
-    await rig.send("ping 1", "ping 2", "one", "ping 3")
-    receiver = rig.receiver()
+    receiver = await rig.given("ping 1", "ping 2", "one", "ping 3")
     assert texts(await receiver.peek_messages(2)) == ["one"]
     assert texts(await receiver.peek_messages(4, sequence_number=1, timeout=5)) == ["one"]
     assert texts(await receiver.peek_messages(4, sequence_number=4)) == []
@@ -192,8 +191,7 @@ async def test_p32_in_sessions(rig: Rig) -> None:
 
 
 async def test_p32_a_ping_that_cannot_be_completed_is_no_matter(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    await rig.send("ping 1", "one")
-    receiver = rig.receiver()
+    receiver = await rig.given("ping 1", "one")
 
     async def refuse(_message: Any) -> None:
         raise ServiceBusConnectionError(message="gone")
@@ -203,8 +201,7 @@ async def test_p32_a_ping_that_cannot_be_completed_is_no_matter(rig: Rig, monkey
 
 
 async def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) -> None:
-    await rig.send("one")
-    receiver = rig.receiver()
+    receiver = await rig.given("one")
     await receiver.receive_messages(1, max_wait_time=2)
     await rig.send("two")
     throttle = fault(rig.broker, "throttle", entity=rig.queue, rate=0)
@@ -222,8 +219,7 @@ async def test_p24_a_receive_told_busy_waits_the_halt_out_and_goes_on(rig: Rig) 
 
 
 async def test_p24_while_halted_a_call_whose_time_is_shorter_raises_at_once(rig: Rig) -> None:
-    await rig.send("one")
-    receiver = rig.receiver()
+    receiver = await rig.given("one")
     [message] = await receiver.receive_messages(1, max_wait_time=2)
     rig.until = time.monotonic() + 5
     calls: list[Callable[[], Awaitable[object]]] = [
@@ -240,8 +236,7 @@ async def test_p24_while_halted_a_call_whose_time_is_shorter_raises_at_once(rig:
 
 
 async def test_p24_while_halted_a_call_with_time_waits_and_then_asks(rig: Rig) -> None:
-    await rig.send("one")
-    receiver = rig.receiver()
+    receiver = await rig.given("one")
     rig.until = time.monotonic() + 0.7
     with takes(0.6, 3.0):
         [message] = await receiver.receive_messages(1, max_wait_time=5)
@@ -254,8 +249,7 @@ async def test_p24_while_halted_a_call_with_time_waits_and_then_asks(rig: Rig) -
 
 
 async def test_p24_a_settlement_on_its_own_link_does_not_wait(rig: Rig) -> None:
-    await rig.send("one")
-    receiver = rig.receiver()
+    receiver = await rig.given("one")
     [message] = await receiver.receive_messages(1, max_wait_time=2)
     rig.until = time.monotonic() + 5
     with takes(0.0, 0.5):
@@ -264,8 +258,7 @@ async def test_p24_a_settlement_on_its_own_link_does_not_wait(rig: Rig) -> None:
 
 
 async def test_p24_a_settlement_by_management_does(rig: Rig) -> None:
-    await rig.send("one")
-    receiver = rig.receiver()
+    receiver = await rig.given("one")
     [message] = await receiver.receive_messages(1, max_wait_time=2)
     await receiver.defer_message(message)
     [again] = await receiver.receive_deferred_messages(message.sequence_number or 0)
@@ -330,8 +323,7 @@ async def test_p54_during_an_outage_it_behaves_as_the_sdks(rig: Rig) -> None:
 async def test_p51_what_is_received_and_settled_is_in_the_ledger(rig: Rig, tmp_path: Path) -> None:
     ledger = LedgerObserver(tmp_path, "contoso", "contoso2")
     rig.watchers = (ledger,)
-    await rig.send("complete", "abandon", "defer", "bury")
-    receiver = rig.receiver()
+    receiver = await rig.given("complete", "abandon", "defer", "bury")
     got: list[Any] = []
     while len(got) < 4:
         got += await receiver.receive_messages(4 - len(got), max_wait_time=5)
@@ -387,8 +379,7 @@ async def test_p14_nobody_who_watches_is_told_nothing_and_one_who_fails_stops_no
         def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
             raise RuntimeError("watching")
 
-    await rig.send("a", "b")
-    receiver = rig.receiver()
+    receiver = await rig.given("a", "b")
     for watchers in ((), (Failing(),)):
         rig.watchers = watchers
         (message,) = await receiver.receive_messages(max_wait_time=5)

@@ -85,12 +85,20 @@ def inner(client: ServiceBusClient, queue: str) -> Iterator[GuardedSender]:
         sender.close()
 
 
+@contextlib.contextmanager
+def through(
+    proxy: SilentProxy, server: NamespaceServer, queue: str, transport: str = "plain"
+) -> Iterator[GuardedSender]:
+    client = sdk_client(ServiceBusClient, transport, server, proxy.port)
+    with client, inner(client, queue) as sender:
+        yield sender
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_child_opens_its_own_link_and_the_parents_goes_on(
     pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str, transport: str
 ) -> None:
-    client = sdk_client(ServiceBusClient, transport, pairbus_namespace, proxy.port)
-    with client, inner(client, queue) as sender:
+    with through(proxy, pairbus_namespace, queue, transport) as sender:
         sender.send(ServiceBusMessage("parent 1"), 5)
         guarded = sender._guarded
 
@@ -134,8 +142,7 @@ def test_multiprocessing_by_fork(pairbus_namespace: NamespaceServer, queue: str)
 def test_locks_held_by_the_parents_threads_do_not_stop_the_child(
     pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str
 ) -> None:
-    client = sdk_client(ServiceBusClient, "plain", pairbus_namespace, proxy.port)
-    with client, inner(client, queue) as sender:
+    with through(proxy, pairbus_namespace, queue) as sender:
         sender.send(ServiceBusMessage("parent"), 5)
         guarded = sender._guarded
         assert guarded is not None
@@ -148,8 +155,7 @@ def test_locks_held_by_the_parents_threads_do_not_stop_the_child(
 def test_a_fork_during_a_hung_send_leaves_both_processes_able_to_send(
     pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str
 ) -> None:
-    client = sdk_client(ServiceBusClient, "tls", pairbus_namespace, proxy.port)
-    with client, inner(client, queue) as sender:
+    with through(proxy, pairbus_namespace, queue, "tls") as sender:
         sender.send(ServiceBusMessage("parent"), 5)
         proxy.fall_silent()
         outcome: list[BaseException] = []
@@ -174,8 +180,7 @@ def test_a_fork_during_a_hung_send_leaves_both_processes_able_to_send(
 def test_the_watchdog_watches_in_the_child_too(
     pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str
 ) -> None:
-    client = sdk_client(ServiceBusClient, "plain", pairbus_namespace, proxy.port)
-    with client, inner(client, queue) as sender:
+    with through(proxy, pairbus_namespace, queue) as sender:
         sender.send(ServiceBusMessage("parent"), 5)
 
         def work() -> None:
@@ -277,8 +282,7 @@ def test_a_fork_while_a_link_is_being_opened_leaves_the_opening_to_the_parent(
     pairbus_namespace: NamespaceServer, proxy: SilentProxy, queue: str
 ) -> None:
     proxy.point, proxy.count = "delay", 0.1
-    client = sdk_client(ServiceBusClient, "plain", pairbus_namespace, proxy.port)
-    with client, inner(client, queue) as sender:
+    with through(proxy, pairbus_namespace, queue) as sender:
         with pytest.raises(NotTriedError):
             sender.open(0.2, 30)
         in_child(lambda: sender.send(ServiceBusMessage("child"), 10))

@@ -63,6 +63,19 @@ class Rig:
         self._stack.callback(sender.close)
         return sender
 
+    def used(self, transport: str = "plain", port: int = 0, **options: Any) -> GuardedSender:
+        """A sender whose link is open, since it has sent."""
+        sender = self.sender(transport, port, **options)
+        sender.send(hello(), 5)
+        return sender
+
+    def silenced(self, transport: str = "plain") -> tuple[GuardedSender, SilentProxy]:
+        """A sender that has sent, and the proxy on its way, which has fallen silent since."""
+        proxy = self.proxy()
+        sender = self.used(transport, proxy.port)
+        proxy.fall_silent()
+        return sender, proxy
+
     def at_the_end(self, call: Callable[[], object]) -> None:
         self._stack.callback(call)
 
@@ -316,10 +329,7 @@ def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, transport: str) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender(transport, proxy.port)
-    sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, proxy = rig.silenced(transport)
     for _ in range(2):
         with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
             sender.send(hello(), 0.3)
@@ -329,8 +339,7 @@ def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, tra
 
 @pytest.mark.parametrize("kind", ["black-hole", "hang", "lost-answer"])
 def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
-    sender = rig.sender(retry_total=0)
-    sender.send(hello(), 5)
+    sender = rig.used(retry_total=0)
     with (
         fault(rig.broker, kind, entity=rig.queue),
         takes(0.0, 0.5 + LATE_S),
@@ -341,10 +350,7 @@ def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
 
 
 def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender("tls", proxy.port)
-    sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, proxy = rig.silenced("tls")
     for _ in range(50):
         with takes(0.0, 0.05 + LATE_S), pytest.raises(OperationTimeoutError):
             sender.send(hello(), 0.05)
@@ -354,8 +360,7 @@ def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> Non
 @pytest.mark.parametrize(("transport", "retry_total"), [("plain", 0), ("plain", 3), ("tls", 3), ("websocket", 3)])
 def test_p7_a_link_that_was_cut_is_opened_again(rig: Rig, transport: str, retry_total: int) -> None:
     proxy = rig.proxy()
-    sender = rig.sender(transport, proxy.port, retry_total=retry_total)
-    sender.send(hello(), 5)
+    sender = rig.used(transport, proxy.port, retry_total=retry_total)
     proxy.cut()
     with takes(0.0, 1.5):
         sender.send(hello(), 5)
@@ -364,8 +369,7 @@ def test_p7_a_link_that_was_cut_is_opened_again(rig: Rig, transport: str, retry_
 
 
 def test_p7_a_link_that_the_broker_detached_is_opened_again(rig: Rig) -> None:
-    sender = rig.sender(retry_total=0)
-    sender.send(hello(), 5)
+    sender = rig.used(retry_total=0)
     on_a_thread(rig.detach)
     with takes(0.0, 1.5):
         sender.send(hello(), 5)
@@ -389,8 +393,7 @@ def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
 
 
 def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
-    sender = rig.sender()
-    sender.send(hello(), 5)
+    sender = rig.used()
     guarded = sender._guarded
     with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
         for call in (a_send, a_schedule):
@@ -416,8 +419,7 @@ def test_an_entity_that_is_not_there(rig: Rig) -> None:
 
 
 def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
-    sender = rig.sender()
-    sender.send(hello(), 5)
+    sender = rig.used()
     guarded = sender._guarded
     with pytest.raises(MessageSizeExceededError):
         sender.send(ServiceBusMessage("x" * 300_000), 5)
@@ -435,8 +437,7 @@ def test_p19_retries_that_the_user_configured_are_made(
     from azure.servicebus._pyamqp.error import ErrorCondition, MessageSendFailed
     from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
-    sender = rig.sender(retry_total=retries, retry_backoff_factor=0.01)
-    sender.send(hello(), 5)
+    sender = rig.used(retry_total=retries, retry_backoff_factor=0.01)
     real = PyamqpTransport.send_messages
     failures = 2
 
@@ -466,10 +467,7 @@ def test_p7_many_callers_may_use_one_sender(rig: Rig) -> None:
 
 
 def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender(port=proxy.port)
-    sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, proxy = rig.silenced()
     hung = Background(sender.send, hello(), 1.0)
     rig.hangs(sender, proxy)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
@@ -479,10 +477,7 @@ def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
 
 
 def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig: Rig) -> None:
-    proxy = rig.proxy()
-    sender = rig.sender("tls", proxy.port)
-    sender.send(hello(), 5)
-    proxy.fall_silent()
+    sender, _ = rig.silenced("tls")
     with takes(0.0, 2.5):
         sender.close()
     with pytest.raises(ValueError, match="closed"):
@@ -492,7 +487,6 @@ def test_a_closed_sender_refuses_and_closing_a_hung_one_does_not_hang(rig: Rig) 
 
 
 def test_closing_does_not_wait_for_the_sdk_to_keep_alive(rig: Rig) -> None:
-    sender = rig.sender()
-    sender.send(hello(), 5)
+    sender = rig.used()
     with takes(0.0, 0.5):
         sender.close()

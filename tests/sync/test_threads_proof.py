@@ -90,8 +90,7 @@ def test_p44_closing_shuts_the_connection_that_a_ping_hangs_on(stage: MakeStage)
 
 
 def test_a_token_that_runs_out_is_fetched_off_the_callers_thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = rig.sender()
-    sender.send(hello(), 5)
+    sender = rig.used()
     asked: list[str] = []
     guarded = sender._guarded
     assert guarded is not None
@@ -115,8 +114,7 @@ def test_a_token_that_runs_out_is_fetched_off_the_callers_thread(rig: Rig, monke
 def test_a_sender_that_was_shut_in_the_moment_of_its_answer_is_not_used_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = rig.sender()
-    sender.send(hello(), 5)
+    sender = rig.used()
     guarded = sender._guarded
     assert guarded is not None
     real = guarded.sender.send_messages

@@ -47,6 +47,10 @@ class StandIn:
         self._amqp_transport = Transport
         self.closed = False
 
+    def close_sockets(self) -> None:
+        self.near.close()
+        self.far.close()
+
     def _create_handler(self, _auth: Any) -> None:
         connection = SimpleNamespace(_transport=SimpleNamespace(sock=self.near))
         self._handler = SimpleNamespace(_connection=connection, _keep_alive_thread="a thread", close=self._close)
@@ -63,8 +67,7 @@ class StandIn:
 def sender() -> Iterator[StandIn]:
     made = StandIn()
     yield made
-    made.near.close()
-    made.far.close()
+    made.close_sockets()
 
 
 @pytest.fixture
@@ -93,8 +96,7 @@ def test_p19_an_earlier_deadline_is_not_overslept(guard: Guard, sender: StandIn)
     assert sender.near.recv(1) == b""
     assert time.monotonic() - began < 0.15
     assert not late.disarm()
-    other.near.close()
-    other.far.close()
+    other.close_sockets()
 
 
 def test_a_call_that_ended_in_time_is_not_shut(guard: Guard, sender: StandIn) -> None:
@@ -156,8 +158,7 @@ def test_it_keeps_no_guard_alive() -> None:
     guard.arm(time.monotonic() + 0.02)
     assert wait_until(partial(getattr, guard, "fired"))
     gone = weakref.ref(guard)
-    sender.near.close()
-    sender.far.close()
+    sender.close_sockets()
     del sender, guard
     gc.collect()
     assert gone() is None
@@ -281,8 +282,7 @@ def test_a_context_of_the_users_own_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ssl.SSLError):
         sender._config.ssl_context.wrap_socket(sender.near, server_hostname="localhost")
     assert seen == [{"server_hostname": "localhost", "do_handshake_on_connect": False}]
-    sender.near.close()
-    sender.far.close()
+    sender.close_sockets()
 
 
 def test_a_watchdog_with_nothing_to_watch_rests() -> None:
