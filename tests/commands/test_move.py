@@ -14,7 +14,7 @@ import pytest
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.testing import fault
 
-from ..spark.conftest import Pair, wire
+from ..spark.conftest import MakeQueue, Pair, wire
 from ..spark.conftest import make_queue as make_queue
 from ..spark.conftest import pair as pair
 from ..spark.small_spark import SmallSpark, no_tasks_left
@@ -24,7 +24,7 @@ from .calls import Result, call
 @pytest.fixture
 def run(
     pair: Pair,
-    make_queue: Callable[..., None],
+    make_queue: MakeQueue,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

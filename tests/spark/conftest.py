@@ -12,6 +12,8 @@ from pairbus.spark.connector.options import Address
 from pairbus.spark.runtime import connections
 from pairbus.wire.sync import WireClient
 
+MakeQueue = Callable[..., None]
+
 
 class Pair(NamedTuple):
     """Two namespaces of one broker, on a thread of this process."""
@@ -48,7 +50,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def make_queue() -> Iterator[Callable[..., None]]:
+def make_queue() -> Iterator[MakeQueue]:
     made: list[tuple[NamespaceServer, str]] = []
 
     def make(namespace: NamespaceServer, *names: str, **properties: object) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.backlog.aliases import divert_encoded
 
-from .conftest import Pair, peeked, wire
+from .conftest import MakeQueue, Pair, peeked, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 BACKLOG = "signals/x-servicebus-transfer/0"
@@ -78,7 +78,7 @@ def alive(processes: set[int]) -> dict[int, str]:
 
 
 def test_a_signal_to_the_group_ends_the_round_and_leaves_no_process(
-    pair: Pair, make_queue: Callable[..., None], tmp_path: Path
+    pair: Pair, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "orders")
     make_queue(pair.secondary, BACKLOG)
@@ -101,9 +101,7 @@ def test_a_signal_to_the_group_ends_the_round_and_leaves_no_process(
         command.process.kill()
 
 
-def test_a_second_ctrl_c_breaks_off_even_while_spark_starts(
-    pair: Pair, make_queue: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_second_ctrl_c_breaks_off_even_while_spark_starts(pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> None:
     make_queue(pair.secondary, BACKLOG)
     command = Command(tmp_path, pair)
     try:

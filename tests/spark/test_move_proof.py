@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.testing import fault
 from tests.waiting import until
 
-from .conftest import Pair, admin_of, peeked, wire
+from .conftest import MakeQueue, Pair, admin_of, peeked, wire
 from .fault_scene import kill, workers_of
 from .test_spark_proof import EVERY_TYPE
 
@@ -95,7 +95,7 @@ def free(namespace: NamespaceServer, entity: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def queues(pair: Pair, make_queue: Callable[..., None]) -> None:
+def queues(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "orders", lock_duration=dt.timedelta(seconds=15), max_delivery_count=50)
     make_queue(pair.primary, "bills")
     make_queue(pair.secondary, "copies")
@@ -319,7 +319,7 @@ def folder(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_how_to_on_dead_letters_prints_what_it_shows(
-    spark: Any, pair: Pair, folder: Path, make_queue: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    spark: Any, pair: Pair, folder: Path, make_queue: MakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_queue(pair.primary, "invoices", requires_session=True)
     for reason, start, count in (("CustomerUnknown", 0, 30), ("PriceMissing", 30, 12)):
@@ -344,7 +344,7 @@ def test_the_how_to_on_archives_prints_what_it_shows(
 
 
 def test_the_tutorial_s_own_pipeline_runs(
-    spark: Any, pair: Pair, make_queue: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    spark: Any, pair: Pair, make_queue: MakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "docs/tutorial/queues-as-dataframes.md").read_text()
     (program,) = re.findall(

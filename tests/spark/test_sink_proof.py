@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pairbus.spark import carry, locked
 from pairbus.spark.connector.schema import read
 from tests.spark.connector.test_writer import ids_in
 
-from .conftest import Pair, peeked, wire
+from .conftest import MakeQueue, Pair, peeked, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,7 +27,7 @@ def write(rows: Any, pair: Pair, entity: str, **options: str) -> None:
 
 
 def test_a_row_that_is_too_large_multiplies_nothing(
-    spark: Any, pair: Pair, make_queue: Callable[..., None], tmp_path: Path
+    spark: Any, pair: Pair, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "plain", "skipped")
     rows = spark.range(3000).selectExpr("if(id = 1234, repeat('x', 300000), string(id % 10)) AS Body").coalesce(1)
@@ -43,7 +42,7 @@ def test_a_row_that_is_too_large_multiplies_nothing(
 
 
 def test_a_task_that_is_run_again_makes_its_ids_again(
-    spark: Any, pair: Pair, make_queue: Callable[..., None], tmp_path: Path
+    spark: Any, pair: Pair, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     """A part of the batch is sent before a later row fails: without detection the copies share their ids."""
     make_queue(pair.primary, "copies")
@@ -64,7 +63,7 @@ def test_a_task_that_is_run_again_makes_its_ids_again(
     assert len(ids_in(pair, "detected")) == 400
 
 
-def test_typed_columns_of_any_case_reach_the_queue(spark: Any, pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_typed_columns_of_any_case_reach_the_queue(spark: Any, pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "typed")
     rows = spark.sql(
         "SELECT 'x' AS BODY, 'm' AS Message_Id, map('n', 5) AS application_properties, "
@@ -77,7 +76,7 @@ def test_typed_columns_of_any_case_reach_the_queue(spark: Any, pair: Pair, make_
 
 
 def test_a_slow_function_between_the_lock_and_the_sink_moves_everything_once(
-    spark: Any, pair: Pair, make_queue: Callable[..., None]
+    spark: Any, pair: Pair, make_queue: MakeQueue
 ) -> None:
     make_queue(pair.secondary, "from", lock_duration=dt.timedelta(seconds=5))
     make_queue(pair.primary, "to")
@@ -106,7 +105,7 @@ def test_a_slow_function_between_the_lock_and_the_sink_moves_everything_once(
 
 @pytest.mark.parametrize(("entity", "words"), [("nowhere", "could not be found"), ("grouped", "session")])
 def test_a_lock_stream_that_can_never_read_ends_with_an_error(
-    spark: Any, pair: Pair, make_queue: Callable[..., None], entity: str, words: str
+    spark: Any, pair: Pair, make_queue: MakeQueue, entity: str, words: str
 ) -> None:
     make_queue(pair.secondary, "grouped", requires_session=True)
     make_queue(pair.primary, "to")

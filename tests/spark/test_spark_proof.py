@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pairbus.spark.connector.schema import read
 from pairbus.syphon.core import queue_discovery
 from tests.waiting import until
 
-from .conftest import Pair, admin_of, peeked, wire
+from .conftest import MakeQueue, Pair, admin_of, peeked, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
@@ -44,7 +44,7 @@ def load(spark: Any, pair: Pair, **options: str) -> Any:
     return spark.read.format("servicebus").options(connectionString=pair.primary.connection_string, **options).load()
 
 
-def test_a_queue_is_a_table_and_a_table_a_queue(spark: Any, pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_a_queue_is_a_table_and_a_table_a_queue(spark: Any, pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "orders", "copies", "others")
     send(pair, "orders", *map(plain, range(2500)))
     table = load(spark, pair, entity="orders")
@@ -84,7 +84,7 @@ def test_no_secret_shows_in_a_plan(spark: Any, pair: Pair, capsys: pytest.Captur
     assert key not in repr(table)
 
 
-def test_streams_by_sequence_number(spark: Any, pair: Pair, make_queue: Callable[..., None], tmp_path: Path) -> None:
+def test_streams_by_sequence_number(spark: Any, pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> None:
     make_queue(pair.primary, "in-1", "in-2", "out")
     send(pair, "in-1", *map(plain, range(300)))
     send(pair, "in-2", *map(plain, range(300, 350)))
@@ -150,7 +150,7 @@ def mixed(count: int) -> list[tuple[str, bytes]]:
 
 
 @pytest.fixture
-def backlog(pair: Pair, make_queue: Callable[..., None]) -> Iterator[dict[str, bytes]]:
+def backlog(pair: Pair, make_queue: MakeQueue) -> Iterator[dict[str, bytes]]:
     """A backlog of mixed messages; by message id what was meant to arrive."""
     make_queue(pair.primary, "orders", "bills")
     make_queue(pair.secondary, *BACKLOG, lock_duration=dt.timedelta(seconds=60))
@@ -196,7 +196,7 @@ def _bare(payload: bytes) -> Any:
 
 
 def test_p36_queues_that_are_made_and_deleted_while_the_syphon_runs(
-    spark: Any, pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    spark: Any, pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_discovery, "FIRST_S", 0.5)
     monkeypatch.setattr(queue_discovery, "LIST_S", 0.5)

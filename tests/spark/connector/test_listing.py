@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from pairbus.spark.connector.listing import Entities, EntityDiscovery, depth
 from pairbus.spark.connector.options import Address, InvalidOption
-from tests.spark.conftest import Pair, admin_of, wire
+from tests.spark.conftest import MakeQueue, Pair, admin_of, wire
 
 
 class Found:
@@ -64,7 +62,7 @@ def test_plain_names_are_never_listed_again() -> None:
     assert Entities(Address("x"), ["orders", "bill*"]).may_change
 
 
-def test_the_depth_is_the_administration_s(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_the_depth_is_the_administration_s(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "orders")
     with wire(pair.primary) as client:
         client.sender("orders").send_many([b"\x00Su\xa0\x01x"] * 3)

@@ -20,12 +20,12 @@ from pairbus.spark.connector.schema import read
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.wire.sync import Receiver
-from tests.spark.conftest import Pair, admin_of, peeked, wire
+from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
 from tests.waiting import until
 
 
 @pytest.fixture
-def stream(pair: Pair, make_queue: Callable[..., None], tmp_path: Path) -> Iterator[Callable[..., LockStream]]:
+def stream(pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> Iterator[Callable[..., LockStream]]:
     make_queue(pair.secondary, "a", "b")
     made: list[LockStream] = []
 
@@ -200,9 +200,7 @@ def test_before_spark_4_2_there_is_no_start_and_the_epoch_grows_all_the_same(
     assert second["epoch"] > first["epoch"]
 
 
-def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
-    pair: Pair, make_queue: Callable[..., None]
-) -> None:
+def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(pair: Pair, make_queue: MakeQueue) -> None:
     class Found:
         may_change = True
         names = ("a",)
@@ -230,7 +228,7 @@ def test_an_entity_that_is_made_while_the_stream_runs_is_watched_too(
 
 
 def test_p36_p37_a_queue_that_the_application_names_while_the_stream_runs_is_watched_too(
-    pair: Pair, stream: Callable[..., LockStream], make_queue: Callable[..., None], tmp_path: Path
+    pair: Pair, stream: Callable[..., LockStream], make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     reading = stream()
     start = reading.initialOffset()
@@ -273,9 +271,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
     }
 
 
-def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(
-    pair: Pair, make_queue: Callable[..., None]
-) -> None:
+def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.secondary, "a")
     send(pair, "a", 1200)
     chosen = Selection.of([2, 3, 5, 1100])
@@ -289,7 +285,7 @@ def test_the_chosen_are_taken_and_the_others_go_back_as_if_never_delivered(
     assert free.keys() == set(range(1, 1201)) - set(got) and set(free.values()) == {0}
 
 
-def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.secondary, "a")
     send(pair, "a", 50)
     got = [m.sequence_number for some in take(pair.secondary_address, Share("a", 2, Selection([(3, 9)]))) for m in some]
@@ -307,7 +303,7 @@ def lock_stream(pair: Pair, *entities: str, key: str | None = None) -> LockStrea
     return LockStream(parse({"connectionString": text, "mode": "lock"}, {}), lambda: list(entities))
 
 
-def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.secondary, "a")
     make_queue(pair.secondary, "grouped", requires_session=True)
     for stream, words in (
@@ -321,7 +317,7 @@ def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make
 
 
 def test_batches_follow_the_lock_of_the_entity_and_shrink_where_messages_come_again(
-    pair: Pair, make_queue: Callable[..., None]
+    pair: Pair, make_queue: MakeQueue
 ) -> None:
     make_queue(pair.secondary, "a", lock_duration=dt.timedelta(seconds=5))
     send(pair, "a", 300)
@@ -342,7 +338,7 @@ def peeked_delivery_count(pair: Pair) -> int:
 
 
 def test_large_messages_are_asked_for_few_at_a_time_and_handed_on_by_bytes(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.secondary, "a")
     with wire(pair.secondary) as client:

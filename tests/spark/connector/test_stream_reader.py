@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from pairbus.spark.connector.listing import Entities
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.connector.schema import encode, read
 from pairbus.spark.connector.stream_reader import DeleteStream, PeekStream, admit, stream_reader
-from tests.spark.conftest import Pair, admin_of, peeked, wire
+from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
 
 from .test_batch_reader import SEQUENCES, Asked
 
@@ -104,7 +103,7 @@ def test_a_run_over_what_is_there_waits_for_its_rate_instead_of_ending_early(mon
 
 
 def test_an_entity_that_is_made_while_a_stream_runs_is_found(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     address = Address(pair.primary.connection_string, ca_file=str(pair.primary.ca_file))
@@ -149,7 +148,7 @@ def test_a_lock_stream_has_no_sequence_numbers_to_keep_to(name: str) -> None:
 
 @pytest.mark.parametrize(("begin", "left"), [("1", [8, 9, 10]), ("3", [1, 2, 8, 9, 10])])
 def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
-    pair: Pair, make_queue: Callable[..., None], begin: str, left: list[int]
+    pair: Pair, make_queue: MakeQueue, begin: str, left: list[int]
 ) -> None:
     make_queue(pair.primary, "some")
     with wire(pair.primary) as client:

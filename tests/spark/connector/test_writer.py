@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,7 +27,7 @@ from pairbus.spark.connector.writer import (
 from pairbus.testing import fault
 from pairbus.wire.errors import Busy
 from pairbus.wire.sender import Sender
-from tests.spark.conftest import Pair, peeked, wire
+from tests.spark.conftest import MakeQueue, Pair, peeked, wire
 
 
 def write(pair: Pair, entity: str | None, rows: pa.RecordBatch | list[dict[str, Any]], **options: Any) -> Sent:
@@ -59,7 +58,7 @@ def locked_rows(pair: Pair, count: int, **properties: object) -> pa.RecordBatch:
 
 
 def test_rows_of_a_lock_stream_are_sent_and_then_settled_and_lost_locks_are_counted(
-    pair: Pair, make_queue: Callable[..., None]
+    pair: Pair, make_queue: MakeQueue
 ) -> None:
     make_queue(pair.secondary, "from")
     make_queue(pair.primary, "to")
@@ -73,7 +72,7 @@ def test_rows_of_a_lock_stream_are_sent_and_then_settled_and_lost_locks_are_coun
 
 
 @pytest.mark.parametrize("column", ["amqp", "locked_until"])
-def test_rows_whose_locks_have_ended_are_left(pair: Pair, make_queue: Callable[..., None], column: str) -> None:
+def test_rows_whose_locks_have_ended_are_left(pair: Pair, make_queue: MakeQueue, column: str) -> None:
     make_queue(pair.secondary, "from", lock_duration=dt.timedelta(seconds=5))
     make_queue(pair.primary, "to")
     batch = locked_rows(pair, 3)
@@ -97,7 +96,7 @@ def test_a_missing_destination_is_an_error_whatever_is_done_with_refused_rows(pa
         write(pair, None, [{"body": b"x", "destination": None}])
 
 
-def test_what_a_broker_added_does_not_travel_on(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_what_a_broker_added_does_not_travel_on(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "one", "two")
     with wire(pair.primary) as client:
         client.sender("one").send(encode({"message_id": "m", "body": b"x", "application_properties": {"a": "b"}}))
@@ -113,7 +112,7 @@ def test_what_a_broker_added_does_not_travel_on(pair: Pair, make_queue: Callable
 
 
 def test_p24_a_busy_destination_is_waited_for_and_each_row_arrives_once(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "busy")
     monkeypatch.setattr(writer, "HALT_S", 0.3)
@@ -124,7 +123,7 @@ def test_p24_a_busy_destination_is_waited_for_and_each_row_arrives_once(
 
 
 def test_a_destination_that_takes_nothing_for_too_long_is_an_error_that_says_so(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "shut")
     monkeypatch.setattr(writer, "HALT_S", 0.1)
@@ -140,7 +139,7 @@ def test_a_destination_that_takes_nothing_for_too_long_is_an_error_that_says_so(
 
 
 def test_one_row_that_is_too_large_is_found_before_anything_of_its_batch_is_sent(
-    pair: Pair, make_queue: Callable[..., None], tmp_path: Path
+    pair: Pair, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "sizes")
     rows = [{"message_id": f"m{n}", "body": "x" * (300_000 if n == 1234 else 10)} for n in range(3000)]
@@ -166,7 +165,7 @@ def test_one_row_that_is_too_large_is_found_before_anything_of_its_batch_is_sent
     ],
 )
 def test_what_no_destination_takes_is_found_first_and_named(
-    pair: Pair, make_queue: Callable[..., None], tmp_path: Path, bad: dict[str, Any], why: str
+    pair: Pair, make_queue: MakeQueue, tmp_path: Path, bad: dict[str, Any], why: str
 ) -> None:
     make_queue(pair.primary, "picky")
     (name,) = bad
@@ -182,9 +181,7 @@ def test_what_no_destination_takes_is_found_first_and_named(
     assert why in row["reason"] and ((row["amqp"] is None) != (row["columns"] is None))
 
 
-def test_rows_without_a_session_for_an_entity_that_wants_one_are_found_first(
-    pair: Pair, make_queue: Callable[..., None]
-) -> None:
+def test_rows_without_a_session_for_an_entity_that_wants_one_are_found_first(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "grouped", requires_session=True)
     rows = [{"message_id": f"m{n}", "session_id": None if n % 3 == 1 else "s", "body": "x"} for n in range(9)]
     with pytest.raises(NotSent, match=r"3 of 9 rows can't be sent to grouped: .*requires sessions"):
@@ -194,7 +191,7 @@ def test_rows_without_a_session_for_an_entity_that_wants_one_are_found_first(
     assert ids_in(pair, "grouped") == [f"m{n}" for n in range(9) if n % 3 != 1]
 
 
-def test_refused_rows_of_a_lock_stream_are_dead_lettered(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_refused_rows_of_a_lock_stream_are_dead_lettered(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.secondary, "from")
     make_queue(pair.primary, "to", requires_session=True)
     sink = ServiceBusStreamWriter(
@@ -208,9 +205,7 @@ def test_refused_rows_of_a_lock_stream_are_dead_lettered(pair: Pair, make_queue:
     assert "requires sessions" in dead[0]["dead_letter_error_description"]
 
 
-def test_a_task_that_is_run_again_in_another_order_sends_the_same_ids_again(
-    pair: Pair, make_queue: Callable[..., None]
-) -> None:
+def test_a_task_that_is_run_again_in_another_order_sends_the_same_ids_again(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "once", requires_duplicate_detection=True)
     make_queue(pair.primary, "twice")
     rows = [{"body": f"{n % 7}"} for n in range(50)]
@@ -226,7 +221,7 @@ def test_a_task_that_is_run_again_in_another_order_sends_the_same_ids_again(
     assert len(ids_in(pair, "once")) == 100
 
 
-def test_batches_are_written_in_their_order_and_each_is_confirmed(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_batches_are_written_in_their_order_and_each_is_confirmed(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "many")
     schema = pa.schema({"message_id": pa.string(), "body": pa.binary()})
     batches = [
@@ -252,7 +247,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
 
 
 def test_what_shares_a_transfer_has_one_session_and_one_partition_key(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "grouped", requires_session=True)
     make_queue(pair.primary, "keyed")
@@ -280,7 +275,7 @@ def encoded(rows: list[dict[str, Any]]) -> list[Outgoing]:
     return [Outgoing(None, encode(row), (row.get("session_id"), None)) for row in rows]
 
 
-def test_one_that_is_refused_does_not_keep_its_company(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_one_that_is_refused_does_not_keep_its_company(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "choosy")
     rows = [{"message_id": "x" * 129 if n == 40 else f"m{n}", "body": b"x"} for n in range(100)]
     answers = attempt(pair.primary_address, "choosy", encoded(rows))
@@ -289,7 +284,7 @@ def test_one_that_is_refused_does_not_keep_its_company(pair: Pair, make_queue: C
 
 
 def test_what_was_confirmed_stays_so_where_the_link_is_lost_before_the_second_try(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a restore would send it again."""
     make_queue(pair.primary, "fickle")
@@ -307,7 +302,7 @@ def test_what_was_confirmed_stays_so_where_the_link_is_lost_before_the_second_tr
 
 
 def test_a_chunk_that_fails_ends_the_task_whatever_came_before_and_after(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "good")
     monkeypatch.setattr(writer, "CHUNK_BYTES", 1)
@@ -349,7 +344,7 @@ class Context:
 
 
 def test_with_speculation_on_nothing_is_sent(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "calm")
     monkeypatch.setattr(writer.TaskContext, "get", lambda: Context(0, spark_speculation="true"))
@@ -361,7 +356,7 @@ def test_with_speculation_on_nothing_is_sent(
 
 
 def test_the_batch_of_a_stream_has_its_name_from_spark_and_one_of_a_write_from_the_writer(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "named")
     rows = pa.RecordBatch.from_pylist([{"body": "x"}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 
-from ..conftest import Pair, peeked, wire
+from ..conftest import MakeQueue, Pair, peeked, wire
 
 
 def test_a_folder_that_is_no_archive_is_told_without_spark(pair: Pair, tmp_path: Path) -> None:
@@ -47,7 +46,7 @@ def test_the_source_is_checked_before_spark_starts(pair: Pair, tmp_path: Path) -
     assert repr(Archiver(pair.primary_address, "orders", "x")) == "<Archiver orders to x: 0 archived>"
 
 
-def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_a_lock_that_has_ended_keeps_no_other_from_being_removed(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "orders")
     with wire(pair.primary) as client:
         messages = [encode_message(properties=Properties(message_id=f"m{n}"), body=b"x") for n in range(5)]

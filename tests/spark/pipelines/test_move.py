@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pairbus.spark.pipelines.move import EntityAddress, Mover, move
 from pairbus.spark.pipelines.preflight import Chosen, TransferFailed
 from pairbus.testing import fault
 
-from ..conftest import Pair, admin_of, peeked, wire
+from ..conftest import MakeQueue, Pair, admin_of, peeked, wire
 from ..small_spark import SmallSpark, no_tasks_left
 
 Spark = Any
@@ -65,7 +65,7 @@ def counts(namespace: NamespaceServer, entity: str) -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def queues(pair: Pair, make_queue: Callable[..., None]) -> Iterator[None]:
+def queues(pair: Pair, make_queue: MakeQueue) -> Iterator[None]:
     make_queue(pair.primary, "orders", "bills", lock_duration=dt.timedelta(seconds=30))
     make_queue(pair.secondary, "copies", lock_duration=dt.timedelta(seconds=30))
     with no_tasks_left():
@@ -183,7 +183,7 @@ def test_topics_and_subscriptions(pair: Pair, spark: Spark) -> None:
 
 
 def test_p40_what_is_refused_for_good_stays_with_its_reason_and_is_not_buried(
-    pair: Pair, spark: Spark, make_queue: Callable[..., None]
+    pair: Pair, spark: Spark, make_queue: MakeQueue
 ) -> None:
     make_queue(pair.primary, "in-sessions", requires_session=True)
     send(pair.primary, "orders", *(message(n, group_id="s" if n % 3 else None) for n in range(9)))
@@ -298,7 +298,7 @@ def test_an_entity_is_not_moved_to_itself(pair: Pair) -> None:
 
 
 def test_spark_is_not_started_for_an_empty_queue_or_a_wrong_filter(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "empty", "there")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from pairbus.spark.pipelines.preflight import (
     first_line,
     still_there,
 )
-from tests.spark.conftest import Pair, admin_of, wire
+from tests.spark.conftest import MakeQueue, Pair, admin_of, wire
 
 NO_SPARK: Any = None
 
@@ -31,7 +30,7 @@ def message(number: int, scheduled: bool = False) -> bytes:
 
 
 @pytest.fixture
-def orders(pair: Pair, make_queue: Callable[..., None]) -> str:
+def orders(pair: Pair, make_queue: MakeQueue) -> str:
     make_queue(pair.primary, "orders")
     with wire(pair.primary) as client:
         sender = client.sender("orders")
@@ -75,7 +74,7 @@ def test_an_empty_entity_holds_nothing(pair: Pair, orders: str) -> None:
         ("", "'' is not the name of one entity"),
     ],
 )
-def test_a_source_that_can_t_be_one(pair: Pair, make_queue: Callable[..., None], entity: str, words: str) -> None:
+def test_a_source_that_can_t_be_one(pair: Pair, make_queue: MakeQueue, entity: str, words: str) -> None:
     import re
 
     make_queue(pair.primary, "in-sessions", requires_session=True)

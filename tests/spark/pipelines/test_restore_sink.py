@@ -21,7 +21,7 @@ from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.testing import fault
 from pairbus.wire.errors import Busy, TimedOut, WireError
-from tests.spark.conftest import Pair, peeked
+from tests.spark.conftest import MakeQueue, Pair, peeked
 
 BUSY = Busy("com.microsoft:server-busy", "wait a little")
 
@@ -95,7 +95,7 @@ def test_what_stays_busy_and_what_fails_end_it() -> None:
 
 @pytest.mark.parametrize("how", ["asked", "taken down"])
 def test_a_task_that_spark_has_given_up_sends_no_more(
-    pair: Pair, make_queue: Callable[..., None], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(pair.primary, "orders")
     mailbox = ProcessMailbox(tmp_path / "board")
@@ -124,7 +124,7 @@ def test_a_ceiling_is_spread_over_no_more_tasks_than_it_takes() -> None:
 
 
 def test_the_sink_waits_for_a_busy_broker_and_says_what_it_took(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     make_queue(pair.primary, "orders")
     monkeypatch.setattr(writer, "HALT_S", 0.3)

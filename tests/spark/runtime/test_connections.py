@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.spark.connector.options import Address
 from pairbus.spark.runtime import connections
-from tests.spark.conftest import Pair
+from tests.spark.conftest import MakeQueue, Pair
 
 
-def test_p51_a_cause_has_a_connection_of_its_own(pair: Pair, make_queue: Callable[..., None]) -> None:
+def test_p51_a_cause_has_a_connection_of_its_own(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.primary, "caused")
     spark = pair.primary_address
     moving = replace(spark, cause="move")

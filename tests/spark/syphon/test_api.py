@@ -11,7 +11,7 @@ from pairbus.pairing.backlog.backlog_queues import path
 from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.syphon import api
 from pairbus.spark.syphon.query import SyphonConfig
-from tests.spark.conftest import Pair
+from tests.spark.conftest import MakeQueue, Pair
 
 
 class Inner:
@@ -39,7 +39,7 @@ def start(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Inner]:
 
 
 def test_p36_the_queues_that_there_are_and_a_lister_for_those_to_come(
-    pair: Pair, start: Callable[..., Inner], make_queue: Callable[..., None]
+    pair: Pair, start: Callable[..., Inner], make_queue: MakeQueue
 ) -> None:
     first = start()
     assert first.queues == [] and first.lister is not None and first.lister.discovery.greeting() is not None, (

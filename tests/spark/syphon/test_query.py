@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ from pairbus.syphon.core import queue_discovery
 from pairbus.syphon.core.queue_discovery import Listed, QueueDiscovery
 from pairbus.syphon.listing import Lister
 from pairbus.wire.errors import Unreachable
-from tests.spark.conftest import Pair, wire
+from tests.spark.conftest import MakeQueue, Pair, wire
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 ADDRESS = Address("Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true")
@@ -159,9 +159,7 @@ def test_p36_a_queue_that_is_gone_is_no_trouble_of_the_secondary(
     assert syphon.progress.waiting_for is None, "one is back"
 
 
-def test_p41_a_drain_looks_past_a_queue_that_is_not_there_and_so_does_a_stop(
-    pair: Pair, make_queue: Callable[..., None]
-) -> None:
+def test_p41_a_drain_looks_past_a_queue_that_is_not_there_and_so_does_a_stop(pair: Pair, make_queue: MakeQueue) -> None:
     """Without the Manage right the queues are taken to be 0 to 9."""
     make_queue(pair.secondary, QUEUE)
     with wire(pair.secondary) as client:
@@ -219,7 +217,7 @@ def test_p41_a_drain_glances_at_the_backlog_once_all_that_was_taken_is_home(syph
 
 
 def test_p41_a_glance_ends_a_drain_only_where_it_finds_nothing(
-    pair: Pair, make_queue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = QUEUE.replace("/0", "/1")
     make_queue(pair.secondary, QUEUE, other)
@@ -257,7 +255,7 @@ def test_p41_a_glance_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 37])
-def test_how_many_are_left_is_known_from_a_few_peeks(pair: Pair, make_queue: Callable[..., None], count: int) -> None:
+def test_how_many_are_left_is_known_from_a_few_peeks(pair: Pair, make_queue: MakeQueue, count: int) -> None:
     other = QUEUE.replace("/0", "/1")
     make_queue(pair.secondary, QUEUE, other)
     with wire(pair.secondary) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
 from tests.message_view import View
-from tests.spark.conftest import Pair, peeked, wire
+from tests.spark.conftest import MakeQueue, Pair, peeked, wire
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
 
@@ -49,7 +48,7 @@ async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
 
 
 @pytest.fixture(autouse=True)
-def queues(pair: Pair, make_queue: Callable[..., None]) -> None:
+def queues(pair: Pair, make_queue: MakeQueue) -> None:
     make_queue(pair.secondary, BACKLOG, lock_duration=dt.timedelta(seconds=30))
     make_queue(pair.primary, "orders", "bills")
 
