@@ -10,17 +10,8 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
-from azure.servicebus import ServiceBusMessage, TransportType
+from azure.servicebus import ServiceBusMessage, TransportType, exceptions
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthenticationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.aio.guarded_sender import GuardedSender
@@ -164,7 +155,7 @@ async def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted
     rig: Rig, point: str, count: float
 ) -> None:
     sender = rig.sender(port=rig.proxy(point, count).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         await sender.send(hello(), 0.3)
     assert "not open" in repr(sender)
 
@@ -173,7 +164,7 @@ async def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted
 @pytest.mark.parametrize("call", [a_cancelling, a_schedule, GuardedSender.open])
 async def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
     sender = rig.sender(port=rig.proxy(point).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         await call(sender, 0.3)
 
 
@@ -181,7 +172,7 @@ async def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, cal
 @pytest.mark.parametrize("transport", ["tls", "websocket"])
 async def test_p19_a_silent_tls_peer_costs_the_time_granted(rig: Rig, transport: str, size: int) -> None:
     sender = rig.sender(transport, rig.proxy("bytes", size).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         await sender.send(hello(), 0.3)
 
 
@@ -209,15 +200,15 @@ async def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_qu
     sender = rig.sender(port=network.port)
     with pytest.raises(NotTriedError):
         await sender.open(0.2, budget.opening_goes_on(0.2))
-    with takes(0, 1), pytest.raises(OperationTimeoutError) as told:
+    with takes(0, 1), pytest.raises(exceptions.OperationTimeoutError) as told:
         await sender.open(1, 0)
     assert not isinstance(told.value, NotTriedError)
-    with pytest.raises(OperationTimeoutError) as told:
+    with pytest.raises(exceptions.OperationTimeoutError) as told:
         await sender.open(0.2, 5)  # another opening, but there should have been a link long ago
     assert not isinstance(told.value, NotTriedError)
     network.speak_again()
     network.cut()
-    with contextlib.suppress(ServiceBusError):  # that it was cut off may be news
+    with contextlib.suppress(exceptions.ServiceBusError):  # that it was cut off may be news
         await sender.open(5, 5)
     await sender.send(hello(), 5)
     assert await rig.drain() == ["hello"]
@@ -243,7 +234,7 @@ async def test_p13_closing_ends_a_call_that_waits_for_an_opening(rig: Rig) -> No
     waiting = Background(sender.send, hello(), 60)
     assert await wait_until(sender._lock.locked)
     await sender.close(0.1)
-    with pytest.raises((ServiceBusError, ValueError)):
+    with pytest.raises((exceptions.ServiceBusError, ValueError)):
         await waiting.result()
 
 
@@ -267,14 +258,14 @@ async def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig:
     assert client is not None
     given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
     given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
-    with takes(0.0, timeout_s + LATE_S), pytest.raises(ServiceBusAuthenticationError):
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(exceptions.ServiceBusAuthenticationError):
         await sender.send(hello(), timeout_s)
     assert not sender.is_open
 
 
 async def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:
     sender = rig.sender(port=unused_port())
-    with takes(0.0, 1.0 + LATE_S), pytest.raises(ServiceBusConnectionError):
+    with takes(0.0, 1.0 + LATE_S), pytest.raises(exceptions.ServiceBusConnectionError):
         await sender.send(hello(), 1.0)
 
 
@@ -283,7 +274,7 @@ async def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) 
     with dropped_syns() as port:
         sender = rig.sender(transport, port)
         for _ in range(3):
-            with takes(0.19, 0.2 + LATE_S), pytest.raises(OperationTimeoutError):
+            with takes(0.19, 0.2 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
                 await sender.send(hello(), 0.2)
 
 
@@ -299,7 +290,7 @@ async def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(
     # The plain endpoint is an address, which asyncio resolves by itself.
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     sender = rig.sender("tls")
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         await sender.send(hello(), 0.3)
     released.set()
     monkeypatch.undo()
@@ -326,7 +317,7 @@ async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
     )  # fmt: skip
     sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         await sender.send(hello(), 0.3)
     credential.released.set()
     await sender.close()
@@ -337,7 +328,7 @@ async def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -
 async def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, transport: str) -> None:
     sender, proxy = await rig.silenced(transport)
     for _ in range(2):
-        with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
             await sender.send(hello(), 0.3)
     proxy.speak_again()
     await sender.send(hello(), 5)
@@ -349,7 +340,7 @@ async def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
     with (
         fault(rig.broker, kind, entity=rig.queue),
         takes(0.0, 0.5 + LATE_S),
-        pytest.raises((OperationTimeoutError, ServiceBusConnectionError)),
+        pytest.raises((exceptions.OperationTimeoutError, exceptions.ServiceBusConnectionError)),
     ):
         await sender.send(hello(), 0.5)
     await sender.send(hello(), 5)
@@ -358,7 +349,7 @@ async def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
 async def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> None:
     sender, proxy = await rig.silenced("tls")
     for _ in range(50):
-        with takes(0.0, 0.05 + LATE_S), pytest.raises(OperationTimeoutError):
+        with takes(0.0, 0.05 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
             await sender.send(hello(), 0.05)
     assert proxy.accepted > 10
 
@@ -393,7 +384,7 @@ async def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
     await rig.hangs(sender, proxy)
     with takes(0.0, 1.5):
         await sender.close(timeout_s=0.3)
-    with takes(0.0, 1.0), pytest.raises((ServiceBusError, ValueError)):
+    with takes(0.0, 1.0), pytest.raises((exceptions.ServiceBusError, ValueError)):
         await hung.result()
     assert sender._guarded is None
 
@@ -403,7 +394,7 @@ async def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
     guarded = sender._guarded
     with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
         for call in (a_send, a_schedule):
-            with takes(0.0, 0.5), pytest.raises(ServiceBusServerBusyError):
+            with takes(0.0, 0.5), pytest.raises(exceptions.ServiceBusServerBusyError):
                 await call(sender, 20)
     await sender.send(hello(), 5)
     assert sender._guarded is guarded
@@ -414,20 +405,20 @@ async def test_p24_busy_comes_out_at_once_from_a_link_that_is_being_opened(rig: 
     with (
         fault(rig.broker, "throttle", entity=rig.queue, rate=0),
         takes(0.0, 1.5),
-        pytest.raises(ServiceBusServerBusyError),
+        pytest.raises(exceptions.ServiceBusServerBusyError),
     ):
         await sender.send(hello(), 20)
 
 
 async def test_an_entity_that_is_not_there(rig: Rig) -> None:
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(exceptions.MessagingEntityNotFoundError):
         await rig.sender(entity="nowhere").send(hello(), 5)
 
 
 async def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
     sender = await rig.used()
     guarded = sender._guarded
-    with pytest.raises(MessageSizeExceededError):
+    with pytest.raises(exceptions.MessageSizeExceededError):
         await sender.send(ServiceBusMessage("x" * 300_000), 5)
     with pytest.raises(TypeError):
         await sender.send(object(), 5)
@@ -455,7 +446,7 @@ async def test_p19_retries_that_the_user_configured_are_made(
         await real(*arguments, **options)
 
     monkeypatch.setattr(PyamqpTransportAsync, "send_messages_async", staticmethod(send_messages))
-    with contextlib.nullcontext() if hidden else pytest.raises(ServiceBusError):
+    with contextlib.nullcontext() if hidden else pytest.raises(exceptions.ServiceBusError):
         await sender.send(hello(), 5)
     assert failures == max(0, 1 - retries)
 
@@ -478,7 +469,7 @@ async def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
     await rig.hangs(sender, proxy)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
         await sender.send(hello(), 0.3)
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(exceptions.OperationTimeoutError):
         await hung.result()
 
 

@@ -5,18 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus.aio import ServiceBusSender
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthenticationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
-)
 
 from pairbus.aio import sender as sender_module
 from pairbus.aio.sender import PairedSender
@@ -94,7 +84,7 @@ async def test_p19_the_primary_gets_at_most_half(stage: MakeStage) -> None:
 
 
 async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlog(stage: MakeStage) -> None:
-    given, sender = begin(stage, ServiceBusConnectionError())
+    given, sender = begin(stage, exceptions.ServiceBusConnectionError())
     await sender.send_messages(ServiceBusMessage("x", message_id="m"))
     (diverted,) = given.backlog(sender, 0).sent
     assert path_of(diverted) == "orders"
@@ -107,9 +97,9 @@ async def test_p17_with_interval_zero_the_message_that_failed_goes_to_the_backlo
 
 async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage) -> None:
     given, sender = begin(stage, failover_interval=60.0)
-    error = ServiceBusConnectionError()
+    error = exceptions.ServiceBusConnectionError()
     primary(sender).answers.append(error)
-    with pytest.raises(ServiceBusConnectionError) as caught:
+    with pytest.raises(exceptions.ServiceBusConnectionError) as caught:
         await sender.send_messages(ServiceBusMessage("x"))
     assert caught.value is error
     assert given.monitor.coordinator.state("orders") is EntityState.SUSPECT
@@ -119,15 +109,15 @@ async def test_p16_with_an_interval_the_caller_sees_the_failure(stage: MakeStage
 
 
 async def test_p18_the_callers_own_errors_are_raised_and_nothing_fails_over(stage: MakeStage) -> None:
-    given, sender = begin(stage, MessagingEntityNotFoundError())
-    with pytest.raises(MessagingEntityNotFoundError):
+    given, sender = begin(stage, exceptions.MessagingEntityNotFoundError())
+    with pytest.raises(exceptions.MessagingEntityNotFoundError):
         await sender.send_messages(ServiceBusMessage("x"))
     assert given.events == []
 
 
 async def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None:
-    given, sender = begin(stage, OperationTimeoutError())
-    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
+    given, sender = begin(stage, exceptions.OperationTimeoutError())
+    given.backlog(sender, 0).answers.append(exceptions.ServiceBusConnectionError())
     await sender.send_messages(ServiceBusMessage("x"))
     assert len(given.backlog(sender, 1).sent) == 1
     assert [event.queue for event in given.named(BacklogQueueEjected)] == [0]
@@ -135,10 +125,10 @@ async def test_p13_a_failing_queue_is_left_for_another(stage: MakeStage) -> None
 
 async def test_p13_if_all_fail_nothing_is_reported_as_sent(stage: MakeStage) -> None:
     given, sender = begin(stage)
-    last = ServiceBusConnectionError()
-    primary(sender).answers.extend([OperationTimeoutError(), last])
-    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
-    given.backlog(sender, 1).answers.append(ServiceBusConnectionError())
+    last = exceptions.ServiceBusConnectionError()
+    primary(sender).answers.extend([exceptions.OperationTimeoutError(), last])
+    given.backlog(sender, 0).answers.append(exceptions.ServiceBusConnectionError())
+    given.backlog(sender, 1).answers.append(exceptions.ServiceBusConnectionError())
     with pytest.raises(BacklogUnavailableError) as caught:
         await sender.send_messages(ServiceBusMessage("x"))
     assert caught.value.__cause__ is last
@@ -165,7 +155,7 @@ async def test_p13_no_send_raises_while_the_primary_takes_messages(stage: MakeSt
     given, sender = begin(stage, observers=(recorder := Recorder(),))
     given.monitor.coordinator.force_failover("orders", given.now)
     for queue in (0, 1):
-        given.backlog(sender, queue).answers.append(ServiceBusConnectionError())
+        given.backlog(sender, queue).answers.append(exceptions.ServiceBusConnectionError())
     await sender.send_messages(message := ServiceBusMessage("x"))
     assert primary(sender).sent == [message]
     assert given.named(StateChanged)[-1] == StateChanged(
@@ -189,7 +179,7 @@ async def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: Make
     first = given.backlog(sender, 0)
     first.max_message_size = first.max_batch_size = 100_000
     given.context.limits.learn_backlog(100_000, 100_000)
-    first.answers.extend([None, ServiceBusConnectionError()])  # a batch of two, and no more
+    first.answers.extend([None, exceptions.ServiceBusConnectionError()])  # a batch of two, and no more
     await sender.send_messages(argument)
     rest = primary(sender).sent[-1]
     ids = [each.message_id for each in rest] if not as_batch else [read_message_id(each) for each in rest._message[5]]
@@ -204,9 +194,9 @@ async def test_p13_the_primary_gets_only_what_no_queue_has_confirmed(stage: Make
 @pytest.mark.parametrize(
     ("failure", "unknown"),
     [
-        (OperationTimeoutError(), ("2", "3")),
-        (ServiceBusConnectionError(), ("2", "3")),
-        (ServiceBusQuotaExceededError(message="full"), ()),
+        (exceptions.OperationTimeoutError(), ("2", "3")),
+        (exceptions.ServiceBusConnectionError(), ("2", "3")),
+        (exceptions.ServiceBusQuotaExceededError(message="full"), ()),
         (NotTriedError("others were first"), ()),
     ],
 )
@@ -217,7 +207,7 @@ async def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.monitor.coordinator.force_failover("orders", given.now)
     given.backlog(sender, 0).answers.extend([None, None, failure])  # opened, a batch, and no more
-    primary(sender).answers.append(ServiceBusQuotaExceededError(message="full"))
+    primary(sender).answers.append(exceptions.ServiceBusQuotaExceededError(message="full"))
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
     with pytest.raises(BacklogUnavailableError) as caught:
         await sender.send_messages(messages)
@@ -228,12 +218,14 @@ async def test_p13_an_error_tells_what_was_confirmed_and_what_may_have_arrived(
     assert given.named(MessageDiverted) == [MessageDiverted("orders", 0, 2, ("0", "1"))], "events tell it too"
 
 
-@pytest.mark.parametrize(("failure", "sent"), [(OperationTimeoutError(), "1 of 1 may have arrived all the same (m)")])
+@pytest.mark.parametrize(
+    ("failure", "sent"), [(exceptions.OperationTimeoutError(), "1 of 1 may have arrived all the same (m)")]
+)
 async def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sent(
     stage: MakeStage, failure: Exception, sent: str
 ) -> None:
-    given, sender = begin(stage, failure, ServiceBusConnectionError(), queues=(0,))
-    given.backlog(sender, 0).answers.append(ServiceBusConnectionError())
+    given, sender = begin(stage, failure, exceptions.ServiceBusConnectionError(), queues=(0,))
+    given.backlog(sender, 0).answers.append(exceptions.ServiceBusConnectionError())
     with pytest.raises(BacklogUnavailableError) as caught:
         await sender.send_messages(ServiceBusMessage("x", message_id="m"))
     assert sent in str(caught.value)
@@ -243,10 +235,10 @@ async def test_p13_where_the_primary_was_silent_nobody_says_that_nothing_was_sen
 @pytest.mark.parametrize(
     ("argument", "kind"),
     [
-        ([ServiceBusMessage(bytes(1024)) for _ in range(1000)], MessageSizeExceededError),
-        (ServiceBusMessage("x", time_to_live=datetime.timedelta(days=60)), ServiceBusError),
+        ([ServiceBusMessage(bytes(1024)) for _ in range(1000)], exceptions.MessageSizeExceededError),
+        (ServiceBusMessage("x", time_to_live=datetime.timedelta(days=60)), exceptions.ServiceBusError),
         ([ServiceBusMessage("x", time_to_live=datetime.timedelta(days=60))], ValueError),
-        (ServiceBusMessage("x", time_to_live=datetime.timedelta(seconds=-5)), ServiceBusError),
+        (ServiceBusMessage("x", time_to_live=datetime.timedelta(seconds=-5)), exceptions.ServiceBusError),
     ],
     ids=["list", "life", "life in a list", "negative life"],
 )
@@ -263,7 +255,7 @@ async def test_p14_what_the_sdk_refuses_healthy_is_refused_diverted_too_and_noth
 
 
 async def test_p22_an_empty_rotation_is_an_error(stage: MakeStage) -> None:
-    _, sender = begin(stage, OperationTimeoutError(), OperationTimeoutError(), queues=())
+    _, sender = begin(stage, exceptions.OperationTimeoutError(), exceptions.OperationTimeoutError(), queues=())
     with pytest.raises(BacklogUnavailableError):
         await sender.send_messages(ServiceBusMessage("x"))
 
@@ -273,7 +265,7 @@ async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: M
     primary(sender).max_batch_size = 2**20  # it takes larger batches than the backlog
     given.monitor.coordinator.force_failover("orders", given.now)
     first = given.backlog(sender, 0)
-    first.answers.extend([None, None, ServiceBusConnectionError()])  # opened, a batch, and no more
+    first.answers.extend([None, None, exceptions.ServiceBusConnectionError()])  # opened, a batch, and no more
     messages = [ServiceBusMessage(bytes(100_000), message_id=f"{number}") for number in range(6)]
     await sender.send_messages(messages)
     second = given.backlog(sender, 1)
@@ -282,8 +274,8 @@ async def test_p30_what_one_queue_has_confirmed_is_not_sent_to_the_next(stage: M
 
 
 async def test_p30_a_message_too_large_for_the_backlog_ejects_no_queue(stage: MakeStage) -> None:
-    given, sender = begin(stage, OperationTimeoutError())
-    with pytest.raises(MessageSizeExceededError):
+    given, sender = begin(stage, exceptions.OperationTimeoutError())
+    with pytest.raises(exceptions.MessageSizeExceededError):
         await sender.send_messages(ServiceBusMessage(bytes(262_070)))
     assert given.named(BacklogQueueEjected) == []
 
@@ -332,7 +324,7 @@ async def test_unknown_keywords_warn_as_with_the_sdk(stage: MakeStage) -> None:
 
 
 async def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
+    given, sender = begin(stage, exceptions.ServiceBusServerBusyError(), send_timeout=30.0)
     no_waiting(monkeypatch, given)
     began = given.now
     await sender.send_messages(ServiceBusMessage("x"))
@@ -341,15 +333,15 @@ async def test_p24_a_busy_send_waits_and_is_sent_again(stage: MakeStage, monkeyp
 
 
 async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(stage: MakeStage) -> None:
-    _, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=8.0)
+    _, sender = begin(stage, exceptions.ServiceBusServerBusyError(), send_timeout=8.0)
     for _ in range(2):  # the second is not even tried: the halt is the entity's
-        with pytest.raises(ServiceBusServerBusyError):
+        with pytest.raises(exceptions.ServiceBusServerBusyError):
             await sender.send_messages(ServiceBusMessage("x"))
     assert len(primary(sender).sent) == 1
 
 
 async def test_p24_closing_wakes_a_send_that_waits(stage: MakeStage) -> None:
-    _, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
+    _, sender = begin(stage, exceptions.ServiceBusServerBusyError(), send_timeout=30.0)
     sending = Background(sender.send_messages, ServiceBusMessage("x"))
     assert await wait_until(lambda: bool(primary(sender).calls))
     await sender.close()
@@ -367,7 +359,7 @@ async def test_p25_schedule_in_failover_is_a_clear_error(stage: MakeStage) -> No
 
 
 async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, sender = begin(stage, ServiceBusServerBusyError(), send_timeout=30.0)
+    given, sender = begin(stage, exceptions.ServiceBusServerBusyError(), send_timeout=30.0)
     no_waiting(monkeypatch, given)
     began = given.now
     await sender.cancel_scheduled_messages([1, 2])
@@ -378,13 +370,13 @@ async def test_p24_management_calls_keep_the_halt(stage: MakeStage, monkeypatch:
 
 
 async def test_p3_entering_raises_what_is_the_callers_own(stage: MakeStage) -> None:
-    _, sender = begin(stage, ServiceBusAuthenticationError())
-    with pytest.raises(ServiceBusAuthenticationError):
+    _, sender = begin(stage, exceptions.ServiceBusAuthenticationError())
+    with pytest.raises(exceptions.ServiceBusAuthenticationError):
         await sender.__aenter__()
 
 
 async def test_p3_entering_never_fails_because_the_primary_is_away(stage: MakeStage) -> None:
-    given, sender = begin(stage, OperationTimeoutError(), send_timeout=60.0)
+    given, sender = begin(stage, exceptions.OperationTimeoutError(), send_timeout=60.0)
     async with sender as entered:
         assert entered is sender
     assert primary(sender).calls == [("open", None, 5.0)], "and waits for it a short while only"
@@ -399,7 +391,7 @@ async def test_p3_entering_while_failed_over_asks_nobody(stage: MakeStage) -> No
 
 
 async def test_batches_can_be_made_with_the_primary_away(stage: MakeStage) -> None:
-    given, sender = begin(stage, OperationTimeoutError())
+    given, sender = begin(stage, exceptions.OperationTimeoutError())
     assert 250_000 < (await sender.create_message_batch()).max_size_in_bytes < 262_144
     given.monitor.coordinator.force_failover("orders", given.now)
     calls = len(primary(sender).calls)
@@ -447,8 +439,8 @@ async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
     recorder = Recorder()
     given, sender = begin(stage, observers=(recorder,))
     await sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
-    primary(sender).answers.append(OperationTimeoutError())
-    given.backlog(sender, 0).answers.extend([None, ServiceBusConnectionError()])
+    primary(sender).answers.append(exceptions.OperationTimeoutError())
+    given.backlog(sender, 0).answers.extend([None, exceptions.ServiceBusConnectionError()])
     await sender.send_messages(ServiceBusMessage("x"))
     assert recorder.sends == [
         ("primary", None, 2, "ok"),
@@ -460,7 +452,7 @@ async def test_observers_hear_of_each_attempt(stage: MakeStage) -> None:
 
 async def test_an_interrupted_attempt_frees_its_trial(stage: MakeStage) -> None:
     given, sender = begin(
-        stage, OperationTimeoutError(), Interruption(), None, probe="trial", ping_primary_interval=5.0
+        stage, exceptions.OperationTimeoutError(), Interruption(), None, probe="trial", ping_primary_interval=5.0
     )
     await sender.send_messages(ServiceBusMessage("x"))
     given.advance(5.0)
@@ -475,7 +467,7 @@ async def test_p18_a_classifier_that_raises_is_seen_and_frees_the_attempt(stage:
     def broken(error: BaseException) -> Any:
         raise LookupError("no row")
 
-    _, sender = begin(stage, OperationTimeoutError(), classifier=broken)
+    _, sender = begin(stage, exceptions.OperationTimeoutError(), classifier=broken)
     with pytest.raises(LookupError):
         await sender.send_messages(ServiceBusMessage("x"))
     await sender.send_messages(ServiceBusMessage("x"))
@@ -491,7 +483,7 @@ async def test_p16_a_message_that_was_not_tried_does_not_fail_over(stage: MakeSt
 async def test_p21_every_sender_of_the_client_changes_its_route_at_once(stage: MakeStage) -> None:
     given = stage()
     senders = [given.sender() for _ in range(5)]
-    primary(senders[0]).answers.append(OperationTimeoutError())
+    primary(senders[0]).answers.append(exceptions.OperationTimeoutError())
     for sender in senders:
         await sender.send_messages(ServiceBusMessage("x"))
     assert [len(primary(sender).sent) for sender in senders] == [1, 0, 0, 0, 0]
@@ -505,7 +497,7 @@ async def test_p15_senders_that_spell_an_entity_differently_share_its_state(stag
     recorder = Recorder()
     given = stage(observers=(recorder,))
     first, other = given.sender("Orders"), given.sender("orders")
-    primary(first).answers.append(OperationTimeoutError())
+    primary(first).answers.append(exceptions.OperationTimeoutError())
     await first.send_messages(ServiceBusMessage("x"))
     await other.send_messages(ServiceBusMessage("x"))
     assert len(primary(other).sent) == 0, "it goes to the backlog, as the entity is failed over"
@@ -518,7 +510,7 @@ async def test_p15_senders_that_spell_an_entity_differently_share_its_state(stag
 async def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
     given = stage()
     orders, news = given.sender("orders"), given.sender("news")
-    primary(orders).answers.append(OperationTimeoutError())
+    primary(orders).answers.append(exceptions.OperationTimeoutError())
     await orders.send_messages(ServiceBusMessage("x"))
     await news.send_messages(ServiceBusMessage("x"))
     assert len(primary(news).sent) == 1
@@ -527,7 +519,7 @@ async def test_p15_one_entity_says_nothing_of_another(stage: MakeStage) -> None:
 
 async def test_p7_many_callers_may_use_one_sender(stage: MakeStage) -> None:
     given, sender = begin(stage)
-    primary(sender).answers.extend([None] * 20 + [ServiceBusConnectionError()] * 3)
+    primary(sender).answers.extend([None] * 20 + [exceptions.ServiceBusConnectionError()] * 3)
 
     async def send() -> None:
         for _ in range(25):

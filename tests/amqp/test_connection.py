@@ -6,19 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pairbus.amqp import events as amqp_events
 from pairbus.amqp.connection import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, Connection
-from pairbus.amqp.events import (
-    Closed,
-    CreditChanged,
-    Delivered,
-    LinkAttached,
-    LinkDetached,
-    Opened,
-    SaslDone,
-    SaslInitiated,
-    SessionBegun,
-    SessionEnded,
-)
 from pairbus.amqp.limits import Limits
 from pairbus.amqp.performative_types import Attach, Begin, Close, Error, Flow, Open, Source, Target, Transfer
 from pairbus.amqp.sasl import SaslClient, SaslServer, plain_response
@@ -44,8 +33,8 @@ def test_both_sides_open_however_the_bytes_are_cut(step: int | None) -> None:
     pair.pump()
     assert pair.client.is_open
     assert pair.server.is_open
-    assert [type(event) for event in pair.server_events] == [SaslInitiated, Opened]
-    assert [type(event) for event in pair.client_events] == [SaslDone, Opened]
+    assert [type(event) for event in pair.server_events] == [amqp_events.SaslInitiated, amqp_events.Opened]
+    assert [type(event) for event in pair.client_events] == [amqp_events.SaslDone, amqp_events.Opened]
     assert pair.server.remote_open is not None
     assert pair.server.remote_open.container_id == "client"
 
@@ -77,9 +66,9 @@ def test_sasl(client: SaslClient, accepted: bool, username: str | None) -> None:
     assert pair.server.is_open is accepted
     assert pair.client.is_closed is not accepted
     if accepted:
-        assert pair.take("server", SaslInitiated) == [SaslInitiated(client.mechanism, username)]
+        assert pair.take("server", amqp_events.SaslInitiated) == [amqp_events.SaslInitiated(client.mechanism, username)]
     else:
-        (closed,) = pair.take("client", Closed)
+        (closed,) = pair.take("client", amqp_events.Closed)
         assert closed.error is not None
         assert closed.error.condition == "amqp:unauthorized-access"
 
@@ -105,13 +94,13 @@ def test_sessions_begin_and_end_from_both_sides(pair: ConnectionPair) -> None:
     first, second = pair.client.begin(), pair.client.begin()
     pair.pump()
     assert [first.channel, second.channel] == [0, 1]
-    assert len(pair.take("client", SessionBegun)) == 2
-    begun = pair.take("server", SessionBegun)
+    assert len(pair.take("client", amqp_events.SessionBegun)) == 2
+    begun = pair.take("server", amqp_events.SessionBegun)
     first.end()
     begun[1].session.end(Error("amqp:not-allowed", "enough", None))
     pair.pump()
-    assert [event.error for event in pair.take("server", SessionEnded)] == [None, None]
-    errors = {event.session.channel: event.error for event in pair.take("client", SessionEnded)}
+    assert [event.error for event in pair.take("server", amqp_events.SessionEnded)] == [None, None]
+    errors = {event.session.channel: event.error for event in pair.take("client", amqp_events.SessionEnded)}
     assert errors[0] is None
     assert errors[1] is not None
     assert errors[1].description == "enough"
@@ -123,10 +112,10 @@ def test_close_is_answered_and_carries_the_reason(pair: ConnectionPair) -> None:
     pair.pump()
     pair.server.close(Error("amqp:connection:forced", "going down", None))
     pair.pump()
-    (closed,) = pair.take("client", Closed)
+    (closed,) = pair.take("client", amqp_events.Closed)
     assert closed.error is not None
     assert (closed.error.condition, closed.error.description) == ("amqp:connection:forced", "going down")
-    assert pair.take("server", Closed) == [Closed(None)]
+    assert pair.take("server", amqp_events.Closed) == [amqp_events.Closed(None)]
     assert pair.client.is_closed
     assert pair.server.is_closed
     assert pair.client.receive(b"anything", 0.0) == []
@@ -147,14 +136,14 @@ def test_a_refused_link_gets_both_frames() -> None:
     pair = ConnectionPair(auto_accept=False)
     link = pair.client.begin().attach("s", False, Source(address="a"), Target(address="nowhere"))
     pair.pump()
-    (asked,) = pair.take("server", LinkAttached)
+    (asked,) = pair.take("server", amqp_events.LinkAttached)
     asked.link.refuse(Error("amqp:not-found", "no such queue", None))
     pair.pump()
-    (answer,) = pair.take("client", LinkAttached)
+    (answer,) = pair.take("client", amqp_events.LinkAttached)
     assert answer.link is link
     assert link.refused
     assert answer.attach.target is None
-    (detached,) = pair.take("client", LinkDetached)
+    (detached,) = pair.take("client", amqp_events.LinkDetached)
     assert detached.closed
     assert detached.error is not None
     assert detached.error.condition == "amqp:not-found"
@@ -167,7 +156,7 @@ def test_links_echo_source_target_and_settle_modes(pair: ConnectionPair) -> None
         "r", True, Source(address="amqps://here:1/q"), Target(address="me"), snd_settle_mode=1, rcv_settle_mode=1
     )
     pair.pump()
-    (answer,) = pair.take("client", LinkAttached)
+    (answer,) = pair.take("client", amqp_events.LinkAttached)
     assert answer.attach.source.address == "amqps://here:1/q"
     assert answer.attach.target.address == "me"
     assert (answer.attach.snd_settle_mode, answer.attach.rcv_settle_mode) == (1, 1)
@@ -206,7 +195,7 @@ class TestKeepAlive:
         assert not pair.server.is_closed
         pair.server.tick(1060.0)
         (closed,) = pair.server.poll()
-        assert isinstance(closed, Closed)
+        assert isinstance(closed, amqp_events.Closed)
         assert closed.error is not None
         assert "60 s" in (closed.error.description or "")
         assert deadline is not None
@@ -260,7 +249,7 @@ def test_malformed_input_closes_with_a_reason(data: bytes) -> None:
     server = Connection(server=True, container_id="server")
     events = server.receive(data, 0.0)
     assert server.is_closed
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[-1], amqp_events.Closed)
     assert events[-1].error is not None
     assert events[-1].error.description
     server.output()
@@ -300,7 +289,7 @@ def test_violations_close_with_a_reason(frames: list[tuple[int, bytes]]) -> None
     server = opened_server(SMALL)
     events = [event for channel, body in frames for event in server.receive(frame(channel, body), 0.0)]
     assert server.is_closed
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[-1], amqp_events.Closed)
     assert events[-1].error is not None
     assert (events[-1].error.description or "").encode() in server.output()
 
@@ -313,7 +302,7 @@ def test_more_unsettled_deliveries_than_the_window_twice_over_end_the_connection
         transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"t", settled=False)
         events += server.receive(frame(0, transfer.encode(), b"x"), 0.0)
     assert server.is_closed
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[-1], amqp_events.Closed)
     assert events[-1].error is not None
     assert events[-1].error.condition == "amqp:session:window-violation"
 
@@ -341,12 +330,12 @@ def test_after_our_close_only_the_peers_close_is_read() -> None:
     server = opened_server()
     server.close()
     assert server.receive(frame(0, BEGIN), 0.0) == []
-    assert server.receive(frame(0, Close().encode()), 0.0) == [Closed(None)]
+    assert server.receive(frame(0, Close().encode()), 0.0) == [amqp_events.Closed(None)]
 
 
 def test_a_flow_with_echo_is_answered(pair: ConnectionPair) -> None:
     receiver, sender = pair.receiver(credit=5)
-    pair.take("server", CreditChanged)
+    pair.take("server", amqp_events.CreditChanged)
     flow = Flow(
         next_incoming_id=0,
         incoming_window=10,
@@ -409,7 +398,7 @@ def test_fuzz_a_valid_conversation_with_errors_in_it(data: st.DataObject) -> Non
     step = data.draw(st.sampled_from([1, 13, 4096]))
     for start in range(0, len(mutated), step):
         for event in server.receive(mutated[start : start + step], 0.0):
-            if isinstance(event, LinkAttached):
+            if isinstance(event, amqp_events.LinkAttached):
                 event.link.accept()
-            assert not isinstance(event, Delivered) or len(event.payload) <= SMALL.message_bytes_max
+            assert not isinstance(event, amqp_events.Delivered) or len(event.payload) <= SMALL.message_bytes_max
         server.output()

@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ServiceRequestError, ServiceResponseError
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import (
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus.management import SqlRuleFilter, TrueRuleFilter
 
 from pairbus.broker import Broker
@@ -50,9 +44,9 @@ async def test_p46_cannot_send(sdk: Sdk, broker: Broker, scope: str) -> None:
     await sdk.send(queue, ServiceBusMessage("before"))
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "no-send", entity=entity(scope, queue)):
-            with pytest.raises(ServiceBusError, match="unable to process") as caught:
+            with pytest.raises(exceptions.ServiceBusError, match="unable to process") as caught:
                 await sender.send_messages(ServiceBusMessage("during"))
-            assert type(caught.value) is ServiceBusError
+            assert type(caught.value) is exceptions.ServiceBusError
             if scope == "entity":
                 await sdk.send(other, ServiceBusMessage("elsewhere"))
             # receiving and management go on
@@ -68,9 +62,9 @@ async def test_p46_cannot_receive(sdk: Sdk, queue: str, broker: Broker, scope: s
         await receiver.receive_messages(max_wait_time=0.5)
         with fault(broker, "no-receive", entity=entity(scope, queue)):
             await sdk.send(queue, ServiceBusMessage("sent in the meantime"))
-            with pytest.raises(ServiceBusError):
+            with pytest.raises(exceptions.ServiceBusError):
                 await receiver.receive_messages(max_wait_time=2)
-            with pytest.raises(ServiceBusError):
+            with pytest.raises(exceptions.ServiceBusError):
                 await receiver.receive_messages(max_wait_time=2)
         (message,) = await receiver.receive_messages(max_wait_time=5)
         assert str(message) == "sent in the meantime"
@@ -134,9 +128,9 @@ async def test_p46_cannot_contact_the_service(sdk: Sdk, queue: str, broker: Brok
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "unreachable"):
-            with pytest.raises(ServiceBusConnectionError):
+            with pytest.raises(exceptions.ServiceBusConnectionError):
                 await sender.send_messages(ServiceBusMessage("during"))
-            with pytest.raises(ServiceBusConnectionError):
+            with pytest.raises(exceptions.ServiceBusConnectionError):
                 await sdk.send(queue, ServiceBusMessage("during"))
             async with sdk.admin() as admin:
                 with pytest.raises((ServiceRequestError, ServiceResponseError)):
@@ -150,9 +144,9 @@ async def test_an_unreachable_entity_takes_no_other_with_it(sdk: Sdk, broker: Br
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "unreachable", entity=queue):
-            with pytest.raises(ServiceBusError):
+            with pytest.raises(exceptions.ServiceBusError):
                 await sender.send_messages(ServiceBusMessage("during"))
-            with pytest.raises(ServiceBusError):
+            with pytest.raises(exceptions.ServiceBusError):
                 await sdk.send(queue, ServiceBusMessage("during"))
             await sdk.send(other, ServiceBusMessage("elsewhere"))
     await sdk.send(queue, ServiceBusMessage("after"))
@@ -165,7 +159,7 @@ async def test_a_black_hole_says_nothing_and_goes_on_afterwards(
 ) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
-        with fault(broker, "black-hole", entity=entity(scope, queue)), pytest.raises(OperationTimeoutError):
+        with fault(broker, "black-hole", entity=entity(scope, queue)), pytest.raises(exceptions.OperationTimeoutError):
             await sender.send_messages(ServiceBusMessage("swallowed"), timeout=1)
     # what was on its way arrives when the route is back, as with TCP: the outcome of a timed-out send is unknown (P20)
     await sdk.send(queue, ServiceBusMessage("after"))
@@ -186,7 +180,7 @@ async def test_a_black_hole_swallows_new_connections(sdk: Sdk, broker: Broker) -
 async def test_p24_throttled_to_a_rate(sdk: Sdk, queue: str, broker: Broker) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "throttle", rate=0):
-            with pytest.raises(ServiceBusServerBusyError, match="50009"):
+            with pytest.raises(exceptions.ServiceBusServerBusyError, match="50009"):
                 await sender.send_messages(ServiceBusMessage("x"))
             async with sdk.admin() as admin:
                 with pytest.raises(HttpResponseError) as caught:
@@ -198,7 +192,7 @@ async def test_p24_throttled_to_a_rate(sdk: Sdk, queue: str, broker: Broker) -> 
                 try:
                     await sender.send_messages(ServiceBusMessage("x"))
                     outcomes.append("ok")
-                except ServiceBusServerBusyError:
+                except exceptions.ServiceBusServerBusyError:
                     outcomes.append("busy")
             assert outcomes[:3] == ["ok"] * 3
             assert "busy" in outcomes
@@ -212,7 +206,7 @@ async def test_latency_delays_answers(sdk: Sdk, queue: str, broker: Broker) -> N
             began = time.monotonic()
             await sender.send_messages(ServiceBusMessage("x"))
             assert time.monotonic() - began >= 0.7
-            with pytest.raises(OperationTimeoutError):
+            with pytest.raises(exceptions.OperationTimeoutError):
                 await sender.send_messages(ServiceBusMessage("y"), timeout=0.2)
 
 
@@ -224,9 +218,9 @@ async def test_p20_a_send_whose_answer_is_lost_is_stored_once(sdk: Sdk, broker: 
     queue, other = await sdk.queue(), await sdk.queue()
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "lost-answer", entity=queue):
-            with pytest.raises(ServiceBusConnectionError):
+            with pytest.raises(exceptions.ServiceBusConnectionError):
                 await sender.send_messages(ServiceBusMessage("single"))
-            with pytest.raises(ServiceBusConnectionError):
+            with pytest.raises(exceptions.ServiceBusConnectionError):
                 await sender.send_messages([ServiceBusMessage("in a"), ServiceBusMessage("batch")])
             # other entities have their answers, and so has all that is no send
             async with client.get_queue_sender(other) as elsewhere:
@@ -240,9 +234,9 @@ async def test_lost_answers_to_schedules_and_publications_of_a_namespace(sdk: Sd
     queue, topic = await sdk.queue(), await sdk.topic("all")
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         with fault(broker, "lost-answer"):
-            with pytest.raises(ServiceBusError):
+            with pytest.raises(exceptions.ServiceBusError):
                 await sender.schedule_messages(ServiceBusMessage("later"), in_an_hour())
-            with pytest.raises(ServiceBusConnectionError):
+            with pytest.raises(exceptions.ServiceBusConnectionError):
                 await sdk.publish(topic, ServiceBusMessage("news"))
         (number,) = await sender.schedule_messages(ServiceBusMessage("later, too"), in_an_hour())
         async with client.get_queue_receiver(queue) as receiver:
@@ -258,7 +252,7 @@ async def test_p20_a_send_that_hangs_is_not_stored(sdk: Sdk, broker: Broker) -> 
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         with fault(broker, "hang", entity=queue):
-            with pytest.raises(OperationTimeoutError):
+            with pytest.raises(exceptions.OperationTimeoutError):
                 await sender.send_messages(ServiceBusMessage("given up"), timeout=0.5)
             # other entities go on; so do links, claims, receiving and management
             async with client.get_queue_sender(other) as elsewhere:
@@ -277,13 +271,13 @@ async def test_who_waits_for_a_send_that_hangs_is_cut_off_when_the_fault_ends(
         with fault(broker, "hang"):
             sending = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("hangs")))
             await hung(broker, queue)
-        with pytest.raises(ServiceBusConnectionError):
+        with pytest.raises(exceptions.ServiceBusConnectionError):
             await sending
         with fault(broker, "hang", entity=queue):
             message = ServiceBusMessage("hangs, too")
             scheduling = asyncio.ensure_future(sender.schedule_messages(message, in_an_hour()))
             await hung(broker, queue)
-        with pytest.raises(ServiceBusError):
+        with pytest.raises(exceptions.ServiceBusError):
             await scheduling
         await sender.send_messages(ServiceBusMessage("after"))
         async with client.get_queue_receiver(queue) as receiver:
@@ -300,7 +294,7 @@ async def test_a_fault_ends_by_itself(sdk: Sdk, queue: str, broker: Broker) -> N
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         message = {"command": "fault", "namespace": "contoso", "kind": "no-send", "entity": queue, "for": 0.5}
         assert (await asyncio.to_thread(request, broker.data, message))["ok"]
-        with pytest.raises(ServiceBusError):
+        with pytest.raises(exceptions.ServiceBusError):
             await sender.send_messages(ServiceBusMessage("x"))
         await soon(lambda: not broker.faults("contoso").active(broker.clock()))
         await sender.send_messages(ServiceBusMessage("x"))

@@ -15,15 +15,9 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
+    exceptions,
 )
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
-from azure.servicebus.exceptions import (
-    MessageLockLostError,
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-)
 
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
@@ -116,7 +110,7 @@ async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken(sdk: Sdk, queue:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         batch = await sender.create_message_batch()
         for size in (20_000, 1_000, 1):
-            with contextlib.suppress(MessageSizeExceededError):
+            with contextlib.suppress(exceptions.MessageSizeExceededError):
                 for _ in range(10_000):
                     batch.add_message(ServiceBusMessage(b"x" * size, message_id="1"))
         await sender.send_messages(batch)
@@ -202,7 +196,7 @@ async def test_a_lock_runs_out_and_its_token_is_worth_nothing_then(sdk: Sdk, clo
             again = await first(other)
             assert (str(again), again.delivery_count) == ("slow", 1)
             message._settled = False
-            with pytest.raises(MessageLockLostError):
+            with pytest.raises(exceptions.MessageLockLostError):
                 await slow.complete_message(message)
             await other.complete_message(again)
 
@@ -266,7 +260,7 @@ async def test_an_entity_that_takes_more_than_a_connection_gathers_gets_it(sdk: 
 async def test_a_message_that_is_too_large_is_refused_and_the_link_stays(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         for size in (262144, 2_000_000):
-            with pytest.raises(MessageSizeExceededError):
+            with pytest.raises(exceptions.MessageSizeExceededError):
                 await sender.send_messages(ServiceBusMessage(b"x" * size))
         await sender.send_messages(ServiceBusMessage("fits"))
     assert await sdk.depth(queue) == (1, 0)
@@ -277,7 +271,7 @@ async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(sdk: Sdk)
     async with sdk.client() as client, client.get_queue_sender(queue) as sender:
         for _ in range(5):
             await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
-        with pytest.raises(ServiceBusQuotaExceededError):
+        with pytest.raises(exceptions.ServiceBusQuotaExceededError):
             await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
         assert len(await sdk.receive(queue, 1)) == 1
         await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
@@ -286,17 +280,17 @@ async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(sdk: Sdk)
 
 async def test_an_unknown_queue(sdk: Sdk) -> None:
     async with sdk.client() as client:
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(exceptions.MessagingEntityNotFoundError):
             async with client.get_queue_sender("no-such-queue") as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(exceptions.MessagingEntityNotFoundError):
             async with client.get_queue_receiver("no-such-queue") as receiver:
                 await receiver.receive_messages(max_wait_time=1)
 
 
 async def test_nobody_sends_to_a_dead_letter_queue(sdk: Sdk, queue: str) -> None:
     async with sdk.client() as client:
-        with pytest.raises(ServiceBusError, match=r"can.t be sent"):
+        with pytest.raises(exceptions.ServiceBusError, match=r"can.t be sent"):
             async with client.get_queue_sender(f"{queue}/$DeadLetterQueue") as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
 
@@ -352,9 +346,9 @@ async def test_p32_pings_are_confirmed_counted_and_never_delivered(sdk: Sdk) -> 
     assert sdk.namespace.namespace.queues[queue].pings == 2
     # a ping is refused whenever a message would be
     for size in (200_000, 10_000, 1_000, 10):
-        with pytest.raises(ServiceBusQuotaExceededError):
+        with pytest.raises(exceptions.ServiceBusQuotaExceededError):
             await sdk.send(queue, *[ServiceBusMessage(b"x" * size) for _ in range(20)])
-    with pytest.raises(ServiceBusQuotaExceededError):
+    with pytest.raises(exceptions.ServiceBusQuotaExceededError):
         await sdk.send(queue, ping)
 
 
@@ -363,7 +357,7 @@ async def test_a_deleted_queue_cuts_its_links(sdk: Sdk, queue: str) -> None:
         await sender.send_messages(ServiceBusMessage("x"))
         async with sdk.admin() as admin:
             await admin.delete_queue(queue)
-        with pytest.raises(ServiceBusError):
+        with pytest.raises(exceptions.ServiceBusError):
             await sender.send_messages(ServiceBusMessage("y"))
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(exceptions.MessagingEntityNotFoundError):
             await sender.send_messages(ServiceBusMessage("z"))

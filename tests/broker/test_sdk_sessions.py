@@ -7,13 +7,7 @@ import datetime
 import time
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
-from azure.servicebus.exceptions import (
-    OperationTimeoutError,
-    ServiceBusError,
-    SessionCannotBeLockedError,
-    SessionLockLostError,
-)
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, exceptions
 
 from tests.untidy_sdk import UNTIDY_SDK
 from tests.waiting import soon
@@ -72,7 +66,7 @@ async def test_the_next_available_session_is_one_that_nobody_holds(sdk: Sdk) -> 
                 seen.append(receiver.session.session_id)
                 assert await drain(receiver, 1) == seen[-1:]
         assert sorted(seen) == ["b", "c"]
-        with pytest.raises(OperationTimeoutError):
+        with pytest.raises(exceptions.OperationTimeoutError):
             async with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1):
                 pass
         assert await drain(held, 1) == ["a"]
@@ -99,7 +93,7 @@ async def test_a_session_has_one_holder(sdk: Sdk) -> None:
     await sdk.send(queue, message("s", "x"))
     async with sdk.client() as client:
         async with client.get_queue_receiver(queue, session_id="s"):
-            with pytest.raises(SessionCannotBeLockedError):
+            with pytest.raises(exceptions.SessionCannotBeLockedError):
                 async with client.get_queue_receiver(queue, session_id="s"):
                     pass
         async with client.get_queue_receiver(queue, session_id="s") as receiver:  # free at once
@@ -149,7 +143,7 @@ async def test_a_session_lock_is_renewed_or_lost(sdk: Sdk, clock: Clock) -> None
         clock.advance(200)
         (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
         clock.advance(301)
-        with pytest.raises((SessionLockLostError, ServiceBusError)):
+        with pytest.raises((exceptions.SessionLockLostError, exceptions.ServiceBusError)):
             await receive_on(receiver)
     async with sdk.client() as client, client.get_queue_receiver(queue, session_id="s") as receiver:
         (first,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
@@ -177,11 +171,11 @@ async def test_defer_schedule_and_peek_within_a_session(sdk: Sdk, clock: Clock) 
 async def test_sessions_are_needed_exactly_where_they_are_asked_for(sdk: Sdk) -> None:
     with_sessions, without = await session_queue(sdk), await sdk.queue()
     async with sdk.client() as client:
-        with pytest.raises(ServiceBusError, match="session"):
+        with pytest.raises(exceptions.ServiceBusError, match="session"):
             await sdk.send(with_sessions, ServiceBusMessage("x"))
-        with pytest.raises(ServiceBusError, match="session"):
+        with pytest.raises(exceptions.ServiceBusError, match="session"):
             async with client.get_queue_receiver(with_sessions) as receiver:
                 await receiver.receive_messages(max_wait_time=1)
-        with pytest.raises(ServiceBusError, match="session"):
+        with pytest.raises(exceptions.ServiceBusError, match="session"):
             async with client.get_queue_receiver(without, session_id="s"):
                 pass

@@ -16,36 +16,8 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from pairbus.amqp.message import (
-    Properties,
-    annotation_pairs,
-    encode_message,
-    read_delivery_annotations,
-    read_header,
-    read_properties,
-    split,
-    with_application_properties,
-    with_header,
-    with_properties,
-)
-from pairbus.amqp.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from pairbus.amqp import message as encoding
+from pairbus.amqp import types as amqp
 from pairbus.broker.format.content import OWNED
 from tests.message_view import View
 
@@ -191,16 +163,16 @@ def facts(message: Any) -> dict[str, Any]:
 
 def essence(payload: bytes) -> dict[str, Any]:
     """What of a received message must not change: raw bytes wherever there are any."""
-    s = split(payload)
-    header = read_header(payload, s)
+    s = encoding.split(payload)
+    header = encoding.read_header(payload, s)
     if header.ttl is not None:
         # creation and expiry time go with the time to live, and are new at each send
-        properties = read_properties(payload, s)
+        properties = encoding.read_properties(payload, s)
         if properties.absolute_expiry_time and properties.creation_time:
             lives = properties.absolute_expiry_time - properties.creation_time
             assert lives % 2**32 == header.ttl or lives == header.ttl or header.ttl == 2**32 - 1
-        payload = with_properties(payload, s, creation_time=None, absolute_expiry_time=None)
-        s = split(payload)
+        payload = encoding.with_properties(payload, s, creation_time=None, absolute_expiry_time=None)
+        s = encoding.split(payload)
 
     def raw(span: tuple[int, int] | None) -> bytes | None:
         return None if span is None else payload[span[0] : span[1]]
@@ -208,14 +180,14 @@ def essence(payload: bytes) -> dict[str, Any]:
     return {
         # first-acquirer and delivery-count are each broker's own to say
         "header": (header.durable, header.priority, header.ttl, header.first_acquirer),
-        "annotations": {str(key): pair for key, pair in annotation_pairs(payload, s) if str(key) not in OWNED},
+        "annotations": {str(key): pair for key, pair in encoding.annotation_pairs(payload, s) if str(key) not in OWNED},
         "properties": raw(s.properties),
         "application properties": raw(s.application_properties),
         "body": raw(s.body),
         "footer": raw(s.footer),
         "delivery annotations": {
             key: value
-            for key, value in read_delivery_annotations(payload, s).items()
+            for key, value in encoding.read_delivery_annotations(payload, s).items()
             if key != "x-opt-lock-token"  # the broker's own
         },
     }
@@ -229,7 +201,7 @@ async def take(world: World, queue: str, count: int) -> dict[str, bytes]:
         receiver = await client.receiver(queue)
         while got := await receiver.receive(100, 0.3):
             for message in got:
-                found[str(read_properties(message.payload, message.sections).message_id)] = message.payload
+                found[str(encoding.read_properties(message.payload, message.sections).message_id)] = message.payload
             await receiver.complete(got)
         await receiver.close()
     return found
@@ -304,31 +276,31 @@ async def test_p27_lists_and_batches_take_the_detour_whole(world: World) -> None
 WIRE_VALUES: dict[str, Any] = {
     "null": None,
     "boolean": True,
-    "ubyte": UByte(1),
-    "ushort": UShort(2),
-    "uint": UInt(3),
-    "ulong": ULong(4),
-    "byte": Byte(-1),
-    "short": Short(-2),
-    "int": Int(-3),
+    "ubyte": amqp.UByte(1),
+    "ushort": amqp.UShort(2),
+    "uint": amqp.UInt(3),
+    "ulong": amqp.ULong(4),
+    "byte": amqp.Byte(-1),
+    "short": amqp.Short(-2),
+    "int": amqp.Int(-3),
     "long": -(2**40),
-    "float": Float(0.5),
+    "float": amqp.Float(0.5),
     "double": 0.25,
-    "decimal32": Decimal32(b"\x01\x02\x03\x04"),
-    "decimal64": Decimal64(bytes(8)),
-    "decimal128": Decimal128(bytes(16)),
-    "char": Char("ß"),
-    "timestamp": Timestamp(1_800_000_000_001),
+    "decimal32": amqp.Decimal32(b"\x01\x02\x03\x04"),
+    "decimal64": amqp.Decimal64(bytes(8)),
+    "decimal128": amqp.Decimal128(bytes(16)),
+    "char": amqp.Char("ß"),
+    "timestamp": amqp.Timestamp(1_800_000_000_001),
     "uuid": ID,
     "binary": b"\x00",
     "string": "s",
-    "symbol": Symbol("y"),
+    "symbol": amqp.Symbol("y"),
 }
 WIRE_COMPOUNDS: dict[str, Any] = {
     "list": [1, [2]],
-    "map": {Symbol("k"): UInt(1), 5: "five"},
-    "array": Array([UInt(1), UInt(2)]),
-    "described": Described(Symbol("com.example:thing"), [1, 2]),
+    "map": {amqp.Symbol("k"): amqp.UInt(1), 5: "five"},
+    "array": amqp.Array([amqp.UInt(1), amqp.UInt(2)]),
+    "described": amqp.Described(amqp.Symbol("com.example:thing"), [1, 2]),
 }
 
 
@@ -340,10 +312,10 @@ async def test_p27_types_that_only_other_clients_send_come_home_as_they_were(wor
     bodies: list[Any] = [("value", each) for each in everything.values()]
     bodies += [("sequence", [list(everything.values()), []]), ("data", [b"one", b"two"]), b"plain"]
     payloads = [
-        encode_message(
-            properties=Properties(message_id=f"w{number}", correlation_id=ULong(7), group_sequence=4),
+        encoding.encode_message(
+            properties=encoding.Properties(message_id=f"w{number}", correlation_id=amqp.ULong(7), group_sequence=4),
             application_properties=WIRE_VALUES,
-            message_annotations={Symbol(f"x-{name}"): value for name, value in everything.items()},
+            message_annotations={amqp.Symbol(f"x-{name}"): value for name, value in everything.items()},
             body=body,
         )
         for number, body in enumerate(bodies)
@@ -352,12 +324,14 @@ async def test_p27_types_that_only_other_clients_send_come_home_as_they_were(wor
     aliases = {"x-ms-path": queue, "x-ms-sessionid": "s", "x-ms-timetolive": 600_000}
     async with world.wire(world.secondary) as client:
         sender = await client.sender(world.backlog_path(0))
-        aliased = [with_application_properties(payload, split(payload), aliases) for payload in payloads]
+        aliased = [
+            encoding.with_application_properties(payload, encoding.split(payload), aliases) for payload in payloads
+        ]
         assert await sender.send_many(aliased) == [None] * len(payloads)
     async with world.wire(world.primary) as client:
         sender = await client.sender(reference)
-        restored = [with_properties(payload, split(payload), group_id="s") for payload in payloads]
-        restored = [with_header(payload, split(payload), ttl=600_000) for payload in restored]
+        restored = [encoding.with_properties(payload, encoding.split(payload), group_id="s") for payload in payloads]
+        restored = [encoding.with_header(payload, encoding.split(payload), ttl=600_000) for payload in restored]
         assert await sender.send_many(restored) == [None] * len(payloads)
     await world.syphon()
     went, came = await take(world, reference, len(payloads)), await take(world, queue, len(payloads))

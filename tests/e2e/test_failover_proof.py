@@ -7,12 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus.exceptions import (
-    MessagingEntityNotFoundError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-)
+from azure.servicebus import exceptions
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.pairing.errors import ScheduleDuringFailoverError
@@ -30,7 +25,7 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
         await pair.deliver(queue, world.message())
         async with world.fault("unreachable"):
             begun = time.monotonic()
-            await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
             failed = time.monotonic()
             assert pair.state(queue) == "SUSPECT"
             outcomes = []
@@ -53,7 +48,7 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
 async def test_p16_the_timer_fires_by_itself(world: World, queue: str) -> None:
     async with world.pair(failover_interval=1.5, sdk=AT_ONCE) as pair, world.fault("unreachable"):
         begun = time.monotonic()
-        await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+        await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
         failed = time.monotonic()
         await pair.until_state(queue, "FAILED_OVER")
         assert failed - begun + 1.4 < time.monotonic() - begun < 1.5 + PATIENCE_S / 3
@@ -69,11 +64,11 @@ async def test_p16_a_success_stops_the_timer(world: World) -> None:
     queue, later = await world.queue(), await world.queue()
     async with world.pair(failover_interval=1, sdk=AT_ONCE) as pair:
         async with world.fault("unreachable"):
-            await pair.refuse(queue, world.message(), error=ServiceBusConnectionError)
+            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusConnectionError)
         await pair.deliver(queue, world.message())
         assert pair.state(queue) == "HEALTHY"
         async with world.fault("no-send", entity=later):
-            await pair.refuse(later, world.message(), error=ServiceBusError)
+            await pair.refuse(later, world.message(), error=exceptions.ServiceBusError)
             await pair.until_state(later, "FAILED_OVER")  # its timer began after the other one
         assert pair.changes(queue) == ["SUSPECT", "HEALTHY"]
         assert await world.in_backlog() == []
@@ -87,7 +82,7 @@ async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_b
     async with world.pair(failover_interval=1, **SHORT) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("black-hole"):
-            await pair.refuse(queue, world.message(), error=ServiceBusError)
+            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
             outcome = await pair.deliver(queue, world.message())
             assert outcome.elapsed_s >= 1
             assert pair.state(queue) == "FAILED_OVER"
@@ -214,7 +209,7 @@ async def test_p23_events_tell_the_story_in_order(world: World, queue: str) -> N
         await pair.deliver(queue, world.message())
         assert pair.events == [], "nothing happens while all is well"
         async with world.fault("no-send", entity=queue):
-            await pair.refuse(queue, world.message(), error=ServiceBusError)
+            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
             await pair.until_state(queue, "FAILED_OVER")
             diverted = world.message()
             await pair.deliver(queue, diverted)
@@ -285,7 +280,7 @@ async def test_p25_schedule_messages_raises_in_failover_and_a_scheduled_message_
 async def test_p18_default_raises_not_found_and_as_described_diverts_it(world: World) -> None:
     absent = f"q{world.number}-absent"
     async with world.pair(classifier=DEFAULT, sdk=AT_ONCE) as pair:
-        await pair.refuse(absent, world.message(), error=MessagingEntityNotFoundError)
+        await pair.refuse(absent, world.message(), error=exceptions.MessagingEntityNotFoundError)
         assert pair.state(absent) == "HEALTHY"
     async with world.pair(classifier=AS_DESCRIBED, sdk=AT_ONCE) as pair:
         await pair.deliver(absent, world.message())
@@ -308,7 +303,7 @@ async def test_p18_a_classifier_of_the_users_own(world: World) -> None:
     async with world.pair(classifier=stubborn, sdk=AT_ONCE) as pair:
         await pair.deliver(queue, world.message())
         async with world.fault("no-send", entity=queue):
-            error = await pair.refuse(queue, world.message(), error=ServiceBusError)
+            error = await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
         assert seen == [error]
         assert pair.state(queue) == "HEALTHY"
         await pair.deliver(queue, world.message())
@@ -368,7 +363,7 @@ async def test_p18_full_with_as_described(world: World) -> None:
     async with world.pair(classifier=AS_DESCRIBED, sdk=AT_ONCE) as pair:
         filling = await fill(world, queue)
         outcome = await pair.send(queue, world.message(bytes(200_000)))
-        assert outcome.is_sent or isinstance(outcome.error, ServiceBusQuotaExceededError)
+        assert outcome.is_sent or isinstance(outcome.error, exceptions.ServiceBusQuotaExceededError)
         await empty(world, queue, filling)
     await world.nothing_lost()
 

@@ -8,13 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION
-from azure.servicebus.exceptions import (
-    MessagingEntityDisabledError,
-    ServiceBusAuthenticationError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import NEXT_AVAILABLE_SESSION, exceptions
 from azure.servicebus.management import EntityStatus
 
 from pairbus.pairing.errors import AliasConflictError, BacklogUnavailableError, EntityUnreachableError, PairingFailed
@@ -35,7 +29,7 @@ async def test_p18_a_wrong_key_is_raised_and_nothing_fails_over(world: World, qu
     """With the SDK's own retries, too, which would hide it for 15 s, or behind a time-out of the last of them."""
     async with world.pair(primary=with_wrong_key(world.primary.connection_string), send_timeout=send_timeout) as pair:
         for _ in range(2):
-            await pair.refuse(queue, world.message(), error=ServiceBusAuthenticationError)
+            await pair.refuse(queue, world.message(), error=exceptions.ServiceBusAuthenticationError)
         assert pair.state(queue) == "HEALTHY"
     tally = await world.nothing_lost()
     assert (tally.home, tally.waiting) == ((), ())
@@ -108,7 +102,7 @@ async def test_p18_a_disabled_entity_is_told_to_the_caller(world: World, queue: 
         description = await world.manage("get_queue", queue)
         description.status = EntityStatus.SEND_DISABLED
         await world.manage("update_queue", description)
-        await pair.refuse(queue, world.message(), error=MessagingEntityDisabledError)
+        await pair.refuse(queue, world.message(), error=exceptions.MessagingEntityDisabledError)
         assert pair.state(queue) == "HEALTHY"
 
 
@@ -125,7 +119,7 @@ async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: W
             assert sorted(found.application_properties["x-ms-sessionid"] for found in waiting) == ["a", "b", "b"]
         await pair.until_state(queue, "HEALTHY")
         assert world.pings(queue) >= 1
-        await pair.refuse(queue, world.message(), error=ServiceBusError)
+        await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
         assert pair.state(queue) == "HEALTHY"
         tally = await world.bring_home()
         assert sorted(found.properties.group_id for found in tally.home) == ["a", "a", "b", "b"]
@@ -165,12 +159,12 @@ async def test_p24_where_the_halt_does_not_fit_busy_comes_at_once(world: World) 
         async with world.fault("throttle", entity=queue, rate=0):
             begun = time.monotonic()
             for each in senders:
-                await pair.refuse(queue, world.message(), sender=each, error=ServiceBusServerBusyError)
+                await pair.refuse(queue, world.message(), sender=each, error=exceptions.ServiceBusServerBusyError)
             assert time.monotonic() - begun < 4, "at once, and the others without asking the broker"
             assert pair.state(queue) == "HEALTHY"
             await pair.deliver(other, world.message())
         # the halt holds although the broker would take it now
-        await pair.refuse(queue, world.message(), error=ServiceBusServerBusyError)
+        await pair.refuse(queue, world.message(), error=exceptions.ServiceBusServerBusyError)
         assert len(pair.named("EntityThrottled")) >= 1
     tally = await world.nothing_lost(home=True)
     assert set(ids(tally.home)) == world.account.confirmed, "no failover, and nothing refused has arrived"
@@ -208,7 +202,7 @@ async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world
         await pair.deliver(queue, world.message())
         async with world.fault("throttle", entity=queue, rate=0):
             first = await pair.send(queue, world.message())
-            assert isinstance(first.error, ServiceBusServerBusyError)
+            assert isinstance(first.error, exceptions.ServiceBusServerBusyError)
             begun = time.monotonic()
             while not (await pair.send(queue, world.message())).is_sent:
                 assert time.monotonic() - begun < 14

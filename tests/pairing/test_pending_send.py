@@ -5,16 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, exceptions
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusServerBusyError,
-)
 
 from pairbus.pairing.backlog.diversion import message_ids
 from pairbus.pairing.errors import AliasConflictError, NotTriedError
@@ -119,7 +113,7 @@ def test_p13_what_was_confirmed_is_not_made_again() -> None:
 def test_p30_too_large_for_the_backlog_is_an_error_with_both_sizes() -> None:
     limits = Limits()
     limits.learn_backlog(1000, 1000)
-    with pytest.raises(MessageSizeExceededError, match=r"has 9\d\d bytes, and 10\d\d with"):
+    with pytest.raises(exceptions.MessageSizeExceededError, match=r"has 9\d\d bytes, and 10\d\d with"):
         addressed(packed(ServiceBusMessage(bytes(960), message_id="m")), limits)
 
 
@@ -162,11 +156,11 @@ def test_p24_a_management_call_waits_for_a_halt_that_fits() -> None:
     assert turns.wait_s(100.0, 0.0) == 0.0
     assert turns.wait_s(101.0, 111.0) == 10.0
     assert turns.left_s(111.0) == 19.0
-    with pytest.raises(ServiceBusServerBusyError, match=r"halt for another 19\.0 s"):
+    with pytest.raises(exceptions.ServiceBusServerBusyError, match=r"halt for another 19\.0 s"):
         turns.wait_s(121.0, 140.0)
-    busy = ServiceBusServerBusyError()
+    busy = exceptions.ServiceBusServerBusyError()
     turns.busy(busy)
-    with pytest.raises(ServiceBusServerBusyError) as caught:
+    with pytest.raises(exceptions.ServiceBusServerBusyError) as caught:
         turns.wait_s(121.0, 140.0)
     assert caught.value is busy
 
@@ -178,10 +172,10 @@ def test_p25_the_error_shows_the_other_way() -> None:
 @pytest.mark.parametrize(
     ("error", "away"),
     [
-        (OperationTimeoutError(), True),
-        (ServiceBusServerBusyError(), True),
+        (exceptions.OperationTimeoutError(), True),
+        (exceptions.ServiceBusServerBusyError(), True),
         (NotTriedError("late"), True),
-        (MessagingEntityNotFoundError(), False),
+        (exceptions.MessagingEntityNotFoundError(), False),
         (ValueError(), False),
     ],
 )

@@ -7,15 +7,7 @@ from typing import Any
 import azure.servicebus
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-from azure.servicebus import ServiceBusClient, TransportType, aio
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import ServiceBusClient, TransportType, aio, exceptions
 
 from pairbus.broker.server import NamespaceServer
 from pairbus.credentials import SharedKey, SharedSignature
@@ -136,14 +128,14 @@ async def test_the_wire_client_reaches_what_the_sdk_client_reaches(
 @pytest.mark.parametrize(
     ("error", "spoils"),
     [
-        (ServiceBusConnectionError(), True),
-        (OperationTimeoutError(), True),
+        (exceptions.ServiceBusConnectionError(), True),
+        (exceptions.OperationTimeoutError(), True),
         (NotTriedError("no time"), False),
         (KeyboardInterrupt(), True),
-        (ServiceBusError("internal"), True),
-        (ServiceBusServerBusyError(), False),
-        (ServiceBusQuotaExceededError(), False),
-        (MessageSizeExceededError(), False),
+        (exceptions.ServiceBusError("internal"), True),
+        (exceptions.ServiceBusServerBusyError(), False),
+        (exceptions.ServiceBusQuotaExceededError(), False),
+        (exceptions.MessageSizeExceededError(), False),
         (ValueError(), False),
         (TypeError(), False),
     ],
@@ -156,11 +148,11 @@ def test_judging_leaves_a_retry_on_the_same_link_to_the_sdk() -> None:
     client = ServiceBusClient.from_connection_string(f"Endpoint=sb://contoso/;{KEY}")
     sender: Any = client.get_queue_sender("orders")
     sender._running = True
-    late = OperationTimeoutError()
+    late = exceptions.OperationTimeoutError()
     assert sdk.judged(sender, late) is late
     with pytest.raises(sdk.LinkLost) as caught:
-        sdk.judged(sender, ServiceBusConnectionError(message="gone"))
-    assert isinstance(caught.value.error, ServiceBusConnectionError)
+        sdk.judged(sender, exceptions.ServiceBusConnectionError(message="gone"))
+    assert isinstance(caught.value.error, exceptions.ServiceBusConnectionError)
     sender._running = False
     with pytest.raises(sdk.LinkLost):
         sdk.judged(sender, late)
@@ -168,7 +160,7 @@ def test_judging_leaves_a_retry_on_the_same_link_to_the_sdk() -> None:
 
 def test_p24_a_halted_entity_says_for_how_long() -> None:
     error = sdk.EntityHalted("orders", 9.94)
-    assert isinstance(error, ServiceBusServerBusyError)
+    assert isinstance(error, exceptions.ServiceBusServerBusyError)
     assert "orders" in str(error)
     assert "9.9 s" in str(error)
 

@@ -11,16 +11,7 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthenticationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, exceptions
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker.server import Broker, NamespaceServer
@@ -160,7 +151,7 @@ SILENCES = [
 @pytest.mark.parametrize(("point", "count"), SILENCES)
 def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(rig: Rig, point: str, count: float) -> None:
     sender = rig.sender(port=rig.proxy(point, count).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         sender.send(hello(), 0.3)
     assert "not open" in repr(sender)
 
@@ -169,7 +160,7 @@ def test_p19_a_peer_that_falls_silent_while_opening_costs_the_time_granted(rig: 
 @pytest.mark.parametrize("call", [a_cancelling, a_schedule, GuardedSender.open])
 def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any) -> None:
     sender = rig.sender(port=rig.proxy(point).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         call(sender, 0.3)
 
 
@@ -177,7 +168,7 @@ def test_p19_the_other_calls_have_the_same_bound(rig: Rig, point: str, call: Any
 @pytest.mark.parametrize("transport", ["tls", "websocket"])
 def test_p19_a_silent_tls_peer_costs_the_time_granted(rig: Rig, transport: str, size: int) -> None:
     sender = rig.sender(transport, rig.proxy("bytes", size).port)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         sender.send(hello(), 0.3)
 
 
@@ -205,15 +196,15 @@ def test_p13_an_opening_that_comes_to_nothing_is_ended_and_tells_of_the_queue(
     sender = rig.sender(port=network.port)
     with pytest.raises(NotTriedError):
         sender.open(0.2, budget.opening_goes_on(0.2))
-    with takes(0, 1), pytest.raises(OperationTimeoutError) as told:
+    with takes(0, 1), pytest.raises(exceptions.OperationTimeoutError) as told:
         sender.open(1, 0)
     assert not isinstance(told.value, NotTriedError)
-    with pytest.raises(OperationTimeoutError) as told:
+    with pytest.raises(exceptions.OperationTimeoutError) as told:
         sender.open(0.2, 5)  # another opening, but there should have been a link long ago
     assert not isinstance(told.value, NotTriedError)
     network.speak_again()
     network.cut()
-    with contextlib.suppress(ServiceBusError):  # that it was cut off may be news
+    with contextlib.suppress(exceptions.ServiceBusError):  # that it was cut off may be news
         sender.open(5, 5)
     sender.send(hello(), 5)
     assert rig.drain() == ["hello"]
@@ -239,7 +230,7 @@ def test_p13_closing_ends_a_call_that_waits_for_an_opening(rig: Rig) -> None:
     waiting = Background(sender.send, hello(), 60)
     assert wait_until(sender._lock.locked)
     sender.close(0.1)
-    with pytest.raises((ServiceBusError, ValueError)):
+    with pytest.raises((exceptions.ServiceBusError, ValueError)):
         waiting.result()
 
 
@@ -263,14 +254,14 @@ def test_p18_a_wrong_key_comes_out_although_its_retry_ran_out_of_time(rig: Rig, 
     assert client is not None
     given = next(cell.cell_contents for cell in client if hasattr(cell.cell_contents, "_credential"))
     given._credential.key = "d3JvbmcgYW5kIGxvbmcgZW5vdWdoIHRvIGJlIG9uZQ=="
-    with takes(0.0, timeout_s + LATE_S), pytest.raises(ServiceBusAuthenticationError):
+    with takes(0.0, timeout_s + LATE_S), pytest.raises(exceptions.ServiceBusAuthenticationError):
         sender.send(hello(), timeout_s)
     assert not sender.is_open
 
 
 def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:
     sender = rig.sender(port=unused_port())
-    with takes(0.0, 1.0 + LATE_S), pytest.raises(ServiceBusConnectionError):
+    with takes(0.0, 1.0 + LATE_S), pytest.raises(exceptions.ServiceBusConnectionError):
         sender.send(hello(), 1.0)
 
 
@@ -279,7 +270,7 @@ def test_p19_dropped_syns_cost_the_time_granted(rig: Rig, transport: str) -> Non
     with dropped_syns() as port:
         sender = rig.sender(transport, port)
         for _ in range(3):
-            with takes(0.19, 0.2 + LATE_S), pytest.raises(OperationTimeoutError):
+            with takes(0.19, 0.2 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
                 sender.send(hello(), 0.2)
 
 
@@ -293,7 +284,7 @@ def test_p19_a_name_that_is_not_resolved_costs_the_time_granted(rig: Rig, monkey
     # The plain endpoint is an address, which asyncio resolves by itself.
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     sender = rig.sender("tls")
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         sender.send(hello(), 0.3)
     released.set()
     monkeypatch.undo()
@@ -320,7 +311,7 @@ def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None
         transport_type=TransportType.Amqp, connection_verify=rig.server.ca_file,
     )  # fmt: skip
     sender = GuardedSender(lambda: client.get_queue_sender(rig.queue), rig.queue)
-    with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
         sender.send(hello(), 0.3)
     credential.released.set()
     sender.close()
@@ -331,7 +322,7 @@ def test_p19_a_token_that_does_not_come_costs_the_time_granted(rig: Rig) -> None
 def test_p19_an_open_link_that_falls_silent_costs_the_time_granted(rig: Rig, transport: str) -> None:
     sender, proxy = rig.silenced(transport)
     for _ in range(2):
-        with takes(0.29, 0.3 + LATE_S), pytest.raises(OperationTimeoutError):
+        with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
             sender.send(hello(), 0.3)
     proxy.speak_again()
     sender.send(hello(), 5)
@@ -343,7 +334,7 @@ def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
     with (
         fault(rig.broker, kind, entity=rig.queue),
         takes(0.0, 0.5 + LATE_S),
-        pytest.raises((OperationTimeoutError, ServiceBusConnectionError)),
+        pytest.raises((exceptions.OperationTimeoutError, exceptions.ServiceBusConnectionError)),
     ):
         sender.send(hello(), 0.5)
     sender.send(hello(), 5)
@@ -352,7 +343,7 @@ def test_p19_the_brokers_own_silences(rig: Rig, kind: str) -> None:
 def test_p19_fifty_sends_into_a_black_hole_leave_nothing_behind(rig: Rig) -> None:
     sender, proxy = rig.silenced("tls")
     for _ in range(50):
-        with takes(0.0, 0.05 + LATE_S), pytest.raises(OperationTimeoutError):
+        with takes(0.0, 0.05 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
             sender.send(hello(), 0.05)
     assert proxy.accepted > 10
 
@@ -387,7 +378,7 @@ def test_closing_under_a_call_ends_it(rig: Rig, point: str) -> None:
     rig.hangs(sender, proxy)
     with takes(0.0, 1.5):
         sender.close(timeout_s=0.3)
-    with takes(0.0, 1.0), pytest.raises((ServiceBusError, ValueError)):
+    with takes(0.0, 1.0), pytest.raises((exceptions.ServiceBusError, ValueError)):
         hung.result()
     assert sender._guarded is None
 
@@ -397,7 +388,7 @@ def test_p24_busy_comes_out_at_once_and_the_link_stays(rig: Rig) -> None:
     guarded = sender._guarded
     with fault(rig.broker, "throttle", entity=rig.queue, rate=0):
         for call in (a_send, a_schedule):
-            with takes(0.0, 0.5), pytest.raises(ServiceBusServerBusyError):
+            with takes(0.0, 0.5), pytest.raises(exceptions.ServiceBusServerBusyError):
                 call(sender, 20)
     sender.send(hello(), 5)
     assert sender._guarded is guarded
@@ -408,20 +399,20 @@ def test_p24_busy_comes_out_at_once_from_a_link_that_is_being_opened(rig: Rig) -
     with (
         fault(rig.broker, "throttle", entity=rig.queue, rate=0),
         takes(0.0, 1.5),
-        pytest.raises(ServiceBusServerBusyError),
+        pytest.raises(exceptions.ServiceBusServerBusyError),
     ):
         sender.send(hello(), 20)
 
 
 def test_an_entity_that_is_not_there(rig: Rig) -> None:
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(exceptions.MessagingEntityNotFoundError):
         rig.sender(entity="nowhere").send(hello(), 5)
 
 
 def test_errors_of_the_message_come_out_as_the_sdk_raises_them_and_the_link_stays(rig: Rig) -> None:
     sender = rig.used()
     guarded = sender._guarded
-    with pytest.raises(MessageSizeExceededError):
+    with pytest.raises(exceptions.MessageSizeExceededError):
         sender.send(ServiceBusMessage("x" * 300_000), 5)
     with pytest.raises(TypeError):
         sender.send(object(), 5)
@@ -449,7 +440,7 @@ def test_p19_retries_that_the_user_configured_are_made(
         real(*arguments, **options)
 
     monkeypatch.setattr(PyamqpTransport, "send_messages", staticmethod(send_messages))
-    with contextlib.nullcontext() if hidden else pytest.raises(ServiceBusError):
+    with contextlib.nullcontext() if hidden else pytest.raises(exceptions.ServiceBusError):
         sender.send(hello(), 5)
     assert failures == max(0, 1 - retries)
 
@@ -472,7 +463,7 @@ def test_p19_waiting_for_another_send_counts(rig: Rig) -> None:
     rig.hangs(sender, proxy)
     with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="was not tried: other sends"):
         sender.send(hello(), 0.3)
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(exceptions.OperationTimeoutError):
         hung.result()
 
 

@@ -13,12 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import exceptions
 
 from pairbus.pairing.sdk import LinkLost
 from pairbus.sync.watchdog import NEVER, WATCHDOG, Guard, let_go, sockets_of
@@ -200,18 +195,18 @@ def test_sockets_are_found_where_they_are() -> None:
     far.close()
 
 
-LOST = ServiceBusConnectionError(message="lost")
-BUSY = ServiceBusServerBusyError()
-LATE = OperationTimeoutError()
+LOST = exceptions.ServiceBusConnectionError(message="lost")
+BUSY = exceptions.ServiceBusServerBusyError()
+LATE = exceptions.OperationTimeoutError()
 
 
 @pytest.mark.parametrize(
     ("error", "in_place", "off_the_callers_thread"),
     [
         (LOST, LinkLost, None),
-        (BUSY, ServiceBusServerBusyError, ServiceBusServerBusyError),
+        (BUSY, exceptions.ServiceBusServerBusyError, exceptions.ServiceBusServerBusyError),
         (LATE, None, None),
-        (MessageSizeExceededError(), MessageSizeExceededError, None),
+        (exceptions.MessageSizeExceededError(), exceptions.MessageSizeExceededError, None),
     ],
 )
 def test_p24_how_failed_attempts_are_judged(
@@ -227,7 +222,7 @@ def test_p24_how_failed_attempts_are_judged(
 
 def test_after_it_has_fired_every_failure_is_a_time_out(guard: Guard, sender: Any) -> None:
     guard.abort()
-    with pytest.raises(OperationTimeoutError, match="did not answer in time"):
+    with pytest.raises(exceptions.OperationTimeoutError, match="did not answer in time"):
         sender._handle_exception(OSError("Server unexpectedly closed connection"))
     guard.disarm()
 

@@ -19,7 +19,6 @@ from pairbus.broker.http.admin import AdminApi
 from pairbus.broker.http.server import HttpProtocol, Request
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
-    AuthorizationRule,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,

@@ -2,14 +2,7 @@ from datetime import datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
-from azure.servicebus.management import (
-    CorrelationRuleFilter,
-    FalseRuleFilter,
-    RuleProperties,
-    SqlRuleAction,
-    SqlRuleFilter,
-    TrueRuleFilter,
-)
+from azure.servicebus import management as sdk
 from azure.servicebus.management._generated.models import CreateRuleBody, CreateRuleBodyContent, RuleDescriptionEntry
 from azure.servicebus.management._utils import deserialize_rule_key_values, serialize_rule_key_values
 from hypothesis import given
@@ -18,23 +11,15 @@ from hypothesis import strategies as st
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.broker.http import atom, rule_xml
 from pairbus.broker.http.xml import INSTANCE, SCHEMA, BadDocument, parse
+from pairbus.broker.model import rule_description as model
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.rule_description import (
-    CorrelationFilter,
-    FalseFilter,
-    RuleDescription,
-    TrueFilter,
-    UnzonedTimestamp,
-    is_timespan,
-    timespan,
-)
 from pairbus.sas import AuthorizationRule
 from tests.broker.model.test_rule_description import values
 
 
 def sent(filter, action=None):
     """What the SDK makes of a rule."""
-    rule = RuleProperties("r", filter=filter, action=action, created_at_utc=None)
+    rule = sdk.RuleProperties("r", filter=filter, action=action, created_at_utc=None)
     body = CreateRuleBody(content=CreateRuleBodyContent(rule_description=rule._to_internal_entity()))
     root = body.serialize(is_xml=True)
     serialize_rule_key_values(root, rule)
@@ -43,11 +28,11 @@ def sent(filter, action=None):
 
 def shown(filter):
     """What the SDK reads from what is written of a filter."""
-    content = atom.write_description(atom.RULE, RuleDescription(name="r", filter=filter), atom.RuntimeCounts())
+    content = atom.write_description(atom.RULE, model.RuleDescription(name="r", filter=filter), atom.RuntimeCounts())
     text = atom.write_entry(content, title="r", url="https://h/r", author="ns", published=1.0, updated=1.0)
     root = ElementTree.fromstring(text)
     entry = RuleDescriptionEntry.deserialize(root)
-    rule = RuleProperties._from_internal_entity("r", entry.content.rule_description)
+    rule = sdk.RuleProperties._from_internal_entity("r", entry.content.rule_description)
     deserialize_rule_key_values(root, rule)
     return rule
 
@@ -67,28 +52,28 @@ OURS = {
     "long": 2**31 + 2,
     "flag": False,
     "double": 2.5,
-    "time": UnzonedTimestamp(1593947533000),
-    "duration": timespan(93780),
+    "time": model.UnzonedTimestamp(1593947533000),
+    "duration": model.timespan(93780),
 }
 
 
-@pytest.mark.parametrize(("sql", "ours"), [("1=1", TrueFilter()), (" 1 = 0 ", FalseFilter())])
+@pytest.mark.parametrize(("sql", "ours"), [("1=1", model.TrueFilter()), (" 1 = 0 ", model.FalseFilter())])
 def test_true_and_false_may_be_said_in_sql_as_javascript_does(sql, ours):
-    assert atom.read_entry(sent(SqlRuleFilter(sql)), [atom.RULE])[1]["filter"] == ours
+    assert atom.read_entry(sent(sdk.SqlRuleFilter(sql)), [atom.RULE])[1]["filter"] == ours
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        (TrueRuleFilter(), TrueFilter()),
-        (FalseRuleFilter(), FalseFilter()),
-        (CorrelationRuleFilter(correlation_id="c"), CorrelationFilter(correlation_id="c")),
+        (sdk.TrueRuleFilter(), model.TrueFilter()),
+        (sdk.FalseRuleFilter(), model.FalseFilter()),
+        (sdk.CorrelationRuleFilter(correlation_id="c"), model.CorrelationFilter(correlation_id="c")),
         (
-            CorrelationRuleFilter(
+            sdk.CorrelationRuleFilter(
                 correlation_id=" a ", message_id="b", to="c", reply_to="d", label="e", session_id="f",
                 reply_to_session_id="g", content_type="h<", properties=PROPERTIES,
             ),
-            CorrelationFilter(
+            model.CorrelationFilter(
                 correlation_id=" a ", message_id="b", to="c", reply_to="d", label="e", session_id="f",
                 reply_to_session_id="g", content_type="h<", properties=OURS,
             ),
@@ -102,7 +87,7 @@ def test_the_sdks_filters_come_and_go(theirs, ours):
         assert type(value) is type(ours.properties[key])
     back = shown(fields["filter"])
     assert type(back.filter) is type(theirs) and back.action is None
-    if isinstance(ours, CorrelationFilter):
+    if isinstance(ours, model.CorrelationFilter):
         assert vars(back.filter) == vars(theirs) | {"properties": theirs.properties or {}}
 
 
@@ -111,12 +96,12 @@ safe = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exc
 
 @given(st.dictionaries(safe.filter(len), values.filter(lambda value: not isinstance(value, str)) | safe, max_size=4))
 def test_what_is_written_is_read_back_with_its_types(properties):
-    text = f'<x xmlns:i="{INSTANCE}">{rule_xml.write_filter(CorrelationFilter(properties=properties))}</x>'
+    text = f'<x xmlns:i="{INSTANCE}">{rule_xml.write_filter(model.CorrelationFilter(properties=properties))}</x>'
     back = rule_xml.read_filter(parse(text.encode())[0]).properties
     assert back.keys() == properties.keys()
     for key, value in properties.items():
         assert type(back[key]) is type(value)
-        if is_timespan(value):  # longer than a double has room for
+        if model.is_timespan(value):  # longer than a double has room for
             assert abs(back[key].value - value.value) <= 2**11
         else:
             assert back[key] == value
@@ -125,9 +110,9 @@ def test_what_is_written_is_read_back_with_its_types(properties):
 @pytest.mark.parametrize(
     ("filter", "action"),
     [
-        (SqlRuleFilter("Priority = 'low'"), None),
-        (SqlRuleFilter("a = @p", parameters={"@p": 1}), None),
-        (CorrelationRuleFilter(label="x"), SqlRuleAction("SET a = 1")),
+        (sdk.SqlRuleFilter("Priority = 'low'"), None),
+        (sdk.SqlRuleFilter("a = @p", parameters={"@p": 1}), None),
+        (sdk.CorrelationRuleFilter(label="x"), sdk.SqlRuleAction("SET a = 1")),
     ],
 )
 def test_sql_is_refused_in_words(filter, action):
@@ -183,8 +168,8 @@ def test_a_default_rule_has_a_name_of_its_own():
     text = (
         f'<D xmlns:i="{INSTANCE}"><Filter i:type="FalseFilter"/><Action i:type="EmptyRuleAction"/><Name> r </Name></D>'
     )
-    assert rule_xml.read_rule(parse(text.encode())) == RuleDescription(name="r", filter=FalseFilter())
-    assert rule_xml.read_rule(parse(b"<D/>")) == RuleDescription()
+    assert rule_xml.read_rule(parse(text.encode())) == model.RuleDescription(name="r", filter=model.FalseFilter())
+    assert rule_xml.read_rule(parse(b"<D/>")) == model.RuleDescription()
 
 
 def test_keys_of_an_entity_come_and_go():

@@ -6,35 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.broker.model import description as model
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import (
-    RIGHTS,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    validate,
-    validate_authorization_rule,
-    validate_update,
-)
 from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
 from pairbus.sas import AuthorizationRule
 
-TOPIC = TopicDescription(name="news")
-SUBSCRIPTION = SubscriptionDescription(topic="news", name="all")
+TOPIC = model.TopicDescription(name="news")
+SUBSCRIPTION = model.SubscriptionDescription(topic="news", name="all")
 RULE = AuthorizationRule(key_name="reader", rights=("Listen",), primary_key="top-secret", secondary_key="hush-hush")
 
 
 def test_the_defaults_are_the_services():
-    q = QueueDescription(name="orders")
+    q = model.QueueDescription(name="orders")
     assert (q.lock_duration, q.max_size_mb, q.max_delivery_count, q.duplicate_window) == (60.0, 1024, 10, 600.0)
     assert q.default_ttl == math.inf and q.auto_delete_on_idle == math.inf
     assert q.enable_batched_operations and q.status == "Active"
-    validate(q)
+    model.validate(q)
 
 
 def test_a_backlog_queue_of_a_pair_is_accepted():  # P9
-    validate(
-        QueueDescription(
+    model.validate(
+        model.QueueDescription(
             name="east/x-servicebus-transfer/0",
             max_size_mb=5120,
             max_delivery_count=2147483647,
@@ -67,29 +59,29 @@ def test_a_backlog_queue_of_a_pair_is_accepted():  # P9
     ],
 )
 def test_each_field_has_its_bounds(field, right, wrong):
-    having = [each for each in (QueueDescription(name="q"), TOPIC, SUBSCRIPTION) if hasattr(each, field)]
+    having = [each for each in (model.QueueDescription(name="q"), TOPIC, SUBSCRIPTION) if hasattr(each, field)]
     assert having
     for description in having:
         for value in right:
-            validate(dataclasses.replace(description, **{field: value}))
+            model.validate(dataclasses.replace(description, **{field: value}))
         for value in wrong:
             with pytest.raises(InvalidDescription) as info:
-                validate(dataclasses.replace(description, **{field: value}))
+                model.validate(dataclasses.replace(description, **{field: value}))
             assert info.value.field == field
             assert info.value.allowed in str(info.value)
 
 
 def test_names_are_checked():
     for wrong in (
-        QueueDescription(name="a//b"),
-        TopicDescription(name="$t"),
-        SubscriptionDescription(topic="t", name="a/b"),
-        SubscriptionDescription(topic="t/", name="a"),
-        SubscriptionDescription(topic="t", name="x" * 51),
+        model.QueueDescription(name="a//b"),
+        model.TopicDescription(name="$t"),
+        model.SubscriptionDescription(topic="t", name="a/b"),
+        model.SubscriptionDescription(topic="t/", name="a"),
+        model.SubscriptionDescription(topic="t", name="x" * 51),
         dataclasses.replace(SUBSCRIPTION, default_rule=RuleDescription(name="")),
     ):
         with pytest.raises(InvalidDescription) as info:
-            validate(wrong)
+            model.validate(wrong)
         assert info.value.field == "name"
 
 
@@ -98,21 +90,21 @@ def test_names_are_checked():
     [("enable_partitioning", True), ("forward_to", "sb://h/other"), ("forward_dead_lettered_to", "sb://h/other")],
 )
 def test_what_is_not_built_yet_is_refused_and_said(field, value):
-    for description in (QueueDescription(name="q"), TOPIC, SUBSCRIPTION):
+    for description in (model.QueueDescription(name="q"), TOPIC, SUBSCRIPTION):
         if hasattr(description, field):
             with pytest.raises(InvalidDescription, match="not supported yet") as info:
-                validate(dataclasses.replace(description, **{field: value}))
+                model.validate(dataclasses.replace(description, **{field: value}))
             assert info.value.field == field
 
 
 def test_express_and_duplicate_detection_exclude_each_other():
     for description in (
-        QueueDescription(name="q", enable_express=True),
-        TopicDescription(name="t", enable_express=True),
+        model.QueueDescription(name="q", enable_express=True),
+        model.TopicDescription(name="t", enable_express=True),
     ):
-        validate(description)
+        model.validate(description)
         with pytest.raises(InvalidDescription, match="RequiresDuplicateDetection"):
-            validate(dataclasses.replace(description, requires_duplicate_detection=True))
+            model.validate(dataclasses.replace(description, requires_duplicate_detection=True))
 
 
 @pytest.mark.parametrize(
@@ -130,46 +122,46 @@ def test_express_and_duplicate_detection_exclude_each_other():
     ],
 )
 def test_an_authorization_rule_has_its_bounds_and_no_error_tells_a_key(change, field):
-    validate_authorization_rule(RULE)
-    validate_authorization_rule(dataclasses.replace(RULE, rights=RIGHTS, secondary_key=""))
+    model.validate_authorization_rule(RULE)
+    model.validate_authorization_rule(dataclasses.replace(RULE, rights=model.RIGHTS, secondary_key=""))
     wrong = dataclasses.replace(RULE, **change)
-    for description in (QueueDescription(name="q"), TOPIC):
-        validate(dataclasses.replace(description, authorization_rules=(RULE,)))
+    for description in (model.QueueDescription(name="q"), TOPIC):
+        model.validate(dataclasses.replace(description, authorization_rules=(RULE,)))
         with pytest.raises(InvalidDescription) as info:
-            validate(dataclasses.replace(description, authorization_rules=(RULE, wrong)))
+            model.validate(dataclasses.replace(description, authorization_rules=(RULE, wrong)))
         assert info.value.field == field
         assert "hush" not in str(info.value) and "secret" not in str(info.value)
 
 
 def test_an_entity_has_twelve_rules_at_most_and_each_name_once():
     rules = tuple(dataclasses.replace(RULE, key_name=f"key{number}") for number in range(13))
-    validate(QueueDescription(name="q", authorization_rules=rules[:12]))
+    model.validate(model.QueueDescription(name="q", authorization_rules=rules[:12]))
     for wrong in (rules, (RULE, RULE)):
         with pytest.raises(InvalidDescription) as info:
-            validate(QueueDescription(name="q", authorization_rules=wrong))
+            model.validate(model.QueueDescription(name="q", authorization_rules=wrong))
         assert info.value.field == "authorization_rules"
 
 
 def test_an_update_may_not_touch_what_is_fixed():
-    old = QueueDescription(name="q")
-    validate_update(old, dataclasses.replace(old, name="Q", lock_duration=30.0, max_delivery_count=3))
+    old = model.QueueDescription(name="q")
+    model.validate_update(old, dataclasses.replace(old, name="Q", lock_duration=30.0, max_delivery_count=3))
     for change in ({"requires_session": True}, {"enable_partitioning": True}, {"requires_duplicate_detection": True}):
         with pytest.raises(InvalidDescription, match="fixed when the queue is created"):
-            validate_update(old, dataclasses.replace(old, **change))
+            model.validate_update(old, dataclasses.replace(old, **change))
     with pytest.raises(InvalidDescription, match="renamed"):
-        validate_update(old, dataclasses.replace(old, name="other"))
+        model.validate_update(old, dataclasses.replace(old, name="other"))
     with pytest.raises(InvalidDescription):
-        validate_update(old, dataclasses.replace(old, lock_duration=0))
+        model.validate_update(old, dataclasses.replace(old, lock_duration=0))
     with pytest.raises(InvalidDescription, match="fixed when the topic is created"):
-        validate_update(TOPIC, dataclasses.replace(TOPIC, requires_duplicate_detection=True))
+        model.validate_update(TOPIC, dataclasses.replace(TOPIC, requires_duplicate_detection=True))
     with pytest.raises(InvalidDescription, match="fixed when the subscription is created"):
-        validate_update(SUBSCRIPTION, dataclasses.replace(SUBSCRIPTION, requires_session=True))
-    validate_update(SUBSCRIPTION, dataclasses.replace(SUBSCRIPTION, name="ALL", status="ReceiveDisabled"))
+        model.validate_update(SUBSCRIPTION, dataclasses.replace(SUBSCRIPTION, requires_session=True))
+    model.validate_update(SUBSCRIPTION, dataclasses.replace(SUBSCRIPTION, name="ALL", status="ReceiveDisabled"))
 
 
 durations = st.one_of(st.just(math.inf), st.floats(min_value=0.001, max_value=1e9))
 descriptions = st.builds(
-    QueueDescription,
+    model.QueueDescription,
     name=st.text(min_size=1, max_size=20),
     lock_duration=st.floats(min_value=0.001, max_value=300),
     default_ttl=durations,
@@ -187,11 +179,11 @@ descriptions = st.builds(
 @given(descriptions)
 def test_json_and_back_is_the_same(description):
     text = json.dumps(description.to_json(), allow_nan=False)
-    assert QueueDescription.from_json(json.loads(text)) == description
+    assert model.QueueDescription.from_json(json.loads(text)) == description
 
 
 topics = st.builds(
-    TopicDescription,
+    model.TopicDescription,
     name=st.text(min_size=1, max_size=20),
     default_ttl=durations,
     duplicate_window=durations,
@@ -199,7 +191,7 @@ topics = st.builds(
     authorization_rules=st.tuples() | st.just((RULE,)),
 )
 subscriptions = st.builds(
-    SubscriptionDescription,
+    model.SubscriptionDescription,
     topic=st.text(max_size=5),
     name=st.text(max_size=5),
     auto_delete_on_idle=durations,
@@ -215,11 +207,11 @@ def test_topics_and_subscriptions_go_round_too(description):
 
 
 def test_missing_fields_take_the_defaults_and_unknown_ones_are_refused():
-    assert QueueDescription.from_json({"name": "q"}) == QueueDescription(name="q")
+    assert model.QueueDescription.from_json({"name": "q"}) == model.QueueDescription(name="q")
     with pytest.raises(InvalidDescription, match="colour"):
-        QueueDescription.from_json({"name": "q", "colour": "red"})
+        model.QueueDescription.from_json({"name": "q", "colour": "red"})
 
 
 def test_keys_stay_out_of_the_repr():
-    shown = repr(QueueDescription(name="q", authorization_rules=(RULE,)))
+    shown = repr(model.QueueDescription(name="q", authorization_rules=(RULE,)))
     assert "reader" in shown and "top-secret" not in shown and "hush-hush" not in shown

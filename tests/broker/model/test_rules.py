@@ -25,24 +25,15 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.model.rule_description import (
-    SYSTEM_FIELDS,
-    CorrelationFilter,
-    FalseFilter,
-    Filter,
-    RuleDescription,
-    TrueFilter,
-    UnzonedTimestamp,
-    timespan,
-)
+from pairbus.broker.model import rule_description as rules
 from pairbus.broker.model.rules import Facts, RuleSet, comparable
 
-TRUE, FALSE = TrueFilter(), FalseFilter()
+TRUE, FALSE = rules.TrueFilter(), rules.FalseFilter()
 AMQP_NAMES = {"label": "subject", "session_id": "group_id", "reply_to_session_id": "reply_to_group_id"}
 
 
-def ruleset(*filters: Filter) -> RuleSet:
-    return RuleSet(RuleDescription(name=f"r{n}", filter=each) for n, each in enumerate(filters))
+def ruleset(*filters: rules.Filter) -> RuleSet:
+    return RuleSet(rules.RuleDescription(name=f"r{n}", filter=each) for n, each in enumerate(filters))
 
 
 def message(properties: dict[str, Any] | None = None, **system: Any) -> Facts:
@@ -50,8 +41,8 @@ def message(properties: dict[str, Any] | None = None, **system: Any) -> Facts:
     return Facts(encode_message(properties=Properties(**fields), application_properties=properties, body=b"x"))
 
 
-def wants(**properties: Any) -> CorrelationFilter:
-    return CorrelationFilter(properties=properties)
+def wants(**properties: Any) -> rules.CorrelationFilter:
+    return rules.CorrelationFilter(properties=properties)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +52,7 @@ def wants(**properties: Any) -> CorrelationFilter:
         ([TRUE], True),
         ([FALSE], False),
         ([FALSE, TRUE], True),
-        ([CorrelationFilter()], True),
+        ([rules.CorrelationFilter()], True),
         ([FALSE, wants(color="red")], True),
         ([FALSE, wants(color="blue")], False),
         ([wants(color="blue"), wants(color="red")], True),
@@ -69,26 +60,26 @@ def wants(**properties: Any) -> CorrelationFilter:
         ([wants(color="red", size=1)], True),
         ([wants(color="red", size=2)], False),
         ([wants(color="red", weight=1)], False),
-        ([CorrelationFilter(label="news", properties={"color": "red"})], True),
-        ([CorrelationFilter(label="other", properties={"color": "red"})], False),
-        ([CorrelationFilter(label="news", properties={"color": "blue"})], False),
+        ([rules.CorrelationFilter(label="news", properties={"color": "red"})], True),
+        ([rules.CorrelationFilter(label="other", properties={"color": "red"})], False),
+        ([rules.CorrelationFilter(label="news", properties={"color": "blue"})], False),
         ([wants(Color="red")], False),
         ([wants(color="Red")], False),
         ([wants(label="news")], False),
     ],
 )
-def test_one_matching_rule_is_enough(filters: list[Filter], matches: bool) -> None:
+def test_one_matching_rule_is_enough(filters: list[rules.Filter], matches: bool) -> None:
     facts = message({"color": "red", "size": 1}, label="news")
     assert ruleset(*filters).matches(facts) is matches
 
 
-@pytest.mark.parametrize("field", SYSTEM_FIELDS)
+@pytest.mark.parametrize("field", rules.SYSTEM_FIELDS)
 def test_every_system_property_can_be_asked_for(field: str) -> None:
-    filter = CorrelationFilter(**{field: "a"})
+    filter = rules.CorrelationFilter(**{field: "a"})
     assert ruleset(filter).matches(message(**{field: "a"}))
     assert not ruleset(filter).matches(message(**{field: "A"}))
     assert not ruleset(filter).matches(message({field: "a"}))
-    others = {name: "a" for name in SYSTEM_FIELDS if name != field}
+    others = {name: "a" for name in rules.SYSTEM_FIELDS if name != field}
     assert not ruleset(filter).matches(message(**others))
     assert not ruleset(filter).matches(Facts(encode_message(body=b"no properties at all")))
 
@@ -103,11 +94,11 @@ def test_every_system_property_can_be_asked_for(field: str) -> None:
 )
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 def test_an_id_of_another_type_is_compared_as_its_text(field: str, sent: Any, shown: str) -> None:
-    assert ruleset(CorrelationFilter(**{field: shown})).matches(message(**{field: sent}))
+    assert ruleset(rules.CorrelationFilter(**{field: shown})).matches(message(**{field: sent}))
 
 
 def test_a_binary_id_matches_no_text() -> None:
-    assert not ruleset(CorrelationFilter(message_id="b'a'")).matches(message(message_id=b"a"))
+    assert not ruleset(rules.CorrelationFilter(message_id="b'a'")).matches(message(message_id=b"a"))
 
 
 NUMBERS = [UByte(1), UShort(1), UInt(1), ULong(1), Byte(1), Short(1), Int(1), 1, 1.0, Float(1.0)]
@@ -121,10 +112,10 @@ KINDS: list[list[Any]] = [
     ["1", Symbol("1")],
     [Char("1")],
     [b"1"],
-    [Timestamp(1), UnzonedTimestamp(1)],
+    [Timestamp(1), rules.UnzonedTimestamp(1)],
     [UUID(int=1)],
-    [timespan(1.0), Described(Symbol("com.microsoft:timespan"), 10_000_000)],
-    [timespan(2.0)],
+    [rules.timespan(1.0), Described(Symbol("com.microsoft:timespan"), 10_000_000)],
+    [rules.timespan(2.0)],
     [Described(Symbol("com.microsoft:uri"), "1")],
     [Decimal64(b"12345678")],
     [b"12345678"],
@@ -177,7 +168,7 @@ def test_what_is_asked_for_alike_is_looked_up_once() -> None:
 def test_repr() -> None:
     assert repr(ruleset(TRUE)) == "<RuleSet: everything>"
     assert repr(ruleset()) == "<RuleSet: nothing>"
-    filters = [wants(b=1, a=2), wants(a=3, b=4), CorrelationFilter(label="x")]
+    filters = [wants(b=1, a=2), wants(a=3, b=4), rules.CorrelationFilter(label="x")]
     assert repr(ruleset(*filters)) == "<RuleSet: user.a user.b in 2, sys.subject in 1>"
 
 
@@ -195,9 +186,9 @@ filter_values = st.one_of(
     st.booleans(), st.integers(-3, 3), st.integers(-3, 3).map(Int), st.floats(), st.text("aä", max_size=2)
 )
 texts = st.sampled_from(["", "a", "b"])
-systems = st.dictionaries(st.sampled_from(SYSTEM_FIELDS), texts, max_size=3)
+systems = st.dictionaries(st.sampled_from(rules.SYSTEM_FIELDS), texts, max_size=3)
 correlations = st.builds(
-    lambda system, properties: CorrelationFilter(**system, properties=properties),
+    lambda system, properties: rules.CorrelationFilter(**system, properties=properties),
     systems,
     st.dictionaries(names, filter_values, max_size=3),
 )
@@ -221,13 +212,15 @@ def same(left: Any, right: Any) -> bool:
 )
 @example([wants(a=True)], {"a": 1}, {})
 @example([wants(a=1)], {"a": True}, {})
-def test_rules_decide_as_they_read(filters: list[Filter], properties: dict[str, Any], system: dict[str, str]) -> None:
+def test_rules_decide_as_they_read(
+    filters: list[rules.Filter], properties: dict[str, Any], system: dict[str, str]
+) -> None:
     decoded = decode(encode(properties))[0]
 
-    def matches(filter: Filter) -> bool:
-        if not isinstance(filter, CorrelationFilter):
-            return isinstance(filter, TrueFilter)
-        asked = {name: wanted for name in SYSTEM_FIELDS if (wanted := getattr(filter, name)) is not None}
+    def matches(filter: rules.Filter) -> bool:
+        if not isinstance(filter, rules.CorrelationFilter):
+            return isinstance(filter, rules.TrueFilter)
+        asked = {name: wanted for name in rules.SYSTEM_FIELDS if (wanted := getattr(filter, name)) is not None}
         return all(system.get(name) == wanted for name, wanted in asked.items()) and all(
             name in decoded and same(decoded[name], wanted) for name, wanted in filter.properties.items()
         )

@@ -190,14 +190,14 @@ async def test_the_buffers_of_tls_go_with_the_connection_and_wait_for_no_cycle_c
             async with talking(listener, ssl=trusting, server_hostname="localhost") as (reader, writer):
                 writer.write(says)
                 await reader.readexactly(len(says) and len(says) + 5)
-                await until(lambda: listener._served)
+                await soon(lambda: listener._served)
                 (connection,) = listener._served
                 tls = weakref.ref(connection._transport.get_extra_info("ssl_object"))
                 assert tls() is not None
                 del connection
-            await until(lambda: listener.connections == 0)
+            await soon(lambda: listener.connections == 0)
             listener.made.clear()
-            await until(lambda: tls() is None)
+            await soon(lambda: tls() is None)
     finally:
         gc.enable()
 

@@ -11,26 +11,16 @@ from hypothesis import strategies as st
 
 from pairbus.broker.model.bounds import NAME_CHARS_MAX, validate_name
 from pairbus.pairing.backlog import backlog_queues
-from pairbus.pairing.backlog.backlog_queues import (
-    Plan,
-    bicep,
-    index_of,
-    path,
-    paths,
-    plan,
-    primary_name,
-    terraform,
-    warning_about,
-)
+from pairbus.pairing.backlog import backlog_queues as backlog
 from pairbus.pairing.errors import InvalidOptions
 from pairbus.pairing.options import PRIMARY_NAME_CHARS_MAX, QUEUES_MAX
 
 
 def test_p8_the_path_of_a_backlog_queue() -> None:
-    assert path("contoso", 0) == "contoso/x-servicebus-transfer/0"
-    assert paths("contoso", 2) == ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
-    validate_name(path("contoso", 9))
-    assert len(path("c" * PRIMARY_NAME_CHARS_MAX, QUEUES_MAX - 1)) <= NAME_CHARS_MAX
+    assert backlog.path("contoso", 0) == "contoso/x-servicebus-transfer/0"
+    assert backlog.paths("contoso", 2) == ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
+    validate_name(backlog.path("contoso", 9))
+    assert len(backlog.path("c" * PRIMARY_NAME_CHARS_MAX, QUEUES_MAX - 1)) <= NAME_CHARS_MAX
 
 
 @pytest.mark.parametrize(
@@ -45,18 +35,18 @@ def test_p8_the_path_of_a_backlog_queue() -> None:
     ],
 )
 def test_p8_the_primary_is_the_first_label_of_its_host(host: str, name: str) -> None:
-    assert primary_name(host) == name
+    assert backlog.primary_name(host) == name
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:5672", "::1", "[::1]:5672", "fe80::1%eth0", "localhost", ""])
 def test_p8_an_address_has_no_name_so_the_option_must_give_it(host: str) -> None:
     with pytest.raises(InvalidOptions, match="primary_name"):
-        primary_name(host)
-    assert primary_name(host, "contoso") == "contoso"
+        backlog.primary_name(host)
+    assert backlog.primary_name(host, "contoso") == "contoso"
 
 
 def test_p8_the_option_wins() -> None:
-    assert primary_name("contoso.servicebus.windows.net", "fabrikam") == "fabrikam"
+    assert backlog.primary_name("contoso.servicebus.windows.net", "fabrikam") == "fabrikam"
 
 
 def test_p9_queues_are_made_with_these_properties() -> None:
@@ -85,14 +75,14 @@ def test_p5_p10_what_is_there_is_used_what_is_missing_is_made_what_is_extra_is_l
         "contoso2/x-servicebus-transfer/0",
         "orders",
     ]
-    made = plan("contoso", 5, existing)
-    assert made == Plan(found=(1, 3), missing=(0, 2, 4), extra=(7,))
+    made = backlog.plan("contoso", 5, existing)
+    assert made == backlog.Plan(found=(1, 3), missing=(0, 2, 4), extra=(7,))
     assert backlog_queues.TRIES == 3
 
 
 @given(st.integers(1, 20), st.sets(st.integers(0, 30)))
 def test_p5_the_plan_is_complete_and_names_no_queue_twice(count: int, there: set[int]) -> None:
-    made = plan("contoso", count, [path("contoso", index) for index in there])
+    made = backlog.plan("contoso", count, [backlog.path("contoso", index) for index in there])
     assert set(made.found) | set(made.missing) == set(range(count))
     assert not set(made.found) & set(made.missing)
     assert set(made.found) | set(made.extra) == there
@@ -100,21 +90,23 @@ def test_p5_the_plan_is_complete_and_names_no_queue_twice(count: int, there: set
 
 @given(st.integers(0, 999_999_999))
 def test_p8_names_and_indexes_agree(index: int) -> None:
-    assert index_of(path("contoso", index), "contoso") == index
-    assert index_of(path("contoso", 0) + str(index), "contoso") is None  # a leading zero: another queue's name
+    assert backlog.index_of(backlog.path("contoso", index), "contoso") == index
+    assert (
+        backlog.index_of(backlog.path("contoso", 0) + str(index), "contoso") is None
+    )  # a leading zero: another queue's name
 
 
 def test_p10_a_low_delivery_count_is_warned_of() -> None:
-    text = warning_about("contoso/x-servicebus-transfer/0", 10)
+    text = backlog.warning_about("contoso/x-servicebus-transfer/0", 10)
     assert text is not None
     assert "contoso/x-servicebus-transfer/0 has a maximum delivery count of 10" in text
     assert "--dead-letters" in text
-    assert warning_about("q", 2147483647) is None
-    assert warning_about("q", None) is None
+    assert backlog.warning_about("q", 2147483647) is None
+    assert backlog.warning_about("q", None) is None
 
 
 def test_p4_p9_the_same_queues_as_bicep() -> None:
-    text = bicep("contoso", 10)
+    text = backlog.bicep("contoso", 10)
     assert "param secondaryNamespace string" in text
     assert "[for i in range(0, 10): {" in text
     assert "name: 'contoso~x-servicebus-transfer~${i}'" in text
@@ -132,7 +124,7 @@ def test_p4_p9_the_same_queues_as_bicep() -> None:
 
 
 def test_p4_p9_the_same_queues_as_terraform() -> None:
-    text = terraform("contoso", 3)
+    text = backlog.terraform("contoso", 3)
     assert 'resource "azurerm_servicebus_queue" "backlog"' in text
     assert "count        = 3\n" in text
     assert 'name         = "contoso~x-servicebus-transfer~${count.index}"' in text

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusConnectionError,
-    ServiceBusServerBusyError,
-)
+from azure.servicebus import exceptions
 
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 
 T = 1000.0
-DOWN = ServiceBusConnectionError(message="refused")
-LATE = OperationTimeoutError(message="no answer")
-BUSY = ServiceBusServerBusyError(message="busy")
-GONE = MessagingEntityNotFoundError(message="no such queue")
-OFF = MessagingEntityDisabledError(message="disabled")
-LARGE = MessageSizeExceededError(message="too large")
+DOWN = exceptions.ServiceBusConnectionError(message="refused")
+LATE = exceptions.OperationTimeoutError(message="no answer")
+BUSY = exceptions.ServiceBusServerBusyError(message="busy")
+GONE = exceptions.MessagingEntityNotFoundError(message="no such queue")
+OFF = exceptions.MessagingEntityDisabledError(message="disabled")
+LARGE = exceptions.MessageSizeExceededError(message="too large")
 
 
 def coordinator(*queues: int, **options: Any) -> Coordinator:

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.core.exceptions import (
-    ClientAuthenticationError,
-    HttpResponseError,
-    ResourceNotFoundError,
-    ServiceRequestError,
-    ServiceRequestTimeoutError,
-    ServiceResponseError,
-)
+from azure.core import exceptions as core
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp import error as pyamqp
 from azure.servicebus._pyamqp._decode import decode_frame
@@ -49,7 +42,7 @@ def token_refused(status: Any, custom_endpoint: bool = False) -> ServiceBusError
     )
 
 
-def http(status: int, kind: type[HttpResponseError] = HttpResponseError) -> HttpResponseError:
+def http(status: int, kind: type[core.HttpResponseError] = core.HttpResponseError) -> core.HttpResponseError:
     error = kind("refused")
     error.status_code = status
     return error
@@ -106,18 +99,18 @@ TABLE: list[tuple[BaseException, Verdict, Verdict]] = [
     (token_refused(429), Q, R),
     (token_refused(0), Q, R),
     (token_refused(None), Q, R),
-    (ClientAuthenticationError("no credential"), R, R),
-    (wrapped(ClientAuthenticationError("no credential")), R, R),
-    (http(401, ClientAuthenticationError), R, R),
-    (http(500, ClientAuthenticationError), Q, R),
-    (ClientAuthenticationError("no token", error=ServiceRequestError("no route")), Q, R),
-    (wrapped(ClientAuthenticationError("no token", error=ServiceRequestError("no route"))), Q, R),
-    (ServiceRequestError("no route"), Q, R),
-    (ServiceRequestTimeoutError("slow"), Q, R),
-    (ServiceResponseError("cut short"), Q, R),
+    (core.ClientAuthenticationError("no credential"), R, R),
+    (wrapped(core.ClientAuthenticationError("no credential")), R, R),
+    (http(401, core.ClientAuthenticationError), R, R),
+    (http(500, core.ClientAuthenticationError), Q, R),
+    (core.ClientAuthenticationError("no token", error=core.ServiceRequestError("no route")), Q, R),
+    (wrapped(core.ClientAuthenticationError("no token", error=core.ServiceRequestError("no route"))), Q, R),
+    (core.ServiceRequestError("no route"), Q, R),
+    (core.ServiceRequestTimeoutError("slow"), Q, R),
+    (core.ServiceResponseError("cut short"), Q, R),
     (http(503), Q, R),
     (http(400), R, R),
-    (ResourceNotFoundError("gone"), R, R),
+    (core.ResourceNotFoundError("gone"), R, R),
     # gone, disabled, too large: not transient, by the letter
     (sdk.MessagingEntityNotFoundError(), R, Q),
     (conditioned("amqp:resource-deleted"), R, Q),
@@ -248,7 +241,7 @@ def test_what_is_wrapped_is_found_and_a_ring_of_wrappers_ends() -> None:
     ring = ServiceBusError("a")
     ring.inner_exception = ring
     assert DEFAULT(ring) is R
-    tail = ClientAuthenticationError("a")
+    tail = core.ClientAuthenticationError("a")
     tail.__context__ = tail.inner_exception = tail
     assert DEFAULT(tail) is R
 

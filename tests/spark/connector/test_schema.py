@@ -29,18 +29,8 @@ from pyspark.sql.types import (
 
 from pairbus.amqp.message import Header, Properties, encode_message, split
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
+from pairbus.spark.connector import schema as connector
 from pairbus.spark.connector.options import InvalidOption
-from pairbus.spark.connector.schema import (
-    ARROW_SCHEMA,
-    COLUMNS,
-    SCHEMA,
-    Outgoing,
-    Rows,
-    check_writable,
-    encode,
-    outgoing,
-    read,
-)
 from tests.message_view import View
 
 TEXTS = st.none() | st.text(max_size=20).filter(bool)
@@ -62,7 +52,7 @@ WRITTEN = st.fixed_dictionaries(
 
 @given(WRITTEN)
 def test_what_is_written_is_read_again(row: dict[str, Any]) -> None:
-    found = read(encode(row))
+    found = connector.read(connector.encode(row))
     if row["application_properties"] is not None:
         row["application_properties"] = list(row["application_properties"].items())
     assert {name: found.get(name) for name in row} == row
@@ -85,7 +75,7 @@ def delivered(**parts: Any) -> bytes:
 
 
 def test_what_the_broker_says_of_a_message() -> None:
-    row = read(delivered(body=b"x"))
+    row = connector.read(delivered(body=b"x"))
     assert row["sequence_number"] == 42
     assert row["enqueued_time"] == dt.datetime.fromtimestamp(1_700_000_000.123, dt.UTC)
     assert row["locked_until"] == dt.datetime.fromtimestamp(1_700_000_030, dt.UTC)
@@ -109,39 +99,39 @@ def test_what_the_broker_says_of_a_message() -> None:
     ],
 )
 def test_every_kind_of_body(body: Any, kind: str | None, shown: bytes | None) -> None:
-    row = read(delivered(body=body))
+    row = connector.read(delivered(body=body))
     assert (row.get("body_type"), row.get("body")) == (kind, shown)
 
 
 @given(st.binary(max_size=80))
 def test_garbage_never_fails_a_read(payload: bytes) -> None:
-    rows = Rows()
+    rows = connector.Rows()
     rows.add("orders", payload)
     batch = rows.batch()
     assert batch.column("amqp").to_pylist() == [payload]
 
 
 def test_a_batch_has_the_columns_of_the_schema() -> None:
-    rows = Rows()
+    rows = connector.Rows()
     rows.add("orders", delivered(body=b"x"), lock_token=UUID(int=1))
-    rows.add("orders", encode({"body": "y"}))
+    rows.add("orders", connector.encode({"body": "y"}))
     batch = rows.batch()
     assert len(rows) == 0
-    assert batch.schema == ARROW_SCHEMA
+    assert batch.schema == connector.ARROW_SCHEMA
     assert batch.num_rows == 2
-    assert [field.name for field in SCHEMA] == list(COLUMNS)
+    assert [field.name for field in connector.SCHEMA] == list(connector.COLUMNS)
     assert batch.column("lock_token").to_pylist() == [str(UUID(int=1)), None]
 
 
 def test_exact_bytes_win_over_the_columns() -> None:
-    exact = encode({"body": "exact", "session_id": "s", "partition_key": "p"})
+    exact = connector.encode({"body": "exact", "session_id": "s", "partition_key": "p"})
     batch = pa.RecordBatch.from_pylist(
         [{"amqp": exact, "body": b"other", "destination": "a"}, {"amqp": None, "body": b"typed", "destination": None}],
         pa.schema({"amqp": pa.binary(), "body": pa.binary(), "destination": pa.string()}),
     )
-    first, second = outgoing(batch)
-    assert first == Outgoing("a", exact, ("s", "p"))
-    assert second.destination is None and read(second.payload)["body"] == b"typed"
+    first, second = connector.outgoing(batch)
+    assert first == connector.Outgoing("a", exact, ("s", "p"))
+    assert second.destination is None and connector.read(second.payload)["body"] == b"typed"
 
 
 def table(**columns: Any) -> StructType:
@@ -167,29 +157,31 @@ def table(**columns: Any) -> StructType:
 )
 def test_wrong_columns_are_refused_before_anything_is_sent(columns: StructType, entity: str | None, words: str) -> None:
     with pytest.raises(InvalidOption) as caught:
-        check_writable(columns, entity)
+        connector.check_writable(columns, entity)
     assert words in str(caught.value)
 
 
 def test_what_was_read_can_be_written() -> None:
-    check_writable(SCHEMA, "orders")
-    check_writable(table(body=StringType(), destination=StringType()), None)
+    connector.check_writable(connector.SCHEMA, "orders")
+    connector.check_writable(table(body=StringType(), destination=StringType()), None)
 
 
 def test_the_names_of_columns_are_taken_in_any_letter_case() -> None:
-    check_writable(table(Body=StringType(), MESSAGE_ID=StringType(), Destination=StringType()), None)
+    connector.check_writable(table(Body=StringType(), MESSAGE_ID=StringType(), Destination=StringType()), None)
     batch = pa.RecordBatch.from_pylist([{"Body": "x", "MESSAGE_ID": "m", "Destination": "there"}])
-    (message,) = outgoing(batch)
+    (message,) = connector.outgoing(batch)
     assert message.destination == "there"
-    assert (read(message.payload)["message_id"], read(message.payload)["body"]) == ("m", b"x")
+    assert (connector.read(message.payload)["message_id"], connector.read(message.payload)["body"]) == ("m", b"x")
 
 
 def test_a_time_without_a_zone_is_utc() -> None:
-    check_writable(table(body=StringType(), scheduled_enqueue_time_utc=TimestampNTZType()), "orders")
+    connector.check_writable(table(body=StringType(), scheduled_enqueue_time_utc=TimestampNTZType()), "orders")
     time = dt.datetime(2030, 1, 2, 3, 4, 5)
     schema = pa.schema({"body": pa.string(), "scheduled_enqueue_time_utc": pa.timestamp("us")})
-    (message,) = outgoing(pa.RecordBatch.from_pylist([{"body": "x", "scheduled_enqueue_time_utc": time}], schema))
-    assert read(message.payload)["scheduled_enqueue_time_utc"] == time.replace(tzinfo=dt.UTC)
+    (message,) = connector.outgoing(
+        pa.RecordBatch.from_pylist([{"body": "x", "scheduled_enqueue_time_utc": time}], schema)
+    )
+    assert connector.read(message.payload)["scheduled_enqueue_time_utc"] == time.replace(tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +203,10 @@ def test_a_time_without_a_zone_is_utc() -> None:
 def test_application_properties_keep_the_type_of_their_map(
     kind: DataType, arrow: pa.DataType, value: Any, found: Any
 ) -> None:
-    check_writable(table(body=StringType(), application_properties=MapType(StringType(), kind)), "orders")
+    connector.check_writable(table(body=StringType(), application_properties=MapType(StringType(), kind)), "orders")
     schema = pa.schema({"body": pa.string(), "application_properties": pa.map_(pa.string(), arrow)})
     rows = [{"body": "x", "application_properties": [("n", value)]}, {"body": "y", "application_properties": None}]
-    first, second = outgoing(pa.RecordBatch.from_pylist(rows, schema))
+    first, second = connector.outgoing(pa.RecordBatch.from_pylist(rows, schema))
     properties = View(first.payload).application_properties
     assert properties == {"n": found} and type(properties["n"]) is type(found)
     assert split(second.payload).application_properties is None
@@ -222,4 +214,4 @@ def test_application_properties_keep_the_type_of_their_map(
 
 def test_a_time_to_live_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidOption, match="at least a millisecond"):
-        encode({"body": b"", "time_to_live": dt.timedelta(0)})
+        connector.encode({"body": b"", "time_to_live": dt.timedelta(0)})

@@ -10,15 +10,7 @@ from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.spark.connector.options import Address, InvalidOption
 from pairbus.spark.connector.selection import Selection
-from pairbus.spark.pipelines.preflight import (
-    TransferFailed,
-    check_destination,
-    check_filter,
-    check_source,
-    choose,
-    first_line,
-    still_there,
-)
+from pairbus.spark.pipelines import preflight
 from tests.spark.conftest import MakeQueue, Pair, admin_of, wire
 
 NO_SPARK: Any = None
@@ -45,22 +37,24 @@ def orders(pair: Pair, make_queue: MakeQueue) -> str:
 
 
 def test_what_is_there_now_is_a_range(pair: Pair, orders: str) -> None:
-    found = choose(NO_SPARK, pair.primary_address, orders)
+    found = preflight.choose(NO_SPARK, pair.primary_address, orders)
     assert found.messages is None
     assert (found.selection.first, found.selection.last) == (2, 5)
-    assert still_there(pair.primary_address, orders, found.selection) == [3, 4, 5], "2 is scheduled: nobody gets it"
-    assert still_there(pair.primary_address, orders, Selection.of([4, 9])) == [4]
-    assert still_there(pair.primary_address, orders, Selection()) == []
+    assert preflight.still_there(pair.primary_address, orders, found.selection) == [3, 4, 5], (
+        "2 is scheduled: nobody gets it"
+    )
+    assert preflight.still_there(pair.primary_address, orders, Selection.of([4, 9])) == [4]
+    assert preflight.still_there(pair.primary_address, orders, Selection()) == []
 
 
 def test_a_count_is_of_the_oldest_that_a_receiver_can_get(pair: Pair, orders: str) -> None:
-    assert choose(NO_SPARK, pair.primary_address, orders, count=2) == (Selection.of([3, 4]), 2)
-    assert choose(NO_SPARK, pair.primary_address, orders, count=100).messages == 3
-    assert choose(NO_SPARK, pair.primary_address, orders, counted=True) == (Selection.of([3, 4, 5]), 3)
+    assert preflight.choose(NO_SPARK, pair.primary_address, orders, count=2) == (Selection.of([3, 4]), 2)
+    assert preflight.choose(NO_SPARK, pair.primary_address, orders, count=100).messages == 3
+    assert preflight.choose(NO_SPARK, pair.primary_address, orders, counted=True) == (Selection.of([3, 4, 5]), 3)
 
 
 def test_an_empty_entity_holds_nothing(pair: Pair, orders: str) -> None:
-    assert choose(NO_SPARK, pair.primary_address, "orders/$DeadLetterQueue").selection == Selection()
+    assert preflight.choose(NO_SPARK, pair.primary_address, "orders/$DeadLetterQueue").selection == Selection()
 
 
 @pytest.mark.parametrize(
@@ -81,11 +75,11 @@ def test_a_source_that_can_t_be_one(pair: Pair, make_queue: MakeQueue, entity: s
     with admin_of(pair.primary) as admin:
         admin.create_topic("news")
         try:
-            with pytest.raises(TransferFailed, match=re.escape(words).replace(r"\.\*", ".*")) as raised:
-                check_source(pair.primary_address, entity, "contoso")
+            with pytest.raises(preflight.TransferFailed, match=re.escape(words).replace(r"\.\*", ".*")) as raised:
+                preflight.check_source(pair.primary_address, entity, "contoso")
             assert "\n" not in str(raised.value)
-            check_source(pair.primary_address, "in-sessions/$DeadLetterQueue", "contoso")
-            check_source(pair.primary_address, "in-sessions", "contoso", locks=False)
+            preflight.check_source(pair.primary_address, "in-sessions/$DeadLetterQueue", "contoso")
+            preflight.check_source(pair.primary_address, "in-sessions", "contoso", locks=False)
         finally:
             admin.delete_topic("news")
 
@@ -99,28 +93,28 @@ def test_a_source_that_can_t_be_one(pair: Pair, make_queue: MakeQueue, entity: s
     ],
 )
 def test_a_destination_that_can_t_be_one(pair: Pair, entity: str, words: str) -> None:
-    with pytest.raises(TransferFailed, match=words):
-        check_destination(pair.primary_address, entity, "contoso")
+    with pytest.raises(preflight.TransferFailed, match=words):
+        preflight.check_destination(pair.primary_address, entity, "contoso")
 
 
 def test_a_wrong_key_and_a_wrong_port_say_what_to_look_at(pair: Pair, orders: str) -> None:
     text = pair.primary.connection_string
     key = text.split("SharedAccessKey=")[1].split(";")[0]
-    for check, right in ((check_source, "Listen"), (check_destination, "Send")):
-        with pytest.raises(TransferFailed, match=f"refuses to let us .*; it needs {right}"):
+    for check, right in ((preflight.check_source, "Listen"), (preflight.check_destination, "Send")):
+        with pytest.raises(preflight.TransferFailed, match=f"refuses to let us .*; it needs {right}"):
             check(Address(text.replace(key, "d3Jvbmc=")), orders, "contoso")
     away = Address("Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true")
-    with pytest.raises(TransferFailed, match="check host and port, and that it is up"):
-        check_source(away, orders, "contoso")
+    with pytest.raises(preflight.TransferFailed, match="check host and port, and that it is up"):
+        preflight.check_source(away, orders, "contoso")
 
 
 def test_the_line_that_says_why() -> None:
     worker = (
         "Job aborted\nTraceback\n  File x\npairbus.wire.errors.Unreachable: no route (pairbus:unreachable)\n\tat java"
     )
-    assert first_line(worker) == "pairbus.wire.errors.Unreachable: no route (pairbus:unreachable)"
-    assert first_line("[X.Y] Not good. SQLSTATE: 42703; line 1") == "[X.Y] Not good"
-    assert first_line("") == "no reason given"
+    assert preflight.first_line(worker) == "pairbus.wire.errors.Unreachable: no route (pairbus:unreachable)"
+    assert preflight.first_line("[X.Y] Not good. SQLSTATE: 42703; line 1") == "[X.Y] Not good"
+    assert preflight.first_line("") == "no reason given"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +129,7 @@ def test_the_line_that_says_why() -> None:
 )
 def test_a_wrong_filter_is_told_without_spark(where: str, wrong: str) -> None:
     with pytest.raises(InvalidOption, match=f"{wrong}; the columns are"):
-        check_filter(where)
+        preflight.check_filter(where)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +147,4 @@ def test_a_wrong_filter_is_told_without_spark(where: str, wrong: str) -> None:
     ],
 )
 def test_a_right_filter_is_left_to_spark(where: str) -> None:
-    check_filter(where)
+    preflight.check_filter(where)

@@ -12,23 +12,11 @@ from pairbus.syphon.core.destinations import (
     RefusalVerdict,
     verdict_of,
 )
-from pairbus.wire.errors import (
-    Busy,
-    ClientClosed,
-    LinkLost,
-    NotFound,
-    Refused,
-    TimedOut,
-    Unauthorized,
-    Unreachable,
-    WindowFull,
-    WireError,
-    refusal,
-)
+from pairbus.wire import errors
 
-BUSY = Busy("com.microsoft:server-busy", "slow down")
-AWAY = Unreachable("pairbus:unreachable", "refused")
-GONE = NotFound("amqp:not-found", "no such entity")
+BUSY = errors.Busy("com.microsoft:server-busy", "slow down")
+AWAY = errors.Unreachable("pairbus:unreachable", "refused")
+GONE = errors.NotFound("amqp:not-found", "no such entity")
 
 
 @pytest.fixture
@@ -39,30 +27,30 @@ def destinations() -> Destinations:
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (refusal("amqp:not-found"), RefusalVerdict.GONE),
-        (refusal("com.microsoft:entity-not-found"), RefusalVerdict.GONE),
-        (refusal("amqp:link:message-size-exceeded"), RefusalVerdict.REFUSED),
-        (refusal("amqp:not-allowed"), RefusalVerdict.REFUSED),
-        (refusal("amqp:invalid-field"), RefusalVerdict.REFUSED),
-        (refusal("com.microsoft:argument-error"), RefusalVerdict.REFUSED),
-        (refusal("com.microsoft:server-busy"), RefusalVerdict.BUSY),
-        (refusal("amqp:resource-limit-exceeded"), RefusalVerdict.FULL),
-        (refusal("amqp:unauthorized-access"), RefusalVerdict.DENIED),
-        (refusal("com.microsoft:entity-disabled"), RefusalVerdict.UNREACHABLE),
-        (refusal("amqp:internal-error"), RefusalVerdict.UNREACHABLE),
-        (refusal("com.microsoft:timeout"), RefusalVerdict.UNREACHABLE),
-        (refusal("something:nobody-knows"), RefusalVerdict.UNREACHABLE),
-        (refusal(None), RefusalVerdict.UNREACHABLE),
-        (Refused("pairbus:released"), RefusalVerdict.UNREACHABLE),
-        (AWAY, RefusalVerdict.UNREACHABLE),
-        (LinkLost("pairbus:link-lost"), RefusalVerdict.UNREACHABLE),
-        (TimedOut("pairbus:timed-out"), RefusalVerdict.UNREACHABLE),
-        (WindowFull("pairbus:window-full"), RefusalVerdict.UNREACHABLE),
-        (ClientClosed("pairbus:client-closed"), RefusalVerdict.UNREACHABLE),
-        (WireError("amqp:unknown-error"), RefusalVerdict.UNREACHABLE),
+        (errors.refusal("amqp:not-found"), RefusalVerdict.GONE),
+        (errors.refusal("com.microsoft:entity-not-found"), RefusalVerdict.GONE),
+        (errors.refusal("amqp:link:message-size-exceeded"), RefusalVerdict.REFUSED),
+        (errors.refusal("amqp:not-allowed"), RefusalVerdict.REFUSED),
+        (errors.refusal("amqp:invalid-field"), RefusalVerdict.REFUSED),
+        (errors.refusal("com.microsoft:argument-error"), RefusalVerdict.REFUSED),
+        (errors.refusal("com.microsoft:server-busy"), RefusalVerdict.BUSY),
+        (errors.refusal("amqp:resource-limit-exceeded"), RefusalVerdict.FULL),
+        (errors.refusal("amqp:unauthorized-access"), RefusalVerdict.DENIED),
+        (errors.refusal("com.microsoft:entity-disabled"), RefusalVerdict.AWAY),
+        (errors.refusal("amqp:internal-error"), RefusalVerdict.AWAY),
+        (errors.refusal("com.microsoft:timeout"), RefusalVerdict.AWAY),
+        (errors.refusal("something:nobody-knows"), RefusalVerdict.AWAY),
+        (errors.refusal(None), RefusalVerdict.AWAY),
+        (errors.Refused("pairbus:released"), RefusalVerdict.AWAY),
+        (AWAY, RefusalVerdict.AWAY),
+        (errors.LinkLost("pairbus:link-lost"), RefusalVerdict.AWAY),
+        (errors.TimedOut("pairbus:timed-out"), RefusalVerdict.AWAY),
+        (errors.WindowFull("pairbus:window-full"), RefusalVerdict.AWAY),
+        (errors.ClientClosed("pairbus:client-closed"), RefusalVerdict.AWAY),
+        (errors.WireError("amqp:unknown-error"), RefusalVerdict.AWAY),
     ],
 )
-def test_p40_what_a_refusal_means(error: WireError, verdict: RefusalVerdict) -> None:
+def test_p40_what_a_refusal_means(error: errors.WireError, verdict: RefusalVerdict) -> None:
     assert verdict_of(error) is verdict
 
 
@@ -89,13 +77,15 @@ def test_an_unknown_destination_flows(destinations: Destinations) -> None:
     ("error", "pauses"),
     [
         (AWAY, [1, 2, 4, 8, 16, 32, AWAY_S_MAX, AWAY_S_MAX]),
-        (refusal("amqp:resource-limit-exceeded"), [1, 2, 4, 8, 16, 32, AWAY_S_MAX]),
-        (Unauthorized("amqp:unauthorized-access"), [1, 2, 4]),
+        (errors.refusal("amqp:resource-limit-exceeded"), [1, 2, 4, 8, 16, 32, AWAY_S_MAX]),
+        (errors.Unauthorized("amqp:unauthorized-access"), [1, 2, 4]),
         (BUSY, [HALT_S, 20, 40, AWAY_S_MAX, AWAY_S_MAX]),
         (GONE, [GONE_S] * 3),
     ],
 )
-def test_p40_one_that_fails_again_and_again_is_left_alone_for_longer(error: WireError, pauses: list[float]) -> None:
+def test_p40_one_that_fails_again_and_again_is_left_alone_for_longer(
+    error: errors.WireError, pauses: list[float]
+) -> None:
     destinations = Destinations()
     now = 100.0
     for strikes, pause in enumerate(pauses, start=1):
