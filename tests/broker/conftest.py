@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pairbus.broker import Broker, serve_sync
+from pairbus.broker.net.certificates import Certificates, ensure
 from tests.moving_clock import Clock as Clock
 
 from .books import booked, counted
@@ -45,6 +47,11 @@ def sdk(request: pytest.FixtureRequest, broker: Broker) -> Sdk:
 async def queue(sdk: Sdk) -> str:
     """A new one, with the properties that the service gives it."""
     return await sdk.queue()
+
+
+@pytest.fixture(scope="session")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return ensure(tmp_path_factory.mktemp("certs"), ["here.example"], time.time())
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 
 from pairbus.broker import Broker
 from pairbus.wire import WireError
+from tests.waiting import soon
 
 from .world import APIS, Pair, World
 
@@ -133,12 +134,17 @@ async def weather(broker: Broker, folder: Path, seed: int, seconds: float) -> No
         assert len(raised) < len(confirmed), Counter(
             type(e).__name__ for w in worlds for e in w.account.raised.values()
         )
-        while confirmed - arrived.keys() or any([await world.in_backlog() for world in worlds]):
-            assert time.monotonic() - begun < 90, (
-                f"{len(confirmed - arrived.keys())} of {len(confirmed)} have not arrived, "
-                f"{[len(await world.in_backlog()) for world in worlds]} wait; the weather: {storm.log}"
-            )
-            await asyncio.sleep(0.5)
+        waiting: list[int] = []
+
+        async def all_home() -> bool:
+            waiting[:] = [len(await world.in_backlog()) for world in worlds]
+            return confirmed <= arrived.keys() and not any(waiting)
+
+        def told() -> str:
+            missing = len(confirmed - arrived.keys())
+            return f"{missing} of {len(confirmed)} have not arrived, {waiting} wait; the weather: {storm.log}"
+
+        await soon(all_home, 90, told)
         receiving.set()
         await asyncio.gather(*tasks)
         assert arrived.keys() <= confirmed | raised, "what nobody sent"

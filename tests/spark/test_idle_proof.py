@@ -89,7 +89,7 @@ async def idle(loop: VirtualLoop, data: Path, hours: float, monkeypatch: pytest.
         while loop.time() < end:
             assert stream.latestOffset(first) == first, "a batch, although nothing came"
             asked += 1
-            await asyncio.sleep(20.0)
+            await asyncio.sleep(20.0)  # of virtual time
         loop.is_virtual = False
         over = wall()
         syphon._hear()

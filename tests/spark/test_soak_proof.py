@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker import serve_sync
+from tests.broker.broker_process import wait_until
 
 from .fault_scene import (
     Clock,
@@ -72,10 +73,10 @@ def test_p39_random_kills_lose_nothing(tmp_path: Path, master: str) -> None:
                 while scene.waiting():
                     assert time.monotonic() < beaten, (scene, command)
                     command = again()
-                    time.sleep(1.0)
+                    wait_until(lambda: not scene.waiting(), 1.0)
                     if time.monotonic() > beaten - 200:  # what a kill left locked meanwhile
                         scene.expire_locks()
-                        time.sleep(20.0)
+                        wait_until(lambda: not scene.waiting(), 20.0)
                 moved += count
                 doubled += scene.settle_accounts(4 * in_flight)
                 print(f"{moved:,} moved, {kills} kills, {doubled} doubled, 0 lost", flush=True)

@@ -24,7 +24,6 @@ from pairbus.broker.model.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.net import certificates
 from pairbus.broker.net.listener import Listener
 from pairbus.broker.refusal import Refusal
 from pairbus.sas import AuthorizationRule
@@ -66,11 +65,6 @@ def entry(inside=""):
         f'<a:entry xmlns:a="{atom.ATOM}" xmlns="{atom.SERVICE_BUS}"><a:content type="application/xml">'
         f"<QueueDescription>{inside}</QueueDescription></a:content></a:entry>"
     ).encode()
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    return certificates.ensure(tmp_path_factory.mktemp("certs"), [], time.time())
 
 
 @contextlib.asynccontextmanager

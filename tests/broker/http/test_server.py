@@ -13,6 +13,7 @@ import pytest
 from pairbus.broker.access.unauthenticated import TOTAL_BYTES_MAX, UnauthenticatedQuota
 from pairbus.broker.http.server import HttpLimits, HttpProtocol, Request, Response, Switch
 from pairbus.broker.net import certificates
+from tests.broker.net.streams import stream as client
 
 QUICK = HttpLimits(header_bytes_max=2000, body_bytes_max=1000, idle_s=0.2, request_s=0.2, linger_s=0.2)
 
@@ -38,17 +39,6 @@ async def server(handler=echo, limits=HttpLimits(), unauthenticated=None, **opti
             protocol._transport.abort()
         await listening.wait_closed()
         await asyncio.sleep(0)
-
-
-@contextlib.asynccontextmanager
-async def client(port, **tls):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, **tls)
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 async def answer(reader, *, head=False):

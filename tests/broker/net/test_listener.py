@@ -8,23 +8,17 @@ import resource
 import socket
 import ssl
 import struct
-import time
 import weakref
 
 import pytest
 
-from pairbus.broker.net import certificates
 from pairbus.broker.net.listener import Listener
 from tests.waiting import soon
 
 from .loops import on_both_loops
+from .streams import stream
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    return certificates.ensure(tmp_path_factory.mktemp("certs"), ["here.example"], time.time())
 
 
 @pytest.fixture
@@ -68,15 +62,8 @@ async def listening(context=None, host="127.0.0.1", port=0, **options):
         assert all(protocol.lost.is_set() for protocol in made if hasattr(protocol, "transport"))
 
 
-@contextlib.asynccontextmanager
-async def talking(listener, host="127.0.0.1", **tls):
-    reader, writer = await asyncio.open_connection(host, listener.port, **tls)
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+def talking(listener, host="127.0.0.1", **tls):
+    return stream(listener.port, host, **tls)
 
 
 async def answered(reader, writer, first=b"A", name=b"amqp"):

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import ssl
 import struct
-import time
 
 import pytest
 from hypothesis import given
@@ -14,11 +13,12 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
-from pairbus.broker.net import certificates, websocket
+from pairbus.broker.net import websocket
 from pairbus.broker.net.listener import Listener
 from tests.waiting import soon
 
 from .loops import on_both_loops
+from .streams import stream
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -89,11 +89,6 @@ class Echo(asyncio.Protocol):
     def connection_lost(self, exc):
         assert not self.lost.is_set(), "told twice"
         self.lost.set()
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    return certificates.ensure(tmp_path_factory.mktemp("certs"), [], time.time())
 
 
 @contextlib.asynccontextmanager
@@ -171,13 +166,8 @@ async def connected(listener, certs=None):
     tls = {}
     if certs is not None:
         tls = {"ssl": ssl.create_default_context(cafile=str(certs.ca_file)), "server_hostname": "localhost"}
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, **tls)
-    try:
+    async with stream(listener.port, **tls) as (reader, writer):
         yield Client(reader, writer)
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
