@@ -20,20 +20,8 @@ from pairbus.aio.client import ServiceBusClient
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender
 from pairbus.broker import Broker, serve_sync
-from pairbus.pairing.errors import (
-    AlreadyPaired,
-    ClientFaultedError,
-    InvalidOptions,
-    PairingError,
-    PairingFailed,
-)
-from pairbus.pairing.events import (
-    BacklogQueueLeftOut,
-    Event,
-    PairingCompleted,
-    PairingDegraded,
-    StateChanged,
-)
+from pairbus.pairing.errors import AlreadyPaired, ClientFaultedError, InvalidOptions, PairingError, PairingFailed
+from pairbus.pairing.events import BacklogQueueLeftOut, Event, PairingCompleted, PairingDegraded, StateChanged
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.routing.states import EntityState

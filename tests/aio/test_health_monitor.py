@@ -9,13 +9,7 @@ import pytest
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
 
 from pairbus.aio import health_monitor as monitor_module
-from pairbus.pairing.events import (
-    Event,
-    PairingCompleted,
-    PingFailed,
-    PingSucceeded,
-    StateChanged,
-)
+from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucceeded, StateChanged
 from pairbus.pairing.routing.ping import CONTENT_TYPE
 from pairbus.pairing.routing.states import EntityState
 

@@ -14,30 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pairbus.amqp import performative_types as amqp
 from pairbus.amqp.encoding import encode
 from pairbus.amqp.errors import EncodeError
 from pairbus.amqp.message import BATCH_FORMAT, Properties, encode_message, join_batch
-from pairbus.amqp.performative_types import (
-    Accepted,
-    Attach,
-    Begin,
-    Close,
-    Coordinator,
-    Detach,
-    Disposition,
-    End,
-    Error,
-    Flow,
-    Modified,
-    Open,
-    Received,
-    Rejected,
-    Released,
-    SaslInit,
-    SaslOutcome,
-    Source,
-    Transfer,
-)
 from pairbus.amqp.performative_types import Target as TargetNode
 from pairbus.amqp.types import (
     Array,
@@ -96,25 +76,25 @@ def frame(performative: bytes, payload: bytes = b"", *, channel: int = 0, kind: 
 
 
 def sasl() -> bytes:
-    init = SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"").encode()
+    init = amqp.SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"").encode()
     return SASL_HEADER + frame(init, kind=1)
 
 
 def opened(**fields: Any) -> bytes:
-    return sasl() + AMQP_HEADER + frame(Open(**{"container_id": "x", "hostname": "127.0.0.1", **fields}).encode())
+    return sasl() + AMQP_HEADER + frame(amqp.Open(**{"container_id": "x", "hostname": "127.0.0.1", **fields}).encode())
 
 
 def begun(channel: int = 0) -> bytes:
-    begin = Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1)
+    begin = amqp.Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1)
     return frame(begin.encode(), channel=channel)
 
 
 def attach(handle: int, address: str, *, receives: bool, name: str = "", channel: int = 0, **fields: Any) -> bytes:
-    link = Attach(
+    link = amqp.Attach(
         name=name or f"link-{handle}",
         handle=handle,
         role=receives,
-        source=Source(address=address if receives else "here"),
+        source=amqp.Source(address=address if receives else "here"),
         target=TargetNode(address="here" if receives else address),
         initial_delivery_count=None if receives else 0,
         **fields,
@@ -123,7 +103,7 @@ def attach(handle: int, address: str, *, receives: bool, name: str = "", channel
 
 
 def credit(handle: int, count: int, **fields: Any) -> bytes:
-    flow = Flow(
+    flow = amqp.Flow(
         incoming_window=2**31 - 1, next_outgoing_id=0, outgoing_window=2**31 - 1, handle=handle, delivery_count=0,
         link_credit=count, next_incoming_id=0, **fields,
     )  # fmt: skip
@@ -131,7 +111,7 @@ def credit(handle: int, count: int, **fields: Any) -> bytes:
 
 
 def transfer(handle: int, delivery_id: int, payload: bytes, **fields: Any) -> bytes:
-    performative = Transfer(
+    performative = amqp.Transfer(
         handle=handle, delivery_id=delivery_id, delivery_tag=struct.pack(">I", delivery_id & 0xFFFFFFFF), **fields
     )
     return frame(performative.encode(), payload)
@@ -205,18 +185,18 @@ def any_fields(rng: random.Random) -> dict[Any, Any]:
     return {Symbol(rng.choice("abc")): any_value(rng, 2) for _ in range(rng.randrange(3))}
 
 
-def any_error(rng: random.Random) -> Error:
+def any_error(rng: random.Random) -> amqp.Error:
     condition = rng.choice(("amqp:not-found", "com.microsoft:dead-letter", "x"))
     keys = ("DeadLetterReason", "DeadLetterErrorDescription", "x")
-    return Error(Symbol(condition), rng.choice((None, "text")), {Symbol(rng.choice(keys)): any_value(rng, 2)})
+    return amqp.Error(Symbol(condition), rng.choice((None, "text")), {Symbol(rng.choice(keys)): any_value(rng, 2)})
 
 
 def any_state(rng: random.Random) -> Any:
     return rng.choice((
-        None, Accepted(), Released(), Modified(), Rejected(), Received(1, 2),
-        Rejected(any_error(rng)),
-        Modified(True, rng.random() < 0.3, {any_key(rng): any_value(rng, 2)}),
-        Modified(rng.random() < 0.5, None, None),
+        None, amqp.Accepted(), amqp.Released(), amqp.Modified(), amqp.Rejected(), amqp.Received(1, 2),
+        amqp.Rejected(any_error(rng)),
+        amqp.Modified(True, rng.random() < 0.3, {any_key(rng): any_value(rng, 2)}),
+        amqp.Modified(rng.random() < 0.5, None, None),
         Described(ULong(rng.randrange(256)), []), Described(Symbol("x"), any_value(rng, 3)),
     ))  # fmt: skip
 
@@ -270,51 +250,51 @@ def any_performative(rng: random.Random) -> bytes:
         if chance < 0.1:
             return None
         if chance < 0.15:
-            return Coordinator() if kind is TargetNode else None
+            return amqp.Coordinator() if kind is TargetNode else None
         made = kind(address=maybe(lambda: rng.choice(ADDRESSES)), dynamic=flag(), capabilities=None)
-        if kind is Source and flag():
+        if kind is amqp.Source and flag():
             made.filter = {Symbol("com.microsoft:session-filter"): any_value(rng, 3), **any_fields(rng)}
             made.default_outcome = any_state(rng)
         return made
 
     makers: list[Callable[[], Any]] = [
-        lambda: Begin(
+        lambda: amqp.Begin(
             remote_channel=rng.choice((None, None, None, 0, 65535)), next_outgoing_id=u32(), incoming_window=u32(),
             outgoing_window=u32(), handle_max=u32(), properties=any_fields(rng),
         ),
-        *[lambda: Attach(
+        *[lambda: amqp.Attach(
             name=rng.choice(("a", "b", "c", "", "n" * 3000)), handle=rng.randrange(4, 100), role=flag(),
             snd_settle_mode=rng.choice((0, 1, 2, 2, 3, 255)), rcv_settle_mode=rng.choice((0, 1, 1, 2, 255)),
-            source=terminus(Source), target=terminus(TargetNode), unsettled=maybe(lambda: {b"tag": None}),
+            source=terminus(amqp.Source), target=terminus(TargetNode), unsettled=maybe(lambda: {b"tag": None}),
             incomplete_unsettled=flag(), initial_delivery_count=maybe(u32), max_message_size=maybe(u32),
             properties=any_fields(rng),
         )] * 4,
-        *[lambda: Flow(
+        *[lambda: amqp.Flow(
             next_incoming_id=maybe(u32), incoming_window=u32(), next_outgoing_id=u32(), outgoing_window=u32(),
             handle=maybe(few), delivery_count=maybe(u32), link_credit=maybe(u32), available=maybe(u32), drain=flag(),
             echo=flag(), properties=any_fields(rng),
         )] * 4,
-        *[lambda: Disposition(
+        *[lambda: amqp.Disposition(
             role=flag(), first=u32(), last=maybe(u32), settled=flag(), state=any_state(rng), batchable=flag()
         )] * 4,
-        lambda: Detach(handle=few(), closed=flag(), error=maybe(lambda: any_error(rng))),
-        lambda: End(maybe(lambda: any_error(rng))),
-        lambda: Close(maybe(lambda: any_error(rng))) if rng.random() < 0.2 else End(None),
+        lambda: amqp.Detach(handle=few(), closed=flag(), error=maybe(lambda: any_error(rng))),
+        lambda: amqp.End(maybe(lambda: any_error(rng))),
+        lambda: amqp.Close(maybe(lambda: any_error(rng))) if rng.random() < 0.2 else amqp.End(None),
     ]  # fmt: skip
     fatal: list[Callable[[], Any]] = [
-        lambda: Open(container_id="again", max_frame_size=u32()),
-        lambda: SaslOutcome(code=0),
+        lambda: amqp.Open(container_id="again", max_frame_size=u32()),
+        lambda: amqp.SaslOutcome(code=0),
         lambda: Described(ULong(rng.randrange(0x10, 0x19)), [any_value(rng, 2) for _ in range(rng.randrange(12))]),
     ]
     for _ in range(10):
         with contextlib.suppress(EncodeError):
             made = rng.choice(makers if rng.random() < 0.95 else fatal)()
             return encode(made) if isinstance(made, Described) else made.encode()
-    return Detach(handle=0).encode()
+    return amqp.Detach(handle=0).encode()
 
 
 def any_transfer(rng: random.Random) -> bytes:
-    performative = Transfer(
+    performative = amqp.Transfer(
         handle=rng.choice(FEW), delivery_id=rng.choice((None, *U32)), delivery_tag=rng.choice((None, b"", b"t" * 32)),
         message_format=rng.choice((None, 0, 0, BATCH_FORMAT, 2**32 - 1)), settled=rng.choice((None, True, False)),
         more=rng.random() < 0.3, rcv_settle_mode=rng.choice((None, 0, 1)), state=any_state(rng),
@@ -326,4 +306,4 @@ def any_transfer(rng: random.Random) -> bytes:
     try:
         return frame(performative.encode(), payload, channel=rng.choice((0, 0, 0, 1, 9)))
     except EncodeError:
-        return frame(Detach(handle=0).encode())
+        return frame(amqp.Detach(handle=0).encode())

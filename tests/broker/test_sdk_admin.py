@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.core.exceptions import (
-    ClientAuthenticationError,
-    HttpResponseError,
-)
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
-from azure.servicebus.management import (
-    AuthorizationRule,
-    CorrelationRuleFilter,
-)
+from azure.servicebus.management import AuthorizationRule, CorrelationRuleFilter
 
 from pairbus.broker import Broker, serve
 from pairbus.broker.control.control_socket import request

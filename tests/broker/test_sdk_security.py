@@ -6,11 +6,7 @@ import pytest
 from azure.core.credentials import AzureSasCredential
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusMessage, TransportType
-from azure.servicebus.exceptions import (
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-    ServiceBusError,
-)
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError, ServiceBusError
 
 from pairbus.sas import make_token
 from tests.untidy_sdk import UNTIDY_SDK

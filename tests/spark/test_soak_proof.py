@@ -14,17 +14,7 @@ import pytest
 from pairbus.broker import serve_sync
 from tests.broker.broker_process import wait_until
 
-from .fault_scene import (
-    Clock,
-    Command,
-    Scene,
-    drivers_of,
-    executors_of,
-    kill,
-    source_runners_of,
-    until,
-    workers_of,
-)
+from .fault_scene import Clock, Command, Scene, drivers_of, executors_of, kill, source_runners_of, until, workers_of
 
 FAULTS = ("unreachable", "black-hole", "lost-answer", "hang", "no-send")
 
