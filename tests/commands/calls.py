@@ -20,6 +20,12 @@ class Result(NamedTuple):
         """What it printed, as lines of JSON."""
         return [json.loads(line) for line in self.out.splitlines()]
 
+    def ends(self, code: int, *words: str) -> None:
+        """Assert that it ended with this code, and said these words on stderr."""
+        assert self.code == code, self.err
+        for each in words:
+            assert each in self.err
+
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str, secrets: tuple[str, ...] = ()) -> Result:
     """Run the command to its end; none of the `secrets` may be in what it prints."""

@@ -132,8 +132,7 @@ class TestProvision:
     def test_p10_a_low_delivery_count_is_warned_of(self, pair: Any, run: Run) -> None:
         pair.backlog(0, max_delivery_count=10)
         result = run("provision", "--count", "1")
-        assert result.code == 0
-        assert "maximum delivery count of 10" in result.err
+        result.ends(0, "maximum delivery count of 10")
 
     @pytest.mark.parametrize("language", ["bicep", "terraform"])
     def test_p4_as_code_offline(self, run: Run, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
@@ -155,8 +154,7 @@ class TestProvision:
         wrong = pair.west.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
         monkeypatch.setenv("PAIRBUS_SECONDARY", wrong)
         result = run("provision")
-        assert result.code == 1
-        assert "no Manage right" in result.err
+        result.ends(1, "no Manage right")
 
 
 class TestBacklog:
@@ -186,11 +184,9 @@ class TestBacklog:
         pair.divert(0, [diverted("orders", "m1"), diverted("orders", "m2")])
         assert run("backlog", "--fail-depth", "2", "--fail-age", "3600").code == 0
         result = run("backlog", "--fail-depth", "1")
-        assert result.code == 4
-        assert "2 messages, more than --fail-depth 1" in result.err
+        result.ends(4, "2 messages, more than --fail-depth 1")
         result = run("backlog", "--fail-age", "0")
-        assert result.code == 4
-        assert "more than --fail-age 0" in result.err
+        result.ends(4, "more than --fail-age 0")
 
     def test_p36_warns_when_nothing_drains(self, pair: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(syphon, "LOOK_AGAIN_S", 0.1)
@@ -221,13 +217,11 @@ class TestBacklog:
     def test_nobody_there(self, pair: Any, run: Run) -> None:
         with pair.fault("unreachable", "west"):
             result = run("backlog")
-        assert result.code == 1
-        assert "can't be looked at" in result.err
+        result.ends(1, "can't be looked at")
 
     def test_who_is_the_primary(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         result = run("backlog", name=False)
-        assert result.code == 2
-        assert "127.0.0.1 has none; give --primary-name" in result.err
+        result.ends(2, "127.0.0.1 has none; give --primary-name")
         monkeypatch.delenv("PAIRBUS_PRIMARY")
         assert "name the primary" in run("backlog", name=False).err
 
@@ -298,8 +292,7 @@ class TestSyphon:
         assert pair.left(7) == 1
         assert run(*DRAIN, "--count", "5", "--orphans").out.startswith("1 message moved")
         result = run(*DRAIN, "--orphans", ca=False)
-        assert result.code == 1
-        assert "--orphans finds the queues by listing" in result.err
+        result.ends(1, "--orphans finds the queues by listing")
 
     def test_p41_dead_letters(self, pair: Any, run: Run) -> None:
         pair.backlog(0)
@@ -318,8 +311,7 @@ class TestSyphon:
 
     def test_without_queues(self, pair: Any, run: Run) -> None:
         result = run(*DRAIN)
-        assert result.code == 0
-        assert "nothing to drain" in result.err
+        result.ends(0, "nothing to drain")
 
     @pytest.fixture
     def sigterm(self) -> Iterator[int]:
@@ -400,8 +392,7 @@ class TestSyphon:
     def test_options_of_the_other_engine(self, run: Run) -> None:
         for option in ("--master", "--checkpoint"):
             result = run(*DRAIN, option, "x")
-            assert result.code == 2
-            assert f"{option} is for --engine spark" in result.err
+            result.ends(2, f"{option} is for --engine spark")
 
     def test_a_terminal_gets_one_line_that_refreshes(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -31,6 +31,11 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
 async def host(pair: Pair, told: Told, indexes: Sequence[int], **options: Any) -> HostedSyphon:
     made: HostedSyphon = options.pop("make", HostedSyphon)(
         options.pop("primary", pair.primary),
@@ -50,10 +55,9 @@ def wrong_key(text: str, name: str) -> Endpoint:
     return Endpoint.from_connection_string(text.replace("SharedAccessKey=", "SharedAccessKey=x"), name=name)
 
 
-async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
+async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair, told: Told) -> None:
     orders = await pair.destination("orders")
     await pair.backlog(0, 1)
-    told = Told()
     syphon = await host(pair, told, (0, 1))
     await pair.divert(1, [diverted(orders, "m1")])
     await soon(lambda: syphon._engine is not None and syphon._engine.progress.moved_count == 1)
@@ -66,7 +70,7 @@ async def test_p36_it_moves_messages_until_it_is_stopped(pair: Pair) -> None:
 
 
 async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_a_restart(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
     monkeypatch.setattr(queue_discovery, "LIST_S", 0.05)
@@ -78,7 +82,6 @@ async def test_p36_a_queue_that_others_make_while_it_runs_is_read_too_and_after_
         loops.append(asyncio.get_running_loop())
         return there
 
-    told = Told()
     syphon = await host(pair, told, (0,), list_queues=names)
     await pair.backlog(7)
     there.append(path(pair.name, 7))
@@ -120,10 +123,9 @@ async def test_p36_without_a_listing_it_says_which_it_reads(pair: Pair, caplog: 
     assert "backlog_queue_count" in caplog.text
 
 
-async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p43_a_client_that_is_closed_alone(pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     await pair.backlog(0)
-    told = Told()
     syphon = await host(pair, told, (0,))
     syphon.client_closed("secondary")
     await soon(lambda: told.of(SyphonStopped))
@@ -136,12 +138,11 @@ async def test_p43_a_client_that_is_closed_alone(pair: Pair, monkeypatch: pytest
 
 
 async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the host's loop would end under it, and connections stay open."""
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.1)
     await pair.backlog(0)
-    told = Told()
     may_end, ended = asyncio.Event(), list[bool]()
     run = hosting.SyphonEngine.run
 
@@ -164,11 +165,10 @@ async def test_p43_a_stop_waits_for_the_stop_that_a_fault_has_begun(
     assert ended and len(told.of(SyphonStopped)) == 1
 
 
-async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p43_access_refused_for_five_seconds(pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.3)
     monkeypatch.setattr(pair_lifecycle, "REFUSED_S", 0.3)
     await pair.backlog(0)
-    told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"))
     await soon(lambda: told.faults)
     assert told.faults[0][0] == "primary"
@@ -176,12 +176,13 @@ async def test_p43_access_refused_for_five_seconds(pair: Pair, monkeypatch: pyte
     await syphon.stop()
 
 
-async def test_p43_without_fault_partner_it_tells_and_tries_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p43_without_fault_partner_it_tells_and_tries_again(
+    pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pair_lifecycle, "GRACE_S", 0.2)
     monkeypatch.setattr(pair_lifecycle, "REFUSED_S", 0.2)
     monkeypatch.setattr(pair_lifecycle, "RETRY_S", 0.3)
     await pair.backlog(0)
-    told = Told()
     syphon = await host(pair, told, (0,), secondary=wrong_key(pair.west.connection_string, "west"), fault_partner=False)
     await soon(lambda: len(told.of(SyphonStarted)) >= 2 and told.of(SyphonStopped))
     assert told.faults == []
@@ -189,11 +190,10 @@ async def test_p43_without_fault_partner_it_tells_and_tries_again(pair: Pair, mo
     await syphon.stop()
 
 
-async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_breaks_is_started_again(pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 0.05)
     orders = await pair.destination("orders")
     await pair.backlog(0)
-    told = Told()
     broken = [True]
     run = hosting.SyphonEngine.run
 
@@ -211,13 +211,14 @@ async def test_an_engine_that_breaks_is_started_again(pair: Pair, monkeypatch: p
     assert [type(event) for event in told.events] == [SyphonStarted, SyphonStopped, SyphonStarted]
 
 
-async def test_p44_between_restarts_there_is_nothing_to_wait_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p44_between_restarts_there_is_nothing_to_wait_for(
+    pair: Pair, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def breaking(self: Any) -> Any:
         raise RuntimeError("nobody foresaw this")
 
     monkeypatch.setattr(hosting.SyphonEngine, "run", breaking)
     monkeypatch.setattr(hosting, "RESTART_S_FIRST", 60.0)
-    told = Told()
     syphon = await host(pair, told, (0,))
     await soon(lambda: told.of(SyphonStopped))
     begun = time.monotonic()
