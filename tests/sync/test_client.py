@@ -15,20 +15,8 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSe
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 
 from pairbus.broker import Broker, serve_sync
-from pairbus.pairing.errors import (
-    AlreadyPaired,
-    ClientFaultedError,
-    InvalidOptions,
-    PairingError,
-    PairingFailed,
-)
-from pairbus.pairing.events import (
-    BacklogQueueLeftOut,
-    Event,
-    PairingCompleted,
-    PairingDegraded,
-    StateChanged,
-)
+from pairbus.pairing.errors import AlreadyPaired, ClientFaultedError, InvalidOptions, PairingError, PairingFailed
+from pairbus.pairing.events import BacklogQueueLeftOut, Event, PairingCompleted, PairingDegraded, StateChanged
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.routing.states import EntityState

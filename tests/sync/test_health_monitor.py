@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError
 
-from pairbus.pairing.events import (
-    Event,
-    PairingCompleted,
-    PingFailed,
-    PingSucceeded,
-    StateChanged,
-)
+from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucceeded, StateChanged
 from pairbus.pairing.routing.ping import CONTENT_TYPE
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import health_monitor as monitor_module
