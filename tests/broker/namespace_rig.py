@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,18 +171,9 @@ class Rig:
             self.now += seconds
             self.run()
 
-    def fail_calls(self, *names: str, times: int = 1_000_000) -> list[str]:
-        """Make the disk fail these calls, or all, so many times; return the list of those that have failed."""
-        failed: list[str] = []
-
-        def fault(called: str, path: str) -> int | None:
-            if called in (names or (called,)) and len(failed) < times:
-                failed.append(called)
-                raise OSError(errno.EIO, "Input/output error")
-            return None
-
-        self.files.fault = fault
-        return failed
+    def fail_calls(self, *names: str, times: int = 1_000_000) -> None:
+        """Make the disk fail these calls, or all, so many times each."""
+        self.files.fail(*(names or ("",)), times=times)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:

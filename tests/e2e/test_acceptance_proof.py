@@ -30,7 +30,7 @@ async def test_p55_p56_p58_new_messages_overtake_those_in_the_backlog_also_withi
         await pair.deliver(queue, second)
         await pair.client.mark_healthy(queue)
         await pair.deliver(queue, third)
-        await world.bring_home()
+        await world.restore_message()
         async with pair.client.wrap(await pair.client.get_queue_receiver(queue, session_id="s")) as receiver:
             assert ids(await received(receiver, 3)) == ids([first, third, second])
 

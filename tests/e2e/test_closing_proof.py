@@ -96,7 +96,7 @@ async def test_p44_closing_ends_pings_timers_syphon_and_both_clients(world: Worl
         assert len(pair.events) == events
     # what the syphon held locked is free at once: another one needs no lock to run out, which takes a minute
     begun = time.monotonic()
-    await world.bring_home()
+    await world.restore_message()
     assert time.monotonic() - begun < 20
 
 
@@ -171,7 +171,7 @@ async def test_p44_closing_takes_at_most_five_seconds_while_the_syphon_is_in_a_b
         begun = time.monotonic()
         await pair.client.close()
         assert time.monotonic() - begun < 5.0 + GRACE_S
-    await world.bring_home()
+    await world.restore_message()
 
 
 def _in_hand(pair: Any) -> int:
@@ -214,4 +214,4 @@ async def test_p7_a_sender_reopens_after_its_link_was_lost(world: World, queue: 
             pass  # every connection was cut
         await pair.deliver(queue, world.message())
         await pair.until_state(queue, "HEALTHY")
-    await world.bring_home()
+    await world.restore_message()

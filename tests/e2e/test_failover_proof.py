@@ -40,7 +40,7 @@ async def test_p16_the_caller_sees_failures_until_the_interval_is_over_then_none
                 await pair.deliver(queue, world.message())
             assert pair.changes(queue) == ["SUSPECT", "FAILED_OVER"]
         await pair.until_state(queue, "HEALTHY")
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed, "what raised was refused, and is nowhere"
 
 
@@ -56,7 +56,7 @@ async def test_p16_the_timer_fires_by_itself(world: World, queue: str) -> None:
         assert outcome.elapsed_s < pair.send_timeout / 2
         (change,) = [event for event in pair.named("StateChanged") if event.state.name == "FAILED_OVER"]
         assert change.cause == "interval over"
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -86,7 +86,7 @@ async def test_p17_the_message_whose_failure_comes_after_the_timer_goes_to_the_b
             outcome = await pair.deliver(queue, world.message())
             assert outcome.elapsed_s >= 1
             assert pair.state(queue) == "FAILED_OVER"
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -108,7 +108,7 @@ async def test_p17_while_suspect_divert_no_caller_sees_a_failure(world: World, q
         await pair.deliver(queue, last)
         assert pair.state(queue) == "HEALTHY"
         assert last.message_id in ids(await world.at_home(queue))
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -130,7 +130,7 @@ async def test_p33_p35_one_ping_per_entity_and_several_to_return(world: World) -
         assert (world.pings(queue), world.pings(other)) == (3, 3)
         assert len(await world.at_home(queue)) == 10, "a ping is never seen (P32)"
         assert await world.at_home(other) == []
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -170,7 +170,7 @@ async def test_p31_probe_by_trial_sends_a_real_message_and_no_ping(world: World,
         assert world.pings(queue) == 0
         await pair.until_state(queue, "HEALTHY")
         assert pair.named("StateChanged")[-1].cause == "trial succeeded"
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -200,7 +200,7 @@ async def test_p23_an_operator_forces_and_ends_a_failover(world: World) -> None:
         assert last.message_id in ids(await world.at_home(queue))
         changes = await pair.until_event("StateChanged", 4)
         assert [event.cause for event in changes if event.entity == queue] == ["forced", "marked healthy"]
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -235,7 +235,7 @@ async def test_p23_events_tell_the_story_in_order(world: World, queue: str) -> N
         assert (moved.entity, moved.count, moved.message_ids) == (queue, 1, (diverted.message_id,))
         assert moved.queue in (0, 1)
         assert all(event.reachable is False for event in pair.named("PingFailed"))
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -250,7 +250,7 @@ async def test_p21_after_a_good_ping_every_sender_returns(world: World, queue: s
         back = world.messages(6)
         await asyncio.gather(*(pair.deliver(queue, m, sender=s) for m, s in zip(back, senders, strict=True)))
         assert set(ids(back)) == set(ids(await world.at_home(queue)))
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -270,7 +270,7 @@ async def test_p25_schedule_messages_raises_in_failover_and_a_scheduled_message_
         await pair.deliver(queue, world.message(scheduled_enqueue_time_utc=when))
         assert len(await world.in_backlog()) == 1, "not scheduled there: a backlog queue never waits"
         await pair.client.mark_healthy(queue)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     (found,) = tally.home
     assert found.annotations["x-opt-scheduled-enqueue-time"] == when.timestamp() * 1000
     assert (await world.manage("get_queue_runtime_properties", queue)).scheduled_message_count == 1
@@ -288,7 +288,7 @@ async def test_p18_default_raises_not_found_and_as_described_diverts_it(world: W
         await world.manage("create_queue", absent)
         world.queues.append(absent)
         await pair.until_state(absent, "HEALTHY")
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -353,7 +353,7 @@ async def test_p18_a_full_entity_is_diverted_until_there_is_room(world: World) -
         assert len(await world.in_backlog()) == 2
         await empty(world, queue, filling)
         await pair.until_state(queue, "HEALTHY")
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()

@@ -48,5 +48,5 @@ async def test_a_forked_worker_sends_or_is_told_and_the_parent_goes_on(world: Wo
     # the inherited ones: sent, or a clear error
     for what in ("inherited sender", "inherited client"):
         assert told["child", what]["error"] in (None, "ForkedClientError"), told
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert sorted(ids(tally.home)) == sorted(world.account.confirmed), "each once: no stream was shared"

@@ -56,7 +56,7 @@ async def test_p17_with_interval_zero_no_caller_sees_the_outage(
         assert after.message_id in ids(await world.at_home(queue))
         assert len(await world.in_backlog()) == len(waiting)
         assert pair.changes(queue) == ["FAILED_OVER", "HEALTHY"]
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     # P20: only the message whose outcome nobody knew may be there twice, under one id
     assert tally.doubled <= {failing.message_id}
     assert (failing.message_id in tally.doubled) >= (kind == "lost-answer")
@@ -72,7 +72,7 @@ async def test_p20_duplicate_detection_removes_the_second_copy_after_a_lost_answ
             for message in world.messages(3):
                 await pair.deliver(queue, message)
         await pair.until_state(queue, "HEALTHY")
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert not tally.doubled
     assert len(tally.home) == 4
 
@@ -92,7 +92,7 @@ async def test_p20_a_message_without_an_id_gets_one_before_the_first_try(world: 
     assert given, "the caller's own object carries it, so that a retry of his keeps it"
     world.account.confirmed.add(given)
     world.account.entities[given] = queue
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert ids(tally.home).count(given) == 1
 
 
@@ -103,7 +103,7 @@ async def test_p3_an_application_that_starts_in_mid_outage_pairs_and_sends(world
         await asyncio.gather(pair.deliver(queue, world.message()), pair.deliver(topic, world.message()))
         await pair.deliver(queue, *world.messages(3))
         assert len(await world.in_backlog()) == 5
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert len(tally.home) == 5
     assert not tally.doubled
 
@@ -124,7 +124,7 @@ async def test_p15_one_entity_of_several_is_down_and_the_others_do_not_notice(wo
             if kind == "black-hole":
                 assert max(outcome.elapsed_s for outcome in results[1:]) < pair.send_timeout / 2
         await pair.until_state(sick, "HEALTHY")
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert len(set(ids(tally.home))) == 3 + 1 + 10
 
 
@@ -136,7 +136,7 @@ async def test_p11_messages_of_many_entities_share_a_backlog_queue(world: World)
             await pair.deliver(entity, *world.messages(2))
         waiting = await world.in_backlog(0)
         assert sorted(found.path or "" for found in waiting) == sorted(entities * 2)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert len(tally.home) == 2 + 2 + 2 * 2  # both subscriptions have theirs
 
 
@@ -164,7 +164,7 @@ async def test_p7_one_sender_of_many_tasks_goes_through_an_outage(world: World, 
         stop.set()
         counts = await asyncio.gather(*tasks)
         assert min(counts) > 0
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert len(tally.doubled) <= 8
 
 
@@ -174,7 +174,7 @@ async def test_p19_the_callers_own_time_out_is_kept(world: World, queue: str, ki
     async with world.fault(kind), world.pair(send_timeout=60) as pair:
         outcome = await pair.deliver(queue, world.message(), timeout=7)
         assert outcome.elapsed_s <= 7 + 1
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -213,7 +213,7 @@ async def test_p16_a_flapping_primary_loses_nothing(world: World, queue: str, sc
         await pair.until_state(queue, "HEALTHY")
         changes = pair.changes(queue)
         assert changes == ["FAILED_OVER", "HEALTHY"] * (len(changes) // 2)
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis(each={"black-hole": ("black-hole",), "hang": ("hang",)})
@@ -268,7 +268,7 @@ async def test_the_ledger_tells_what_the_callers_were_told(world: World, queue: 
     states = [(line["from"], line["to"]) for line in lines if line.get("kind") == "state"]
     assert states == [("healthy", "suspect"), ("suspect", "failed over"), ("failed over", "healthy")]
     assert [line["outcome"] for line in lines if line.get("kind") == "ping"][-1] == "ok"
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -285,5 +285,5 @@ async def test_p1_senders_made_before_pairing_stay_unpaired(world: World, queue:
             await pair.deliver(queue, world.message())
             assert pair.state(queue) == "FAILED_OVER"
             await pair.refuse(queue, world.message(), sender=earlier, error=ServiceBusError)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed

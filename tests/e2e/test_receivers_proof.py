@@ -54,7 +54,7 @@ async def test_p54_receives_during_an_outage_behave_as_with_the_bare_sdk(
                 assert pair.state(queue) == "HEALTHY", "a receive that fails says nothing of sends"
         assert sorted(await receive_all(pair.client, queue, 3)) == sorted(ids(sent))
         world.account.forget(*ids(sent))
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -70,7 +70,7 @@ async def test_p32_p54_what_waits_in_the_backlog_is_not_received_before_the_syph
             assert await receiver.receive_messages(max_wait_time=1) == [], "no ping, and nothing of the backlog"
             assert await receiver.peek_messages() == []
         assert world.pings(queue) == 1
-        await world.bring_home()
+        await world.restore_message()
         assert sorted(await receive_all(pair.client, queue, 3)) == sorted(ids(sent))
 
 
@@ -81,7 +81,7 @@ async def test_p7_dead_letters_and_subscriptions_of_a_paired_client(world: World
         await pair.client.force_failover(topic, hold=True)
         await pair.deliver(topic, *world.messages(2))
         await pair.client.mark_healthy(topic)
-        await world.bring_home()
+        await world.restore_message()
         async with pair.client.wrap(await pair.client.get_subscription_receiver(topic, "all")) as receiver:
             left = 2
             while left:

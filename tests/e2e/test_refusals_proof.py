@@ -74,7 +74,7 @@ async def test_p34_an_entity_deleted_during_the_outage_is_unreachable_until_it_i
         await world.manage("create_queue", queue)
         await pair.until_state(queue, "HEALTHY")
         assert pair.changes(queue) == ["FAILED_OVER", "UNREACHABLE", "HEALTHY"]
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert len(tally.home) == 3
 
 
@@ -93,7 +93,7 @@ async def test_p34_when_unreachable_raise(world: World, queue: str) -> None:
         await world.manage("update_queue", description)
         await pair.until_state(queue, "HEALTHY")
         await pair.deliver(queue, world.message())
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -121,7 +121,7 @@ async def test_p31_an_entity_that_needs_sessions_goes_through_an_outage(world: W
         assert world.pings(queue) >= 1
         await pair.refuse(queue, world.message(), error=exceptions.ServiceBusError)
         assert pair.state(queue) == "HEALTHY"
-        tally = await world.bring_home()
+        tally = await world.restore_message()
         assert sorted(found.properties.group_id for found in tally.home) == ["a", "a", "b", "b"]
         got: dict[str, int] = {}
         for _ in range(2):
@@ -209,7 +209,7 @@ async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world
                 await asyncio.sleep(0.1)
             await pair.until_state(queue, "FAILED_OVER")
             assert [event.cause for event in pair.named("StateChanged")] == ["busy for too long"]
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis(each={"raise": ("raise",), "degrade": ("degrade",)})

@@ -35,7 +35,7 @@ async def test_p3_secondary_down_at_the_start_pairing_raises_and_can_be_done_aga
         pair = Pair(world, client)
         async with world.fault("no-send", entity=queue):
             await pair.deliver(queue, world.message())
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -60,7 +60,7 @@ async def test_p3_secondary_down_at_the_start_degrade_lets_the_application_start
             assert completed.backlog_queue_count == 2
             await pair.deliver(sick, world.message())
             assert len(await world.in_backlog()) == 1
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed
 
 
@@ -77,7 +77,7 @@ async def test_p13_p22_secondary_down_later_callers_are_told_and_it_comes_back(
         while not (await pair.send(queue, world.message())).is_sent:
             assert time.monotonic() - begun < 15
         await pair.deliver(queue, *world.messages(3))
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -101,7 +101,7 @@ async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(wor
         assert returned.queue == 1
         assert len(await world.in_backlog(1)) >= 1
         await pair.client.mark_healthy(queue)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert not tally.doubled
 
 
@@ -118,7 +118,7 @@ async def test_p12_a_sender_keeps_its_backlog_queue(world: World, queue: str) ->
             assert len({places[message_id] for message_id in ids(batch)}) == 1
         assert len(set(places.values())) > 1, "twelve senders, four queues: one in 4¹¹ runs may fail here"
         await pair.client.mark_healthy(queue)
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -153,7 +153,7 @@ async def test_p10_p13_a_full_backlog_queue_counts_as_failing(world: World, queu
     assert (
         await world.manage("get_queue_runtime_properties", world.backlog_path(7), at=world.secondary)
     ).total_message_count == 0
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -169,7 +169,7 @@ async def test_p13_all_backlog_queues_failing_is_said_and_nothing_is_reported_as
         while not (await pair.send(queue, world.message())).is_sent:
             assert time.monotonic() - begun < 15
         await pair.client.mark_healthy(queue)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed
 
 
@@ -187,7 +187,7 @@ async def test_p4_pairing_without_the_manage_right(world: World, queue: str) -> 
         await pair.deliver(queue, world.message())
         await pair.deliver(queue, *world.messages(2))
         assert len(await world.in_backlog()) == 3
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -208,7 +208,7 @@ async def test_p5_a_queue_that_cannot_be_made_is_left_out(world: World, queue: s
         # indexes keep their numbers
         assert {found.place for found in await world.in_backlog()} <= {world.backlog_path(0), world.backlog_path(2)}
         assert [event.queue for event in pair.named("BacklogQueueLeftOut")] == [1]
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()
@@ -224,8 +224,8 @@ async def test_p6_several_primaries_share_one_secondary(world: World) -> None:
                 await asyncio.gather(ours.deliver(name, *world.messages(3)), theirs.deliver(name, *other.messages(4)))
             assert len(await world.in_backlog()) == 3
             assert len(await other.in_backlog()) == 4
-        assert len((await world.bring_home()).home) == 3
-        assert len((await other.bring_home()).home) == 4
+        assert len((await world.restore_message()).home) == 3
+        assert len((await other.restore_message()).home) == 4
 
 
 @in_both_apis()

@@ -57,7 +57,7 @@ async def test_p30_a_message_at_the_edge(world: World, queue: str) -> None:
         # too large for both is the SDK's own error, and no outage
         await pair.refuse(queue, of_size(world, LIMIT + 1), error=MessageSizeExceededError)
         assert pair.state(queue) == "HEALTHY"
-    await world.bring_home()
+    await world.restore_message()
 
 
 async def full_batch(world: World, sender: Face, body: bytes, **properties: Any) -> tuple[Any, list[ServiceBusMessage]]:
@@ -96,7 +96,7 @@ async def test_p30_a_batch_that_grows_too_large_is_split(world: World, queue: st
             assert outcome.error is None
         assert world.account.confirmed == set(ids(await world.at_home(queue))) | set(ids(await world.in_backlog()))
         await pair.client.mark_healthy(queue)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert not tally.doubled
 
 
@@ -110,7 +110,7 @@ async def test_p30_a_list_that_grows_too_large_is_split(world: World, queue: str
         await pair.deliver(queue, *inside)
         assert len(await world.in_backlog()) == len(inside)
         await pair.client.mark_healthy(queue)
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert not tally.doubled
 
 
@@ -125,4 +125,4 @@ async def test_p30_the_limit_is_the_links_own(world: World) -> None:
         assert pair.named("BacklogQueueEjected") == []
         await pair.deliver(queue, of_size(world, LIMIT // 2))
         await pair.client.mark_healthy(queue)
-    await world.bring_home()
+    await world.restore_message()

@@ -124,7 +124,7 @@ async def test_p40_an_unavailable_destination_does_not_stop_the_others(world: Wo
         await world.until_waiting(5)
         assert {found.path for found in await world.in_backlog()} == {queues[0]}
     # what waited for its lock to run out was let go by closing (P44): the next syphon has it at once
-    await world.bring_home()
+    await world.restore_message()
 
 
 @in_both_apis()

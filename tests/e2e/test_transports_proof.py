@@ -52,5 +52,5 @@ async def test_p19_over_tls_and_websocket_no_caller_hangs_or_sees_it(
         for queue in (known, new):
             await pair.until_state(queue, "HEALTHY")
             await pair.deliver(queue, world.message())
-    tally = await world.bring_home()
+    tally = await world.restore_message()
     assert set(ids(tally.home)) == world.account.confirmed

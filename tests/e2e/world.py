@@ -3,7 +3,7 @@
     async with world.pair(failover_interval=0) as pair:
         async with world.fault("unreachable"):
             await pair.deliver(queue, world.message())       # must be confirmed, and in time
-    home = await world.bring_home()                          # syphon, then: nothing lost
+    home = await world.restore_message()                          # syphon, then: nothing lost
 
 Names are fresh in every test: `primary_name` gives each its own backlog queues, so that tests share a broker and
 nothing else. The account knows what each caller was told; what is where is peeked with the wire client, which takes
@@ -442,7 +442,7 @@ class World:
             assert found.body == account.bodies.get(found.message_id, found.body), found.message_id
         return tally
 
-    async def bring_home(self) -> Tally:
+    async def restore_message(self) -> Tally:
         """The backlog through the syphon; then nothing may be lost, and nothing may wait."""
         await self.syphon()
         tally = await self.nothing_lost(home=True)

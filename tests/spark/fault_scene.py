@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pairbus.amqp.message import Properties, encode_message
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.backlog.backlog_queues import QUEUE_PROPERTIES, path
 from pairbus.testing import fault
 from pairbus.wire.sync import WireClient

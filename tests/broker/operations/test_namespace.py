@@ -537,7 +537,7 @@ def test_a_failing_disk_refuses_and_nothing_that_was_confirmed_is_lost(rig: Rig)
     taken, refusal = rig.take(2)
     assert (taken, refusal and refusal.condition) == ([], "amqp:internal-error")
     assert rig.queue().available == 3
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.wait(10)
     with rig.reopened() as again:
         assert [body for body in again.bodies() if body != b"d"] == [b"a", b"b", b"c"]
@@ -553,7 +553,7 @@ def test_changes_on_disk_are_found_after_a_failed_sync(rig: Rig) -> None:
     rig.settle(rig.tokens(path=DEAD), Abandon({"n": 1}), DEAD)
     rig.fail_calls("fdatasync")
     rig.wait(1)
-    rig.files.fault = None
+    rig.files.faults.clear()
     rig.wait(10)
     with rig.reopened() as again:
         for each in (rig, again):

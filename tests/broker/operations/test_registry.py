@@ -33,7 +33,7 @@ def test_a_creation_that_the_disk_refused_leaves_nothing_behind(bare: Rig) -> No
     assert [answer is None for answer in answers] == [False] * 3
     topic = bare.namespace.topics["news"]
     assert (list(bare.namespace.topics), topic.deleting, topic.description.max_size_mb) == (["news"], False, 1024)
-    bare.files.fault = None
+    bare.files.faults.clear()
     bare.wait(0.3, 20)
     bare.create_topic("other")
 

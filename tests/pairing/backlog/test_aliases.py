@@ -23,7 +23,14 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pairing.backlog import aliases
-from pairbus.pairing.backlog.aliases import Rejected, RestoredMessage, amqp_type, bring_home, life_ms, send_away
+from pairbus.pairing.backlog.aliases import (
+    Rejected,
+    RestoredMessage,
+    amqp_type,
+    divert_encoded,
+    life_ms,
+    restore_message,
+)
 from tests.message_view import View
 from tests.pairing.reference_pages import REFERENCE
 

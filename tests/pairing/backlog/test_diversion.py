@@ -173,7 +173,7 @@ def test_p29_with_the_check_switched_off_ours_take_their_place() -> None:
     message = ServiceBusMessage("x", application_properties={b"x-ms-path": "a", "x-ms-sessionid": "b", "mine": 1})
     expected = {"mine": 1, "x-ms-path": "orders"}
     assert properties_of(divert(message, "orders", now_unix=NOW)) == expected
-    away = send_away(encoded(message), "orders")
+    away = divert_encoded(encoded(message), "orders")
     assert View(away).application_properties == expected
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
-from pairbus.pairing.backlog.aliases import send_away
+from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
