@@ -240,14 +240,6 @@ SABOTAGES = (
         "A message whose settlement the disk refused is not delivered again before a restart.",
         needs=("disk:", "receive"),
     ),
-    Sabotage(
-        "receive-and-delete-not-synced",
-        "pairbus.broker.operations.receive",
-        "self.remove(queue, messages, False, finish)",
-        "self.remove(queue, messages, True, finish)",
-        "A message that was received and deleted is received again after a power cut.",
-        needs=("mode='delete'", "power"),
-    ),
     # -- sends
     Sabotage(
         "batch-enqueued-in-part",
@@ -280,14 +272,6 @@ SABOTAGES = (
         "        if earlier is None or earlier.is_pending:\n            self.keys[key] = None\n",
         "A message that is sent again before the first was answered is there twice.",
         needs=("again=True", "pipelined=True"),
-    ),
-    Sabotage(
-        "id-of-a-refused-send-remembered",
-        "pairbus.broker.model.duplicates",
-        "        self._drop(sighting)\n        self._answer(sighting, refusal)\n",
-        "        sighting.segment = 0\n        self._order.append(sighting)\n        self._answer(sighting, refusal)\n",
-        "A message that was refused is taken for a duplicate when it is sent again: confirmed, and stored nowhere.",
-        needs=("again=True", "disk:"),
     ),
     Sabotage(
         "ping-stored",
@@ -328,22 +312,6 @@ SABOTAGES = (
         "A scheduled message is delivered although its cancelling was confirmed.",
         needs=("schedule", "cancel"),
     ),
-    Sabotage(
-        "cancelling-not-synced",
-        _SETTLEMENT,
-        'self.remove(queue, messages, False, self._store.observed("settle", queue, messages, done))',
-        'self.remove(queue, messages, True, self._store.observed("settle", queue, messages, done))',
-        "A scheduled message is delivered after a power cut although its cancelling was confirmed.",
-        needs=("schedule", "cancel", "power"),
-    ),
-    Sabotage(
-        "activation-not-synced",
-        _ENQUEUE,
-        "activations, len(payload), again)\n        )\n",
-        "activations, len(payload), again), True\n        )\n",
-        "A number that a receiver has seen is given to another message after a power cut.",
-        needs=("due_in", "power"),
-    ),
     # -- topics
     Sabotage(
         "busy-subscription-skipped",
@@ -360,14 +328,6 @@ SABOTAGES = (
         "if not each.deleting",
         "A subscription gets messages that its rules keep out.",
         needs=("news",),
-    ),
-    Sabotage(
-        "shared-body-freed-too-early",
-        "pairbus.broker.model.shared_bodies",
-        "    if shared.copies:\n        return COPY_BYTES\n",
-        "    if shared.copies > 1:\n        return COPY_BYTES\n",
-        "The last subscription that has a message can't read it any more after a compaction.",
-        needs=("news", "segments of 2048"),
     ),
     # -- links
     Sabotage(
@@ -402,28 +362,12 @@ SABOTAGES = (
         needs=("how='detach",),
     ),
     Sabotage(
-        "link-left-behind-a-close",
-        _CONNECTION,
-        "        self._drop_input()\n        self._leave_all()\n",
-        "        self._drop_input()\n        self._served.clear()\n",
-        "A session stays locked, and its entity in use, after its client closed the connection.",
-        needs=("how='close",),
-    ),
-    Sabotage(
         "waiting-receiver-left-behind",
         "pairbus.broker.amqp.session_waiters",
         "        self._waiters.leave(self.link)\n",
         "        self._waiters.wake()\n",
         "A session is given to a receiver that has gone, and nobody gets its messages meanwhile.",
         needs=("receive jobs", "session=None"),
-    ),
-    Sabotage(
-        "confirm-covers-the-next-delivery",
-        _CONNECTION,
-        "        link.settle(first, last, ACCEPTED_BYTES)\n\n    # -- time",
-        "        link.settle(first, (last + 1) & 0xFFFFFFFF, ACCEPTED_BYTES)\n\n    # -- time",
-        "A message is confirmed before it is stored, because the one before it was.",
-        needs=("pipelined=True", "disk:"),
     ),
     Sabotage(
         "credit-not-used-up",
@@ -450,14 +394,6 @@ SABOTAGES = (
         "            if end >= size_all:\n",
         "A frame that came whole is not read before the next one comes: calls time out.",
     ),
-    Sabotage(
-        "large-message-truncated",
-        "pairbus.amqp.link",
-        '            self._deliver(first, b"".join(parts), events)\n',
-        '            self._deliver(first, b"".join(parts[:1]), events)\n',
-        "Of a message that takes many frames only the beginning arrives.",
-        needs=("big=True",),
-    ),
     # -- the clock
     Sabotage(
         "locks-follow-the-wall-clock",
@@ -482,14 +418,6 @@ SABOTAGES = (
         "        step = 0.0\n",
         "Messages are not delivered at the time for which they are scheduled after the wall clock was set.",
         needs=("clock", "due_in"),
-    ),
-    Sabotage(
-        "duplicate-window-follows-the-wall-clock",
-        "pairbus.broker.model.duplicates",
-        "        self._stepped += seconds\n",
-        "        self._stepped += 0.0\n",
-        "A message that is sent again is there twice when the wall clock was set forward in between.",
-        needs=("clock 3600", "again=True"),
     ),
     # -- clients without a token, and what nobody can read
     Sabotage(

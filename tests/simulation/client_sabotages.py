@@ -96,14 +96,6 @@ SABOTAGES = (
         "An application gets a message twice from one delivery.",
         needs=("credit=",),
     ),
-    Sabotage(
-        "messages-of-a-lost-link-handed-out",
-        _RECEIVER,
-        "            self._buffer.clear()  # the entity delivers them again when their locks run out\n",
-        "            pass\n",
-        "An application works on messages that others have, because it gets them from a link that was lost.",
-        needs=("credit=50", "reset"),
-    ),
     # -- the syphon
     Sabotage(
         "syphon-completes-before-the-primary-confirms",
@@ -131,7 +123,7 @@ SABOTAGES = (
         verdict = verdict_of(error)
 """,
         "A message on its way home is gone when the connection to the primary is lost.",
-        needs=("a pair",),
+        needs=("a pair", "syphon 1", "contoso"),
     ),
     Sabotage(
         "syphon-completes-what-it-left",
@@ -139,7 +131,7 @@ SABOTAGES = (
         "                commands.append(Leave(path, left, self.destinations.trouble(path) or trouble))\n",
         "                commands += [Complete(queue, given) for queue, given in _by_queue(left)]\n",
         "A message that the primary did not take is removed from the backlog.",
-        needs=("a pair",),
+        needs=("a pair", "syphon 1", "contoso"),
     ),
     Sabotage(
         "syphon-queues-a-message-twice",
@@ -163,16 +155,6 @@ SABOTAGES = (
                 for transfer in reversed(transfers):
 """,
         "All messages of a batch are gone if the primary refuses one of them.",
-        needs=("a pair",),
-    ),
-    Sabotage(
-        "syphon-forgets-what-it-left",
-        _TRANSFERS,
-        "            if lock_lost or transfer.tries >= SETTLE_TRIES or transfer.locked_until <= now:\n"
-        "                self._lose(transfer)\n",
-        "            if lock_lost or transfer.tries >= SETTLE_TRIES or transfer.locked_until <= now:\n"
-        "                self._move(transfer, Input.LOCK_LOST)\n",
-        "A message that is home, and whose completion was lost, is brought home a second time.",
         needs=("a pair",),
     ),
     # -- pairing

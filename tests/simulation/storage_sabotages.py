@@ -162,14 +162,6 @@ SABOTAGES = (
         "Messages that were completed are there again after a restart.",
     ),
     Sabotage(
-        "compaction-drops-what-is-put-aside",
-        _LIVE,
-        "if (message.segment, message.offset) != (record.segment, record.offset + content_at):",
-        "if message.home or (message.segment, message.offset) != (record.segment, record.offset + content_at):",
-        "Messages that are deferred or scheduled are gone after a compaction and a restart.",
-        needs=("defer", "answers and"),
-    ),
-    Sabotage(
         "compaction-ignores-a-failed-copy",
         "pairbus.journal.compaction",
         "self._error = self._error or error",
@@ -187,52 +179,12 @@ SABOTAGES = (
         "Messages that lie on the disk alone, such as dead letters, can't be read after a compaction.",
     ),
     Sabotage(
-        "compaction-loses-delivery-counts",
-        _LIVE,
-        """\
-            message.delivery_count,
-            place_of(message, queue.is_dead_letter),
-            message.header,
-""",
-        """\
-            0,
-            place_of(message, queue.is_dead_letter),
-            message.header,
-""",
-        "A message that fails every time is delivered for ever instead of being dead-lettered.",
-        needs=("abandon", "segments of 2048"),
-    ),
-    Sabotage(
         "compaction-loses-session-states",
         _LIVE,
         "            return self._live_state(record)\n",
         "            return None\n",
         "The state that a receiver stored with its session is gone.",
         needs=("state=True", "segments of 2048"),
-    ),
-    Sabotage(
-        "compaction-loses-duplicate-ids",
-        _LIVE,
-        "if seen is not None and sighting is not None and entity is not None:",
-        "if seen is not None and sighting is not None and entity is not None and not parts:",
-        "A message that is sent again after a restart is there twice, although the queue detects duplicates.",
-        needs=("again=True", "segments of 2048"),
-    ),
-    Sabotage(
-        "compaction-lowers-the-last-number",
-        _LIVE,
-        "records.pack_queue(id, revision, entity.last_sequence, description)",
-        "records.pack_queue(id, revision, 0, description)",
-        "Sequence numbers are given out a second time, so that a reader who remembers one skips messages.",
-        needs=("segments of 2048", "answers and"),
-    ),
-    Sabotage(
-        "settlement-not-repeated-behind-a-copy",
-        "pairbus.broker.storage.store",
-        "            message.state = SETTLING\n            found = True\n",
-        "            message.state = SETTLING\n",
-        "A message that is completed while it is compacted is there again after a restart.",
-        needs=("segments of 2048",),
     ),
     # -- replay
     Sabotage(
