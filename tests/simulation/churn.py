@@ -5,7 +5,8 @@ Every actor is a coroutine that is called again and again, with a pause between 
 booked, message by message, so that it can be told in the end whether all of it was received or is still there. How much
 is stored stays between bounds: an actor whose queue is full sends nothing until some of it is gone.
 
-All entities have names that begin with `churn-`, so that a data folder with other things in it can be used.
+All entities have names that begin with `churn-`, but for the strangers' queue, so that a data folder with other things
+in it can be used.
 """
 
 from __future__ import annotations
