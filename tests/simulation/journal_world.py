@@ -152,6 +152,7 @@ class World:
         self.folder: Folder | None = None  # the journal's files while they are away
         self.compaction: asyncio.Task[int | None] | None = None
         self.is_troubled = False  # in the last step
+        self.is_final = True  # what the last start did not find is gone for good
         self.struck, self.was_behind = 0, False
         self.violations: list[Violation] = []
         self.start([])
@@ -408,7 +409,7 @@ class World:
         while True:
             before = len(self.disk.struck)
             try:
-                records = self.open(self.disk, self.options, self.asked)
+                records = self.open(self.disk, self.options, self.asked if self.is_final else {})
                 break
             except MachineStopped:
                 self.forget_answers()
@@ -436,11 +437,14 @@ class World:
             if name not in self.places and item.put >= State.ANSWERED and item.drop is State.NEVER:
                 raise Violation(f"{name!r} is lost: {item.put.name}")
         # The start has made durable all that it found; the rest is gone for good, once there is a new segment.
+        is_final = self.journal._log is not None and self.journal._log.number > 0
         for name, item in self.items.items():
-            item.put, item.drop = (State.SURE if name in self.places else State.MAYBE), State.NEVER
-        if self.journal._log is not None and self.journal._log.number:
+            item.put = State.SURE if name in self.places else State.MAYBE
+            item.drop = State.NEVER if is_final else min(item.drop, State.MAYBE)
+        if is_final:
             self.items = {name: self.items[name] for name in self.places}
         self.asked = {record.lsn: (record.kind, record.payload) for record in records}
+        self.is_final = is_final
         self.answered = []
 
     def open(self, disk: SimulatedDisk, options: Options, asked: dict[int, tuple[int, bytes]]) -> list[Record]:
