@@ -137,7 +137,8 @@ async def weather(broker: Broker, folder: Path, seed: int, seconds: float) -> No
         waiting: list[int] = []
 
         async def all_home() -> bool:
-            waiting[:] = [len(await world.in_backlog()) for world in worlds]
+            if confirmed <= arrived.keys():
+                waiting[:] = [len(await world.in_backlog()) for world in worlds]
             return confirmed <= arrived.keys() and not any(waiting)
 
         def told() -> str:
