@@ -312,10 +312,9 @@ class TransferTask:
             self._broken = error
 
     def _sender(self, path: str) -> DestinationSender:
-        found = self._senders.get(path)
-        if found is None:
-            found = self._senders[path] = DestinationSender(self, path)
-        return found
+        if path not in self._senders:
+            self._senders[path] = DestinationSender(self, path)
+        return self._senders[path]
 
     async def close(self) -> None:
         for sender in list(self._senders.values()):
