@@ -12,32 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from .run import Violation
 from .shrink import shrink
-from .worlds import AnyWorld, run_of, world_of
+from .worlds import AnyWorld, fails, first_failing, run_of, world_of
 
 _CHUNK = 50
-
-
-def fails(world: AnyWorld) -> bool:
-    try:
-        run_of(world).run()
-    except Violation:
-        return True
-    return False
-
-
-def first_failing(seeds: range) -> tuple[int, str] | None:
-    """Return the first of the seeds whose world fails, and why."""
-    for seed in seeds:
-        try:
-            run_of(world_of(seed)).run()
-        except Violation as violation:
-            return seed, str(violation)
-        except Exception as error:
-            return seed, f"the simulation itself failed: {error!r}"
-    return None
 
 
 def replay(world: AnyWorld) -> bool:
@@ -80,8 +61,11 @@ def _results(chunks: Sequence[range], jobs: int) -> Iterator[tuple[int, str] | N
     if jobs == 1:
         yield from map(first_failing, chunks)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=20) as pool:
-        yield from pool.imap(first_failing, chunks)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=20) as pool:
+        try:
+            yield from pool.map(first_failing, chunks)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _report(seed: int, why: str) -> int:

@@ -35,6 +35,12 @@ def test_a_seed_is_the_same_world_in_every_process() -> None:
     assert digests("2") == first
 
 
+def test_the_command_runs_worlds_on_several_cores() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "60", "--jobs", "2"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (said.returncode, said.stdout[:22]) == (0, "60 seeds from 0 held, ")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_five_hundred_worlds_hold() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .pair import PairRun, PairWorld, draw_pair
-from .run import Run
+from .run import Run, Violation
 from .world import World, draw
 
 AnyWorld = World | PairWorld
@@ -17,3 +17,23 @@ def world_of(seed: int) -> AnyWorld:
 def run_of(world: AnyWorld) -> Run | PairRun:
     """Return the run of a world, which has not begun."""
     return PairRun(world) if isinstance(world, PairWorld) else Run(world)
+
+
+def fails(world: AnyWorld) -> bool:
+    try:
+        run_of(world).run()
+    except Violation:
+        return True
+    return False
+
+
+def first_failing(seeds: range) -> tuple[int, str] | None:
+    """Return the first of the seeds whose world fails, and why."""
+    for seed in seeds:
+        try:
+            run_of(world_of(seed)).run()
+        except Violation as violation:
+            return seed, str(violation)
+        except Exception as error:
+            return seed, f"the simulation itself failed: {error!r}"
+    return None
