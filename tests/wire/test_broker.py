@@ -189,6 +189,16 @@ async def test_tls_on_the_same_port(pairbus_namespace: NamespaceServer, queue: s
         assert len(await client.peek(queue)) == 1
 
 
+async def test_the_broker_s_heartbeats_begin_with_the_connection(
+    pairbus_namespace: NamespaceServer, queue: str
+) -> None:
+    text = pairbus_namespace.connection_string
+    async with WireClient.from_connection_string(text, idle_timeout=0.3) as client:
+        receiver = await client.receiver(queue)
+        assert await receiver.receive(1, 1.5) == []  # a silence of 0.6 s would have ended the connection
+        assert client.is_connected
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "expected"),
     [

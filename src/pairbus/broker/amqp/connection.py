@@ -333,10 +333,8 @@ class AmqpConnection(asyncio.Protocol):
     # -- time
 
     def _opening_timed_out(self) -> None:
-        if not self._engine.is_open:
+        if not self._engine.is_open:  # otherwise the event is yet to be handled
             self.abort()
-        else:
-            self._tick()
 
     def _tick(self) -> None:
         deadline = self._engine.tick(self.loop.time())
@@ -523,6 +521,9 @@ class AmqpConnection(asyncio.Protocol):
     def _on_opened(self, event: Opened) -> None:
         self.cause = cause_in(event.open.properties)
         self._engine.remote_open = None  # it may be large, and nobody asks again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(0.0, self._tick)  # from now on the client wants heartbeats
 
     def _on_begun(self, event: SessionBegun) -> None:
         self._unauthenticated_sessions += self._is_unauthenticated
