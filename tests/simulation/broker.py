@@ -158,7 +158,7 @@ class _SimulatedBroker(Broker):
 
 class DiskThread:
     """The journal's writer thread as callbacks of the loop: it wakes some time after it was given work, and what it
-    answers comes some time later."""
+    answers comes some time later, in order."""
 
     def __init__(self, journal: Journal, loop: SimulatedLoop, process: Process, rng: random.Random) -> None:
         self._journal = journal
@@ -167,6 +167,7 @@ class DiskThread:
         self._rng = rng
         self._items: deque[Any] = deque()
         self._timer: Any = None
+        self._heard_at = 0.0
         journal.start(self._post, thread=False, write_here=True)
         writer = journal._writer
         assert writer is not None
@@ -185,9 +186,10 @@ class DiskThread:
         return self._items.popleft()
 
     def _post(self, callback: Callable[[], None]) -> None:
-        delay = self._rng.choice((0.0, 0.0, 0.0005))
-        if delay:
-            self._loop.call_later(delay, callback)
+        # in order, as `call_soon_threadsafe` does: what was answered first is heard first
+        self._heard_at = max(self._heard_at, self._loop.now + self._rng.choice((0.0, 0.0, 0.0005)))
+        if self._heard_at > self._loop.now:
+            self._loop.call_at(self._heard_at, callback)
         else:
             self._loop.call_soon(callback)
 
