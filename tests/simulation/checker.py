@@ -619,7 +619,10 @@ class Checker:
     # -- audits
 
     def _on_audited(self, inventory: Inventory) -> None:
-        """Nothing is under way: what is not there now will never be."""
+        self._audit(inventory, self._late_s)
+
+    def _audit(self, inventory: Inventory, late_s: float) -> None:
+        """Nothing is under way: what is not there now will never be, but for what is scheduled and so late."""
         self.totals.audits += 1
         self._end_sends()
         for key in self._values.keys() | inventory.registers.keys():
@@ -631,11 +634,16 @@ class Checker:
             self._find(looks)
         for key, copy in list(self._copies.items()):
             if key not in found:
-                self._check_absence(copy, inventory.at)
+                self._check_absence(copy, inventory.at, inventory.until or inventory.at, late_s)
         self._check_sessions()
 
     def _find(self, looks: list[Look]) -> None:
-        if len(looks) > 1:
+        if _became_active(looks):
+            before = looks.pop(0)
+            copy = self._observe(before)
+            if copy is not None:
+                self._narrow(copy, before.state, before.at, {})
+        elif len(looks) > 1:
             self._problem(looks[0], f"{len(looks)} copies: {known(look.state for look in looks)}")
         look = looks[0]
         copy = self._observe(look)
@@ -647,14 +655,15 @@ class Checker:
             self._check_lifetime(copy, look.at, unseen_s, "still there")
         self._narrow(copy, look.state, look.at, {})
 
-    def _check_absence(self, copy: _Copy, at: float) -> None:
-        states = self._states_at(copy, at)
+    def _check_absence(self, copy: _Copy, at: float, until: float, late_s: float) -> None:
+        """Judge that an inventory, which was taken from `at` to `until`, does not have a copy."""
+        states = self._states_at(copy, until)
         # Until its time nobody can see what waits elsewhere, so that it does not show says nothing: neither that the
         # send was not stored, nor that a cancellation without an answer was carried out.
-        if copy.of.elsewhere and SCHEDULED in states and self._clock.earliest(at) <= copy.of.due + GRACE_S:
+        if copy.of.elsewhere and SCHEDULED in states and self._clock.earliest(at) <= copy.of.due + late_s:
             return
         # What has just expired shows neither as active nor as dead before the broker has dead-lettered it.
-        if self._exact and copy.of.ttl and copy.home in self._dead_on_expiry and self._can_expire(copy, at):
+        if self._exact and copy.of.ttl and copy.home in self._dead_on_expiry and self._can_expire(copy, until):
             end = max(copy.of.due, self._clock.latest(copy.of.at, copy.of.at)) + copy.of.ttl
             if self._clock.earliest(at) <= end + 2 * GRACE_S:
                 return
@@ -688,10 +697,19 @@ class Checker:
                     self.problems.append(f"session {session} of {home}: {copy.id} overtook {before.id}")
 
     def _on_drained(self, inventory: Inventory, states: tuple[str, ...]) -> None:
-        self._on_audited(inventory)
+        self._audit(inventory, GRACE_S)
         for look in inventory.looks:
             if look.state in states:
                 self._problem(look, f"it is still {look.state}, and no receiver got it")
+
+
+def _became_active(looks: Sequence[Look]) -> bool:
+    """Return whether these are one message, which was scheduled on one page of an inventory and active on a later one:
+    it has then a new number, behind those of the first page."""
+    if [look.state for look in looks] != [SCHEDULED, ACTIVE]:
+        return False
+    before, after = looks
+    return before.at < after.at and before.sequence < after.sequence
 
 
 def known(values: Iterable[Any]) -> str:

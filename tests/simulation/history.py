@@ -112,11 +112,14 @@ class Settling(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """Everything that the broker has, and when it was begun to be looked at."""
+    """Everything that the broker has, and when it was begun to be looked at, and ended.
+
+    It is taken page by page, so that what becomes active meanwhile may show in both of its states."""
 
     at: float
     looks: Sequence[Look]
     registers: Mapping[tuple[str, ...], Any]
+    until: float | None = None
 
 
 def body_of(id: str) -> bytes:

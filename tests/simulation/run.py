@@ -322,8 +322,10 @@ class Run:
             await asyncio.sleep(0.5)
         drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
         await drainer.audit()
-        dues = [event[2].due for event in self.trace.events if event[0] == "send"]
-        quiet_at = max([due for due in dues if due < 1e9], default=0.0) + 1.0
+        # What the disk refused to make active is tried again each second, and must then be there.
+        dues = [self.loop.now if self.world.disk else 0.0]
+        dues += [event[2].due for event in self.trace.events if event[0] == "send" and event[2].due < 1e9]
+        quiet_at = max(dues) + GRACE_S + 0.5
         await drainer.drain(self.loop.now + CALM_S, quiet_at)
         if self.machine.server is not None and self.machine.server.namespace.message_count:
             await asyncio.sleep(3.0)  # what has just expired shows only when it is dead-lettered

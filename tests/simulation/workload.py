@@ -749,7 +749,7 @@ class Drainer(SimulatedClient):
         looks = [
             look for home in self._homes for path in (home, home + DEAD_LETTERS) for look in await self._peek(path)
         ]
-        return Inventory(at, looks, self._registers())
+        return Inventory(at, looks, self._registers(), self._now)
 
     async def drain(self, deadline: float, quiet_until: float) -> None:
         """Receive until nothing is left; write down what is still there at the deadline."""
