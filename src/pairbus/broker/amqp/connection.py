@@ -65,6 +65,8 @@ _SLICE_BYTES = 16 * 1024
 _LINGER_S = 10.0
 #: A connection that has not opened by then is not a client.
 _OPENING_S = 60.0
+#: The least time between two heartbeats.
+_TICK_S_MIN = 0.05
 _LOCK_LOST = rejected(
     Refusal(conditions.MESSAGE_LOCK_LOST, "The lock supplied is invalid: the delivery was settled or its lock expired.")
 )
@@ -343,7 +345,8 @@ class AmqpConnection(asyncio.Protocol):
                 self._on_closed(event)
         self._flush()
         if deadline is not None and self._transport is not None:
-            self._timer = self.loop.call_at(deadline, self._tick)
+            # a client that wants a heartbeat every millisecond gets some, and the others their share of the loop
+            self._timer = self.loop.call_at(max(deadline, self.loop.time() + _TICK_S_MIN), self._tick)
 
     def _check_idle(self, after_s: float) -> None:
         """Detach links on which nothing has moved for so long, as the service does; a receiver that has asked for

@@ -137,10 +137,7 @@ class Metrics:
         self._families: dict[str, tuple[Kind, str, Read]] = {}
 
     def namespace(self, name: str) -> NamespaceCounters:
-        found = self.namespaces.get(name)
-        if found is None:
-            found = self.namespaces[name] = NamespaceCounters()
-        return found
+        return self.namespaces.setdefault(name, NamespaceCounters())
 
     def gauge(self, name: str, help_text: str, read: Read) -> None:
         self._families[name] = ("gauge", help_text, read)
