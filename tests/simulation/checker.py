@@ -295,6 +295,11 @@ class Checker:
         if how != PEEKED:
             self.totals.seen += 1
             self.totals.by_number += look.state == DEFERRED
+        since = look.at if look.since is None else look.since
+        if since <= self._cut_at and self._cut_durability == "none" and (look.home, look.id) in self._copies:
+            # It was on its way when the power was cut, and what it says of may be undone.
+            self._copies[look.home, look.id].base.add(GONE if how == TAKEN else look.state)
+            return
         copy = self._observe(look)
         if copy is None:
             return
@@ -302,7 +307,6 @@ class Checker:
             self._check_delivery(copy, look)
             what = f"{look.id} in {look.home}: it was delivered"
             self._locks.judge_delivery(lock, copy.locks, look.at, what)
-        since = look.at if look.since is None else look.since
         if since < copy.fact_at or look.state not in self._states_at(copy, look.at):
             return  # more is known by now, or a problem already
         if how == TAKEN:

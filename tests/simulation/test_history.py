@@ -290,6 +290,7 @@ BROKEN = [
     ("send a | see a:1 | begin a complete | see a:1 peeked | end a | audit a:1", "it came back as active"),
     # power cuts
     ("send a | cut | audit", "it is lost"),
+    ("send a | cut | lock a:1 t since=0.001 | audit", "it is lost"),
     ("send a | see a:1 | settle a complete | wait 1 | cut | audit a:1", "it came back as active"),
     ("start strict | send a | see a:1 | settle a complete | cut | audit a:1", "it came back as active"),
     ("start none | send a | start none | cut | audit", "it is lost"),
@@ -367,6 +368,8 @@ RIGHT = [
     "send a | see a:1 | settle a complete | wait 5 | cut fails=6 | audit a:1",
     "start none | send a b | see a:1 | settle a complete | write one | cut | audit | send c | see c:1",
     "start none | send a b | see a:1 | settle a complete | cut | audit a:1 b:2",
+    # a delivery that was on its way when the power was cut says nothing of what is left
+    "start none | send a | cut | lock a:1 t since=0.001 | audit | send c | see c:1",
     "start strict | send a | see a:1 | settle a complete | cut | audit",
     # the end
     "send a b | see a:1 | settle a complete | see b:2 | settle b bury reason=r | drain b:2:dead:r",
