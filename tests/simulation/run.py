@@ -308,6 +308,7 @@ class Run:
             await asyncio.sleep(3.0)  # until the broker has noticed: tokens are judged by its time
         if not self.machine.is_serving:
             self.machine.kill()
+            self.trace.killed(self.loop.now)
             await self._start()
         deadline = self.loop.now + CALM_S
         while not all(client.is_done for client in self.clients):
@@ -321,6 +322,8 @@ class Run:
                 raise Violation(f"after {CALM_S:g} s of calm clients without a token have not been sent away")
             await asyncio.sleep(0.5)
         drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
+        if self.world.disk and "brief" in self.world.entities:
+            await asyncio.sleep(3.0)  # what expired while the disk refused shows only when it is dead-lettered
         await drainer.audit()
         # What the disk refused to make active is tried again each second, and must then be there.
         dues = [self.loop.now if self.world.disk else 0.0]
