@@ -25,7 +25,6 @@ from .message import (
     DEFERRED,
     GONE,
     LOCKED,
-    OVERDUE,
     READY,
     SCHEDULED,
     SETTLING,
@@ -288,15 +287,12 @@ class MessageQueue:
         message.lock_token = None
         home = message.state = message.home
         if home == READY:
-            if delay > 0.0 and message.expires_at <= self.lifetimes.asked:
-                # Nobody gets it any more, whatever the disk says.
-                message.state = OVERDUE
-            elif sessions is not None:
+            if sessions is not None:
                 sessions.offer(message)
             else:
                 self.ready_list.add(message)
             # Up to there its entry has been taken out, while it was locked or being settled.
-            if message.state == OVERDUE or message.expires_at <= self.lifetimes.passed:
+            if message.expires_at <= self.lifetimes.passed:
                 self.lifetimes.add(message, self.lifetimes.asked + delay)
                 self.is_timed = True
         elif home == SCHEDULED:
@@ -469,9 +465,6 @@ class MessageQueue:
                 self._withdraw(message)
                 message.lock_token = None
                 overdue.append(message)
-            elif message.state == OVERDUE:
-                message.state = SETTLING
-                overdue.append(message)
         return overdue
 
     # locks
@@ -617,22 +610,16 @@ class MessageQueue:
 
     def shift(self, seconds: float) -> None:
         """Adapt to a wall clock that was set: as much is left of each lock as before."""
-        is_more_available = False
         for chunk in self._chunks.values():
             for message in chunk.values():
                 # Those that are being settled too: `restore` may give the lock back.
                 if message.lock_token is not None:
                     message.locked_until += seconds
-                if message.state == OVERDUE and message.expires_at > self.lifetimes.asked + seconds:
-                    self.put(message)
-                    is_more_available = True
         self._expiries = [(until + seconds, tie, messages) for until, tie, messages in self._expiries]
         self.lifetimes.shift(seconds)
         self.schedule.shift(seconds)
         if self.sessions is not None:
             self.sessions.shift(seconds)
-        if is_more_available:
-            self.wake()
 
     def _is_locked(self, message: Message, until: float) -> bool:
         # Its state alone does not tell: it may since have been dead-lettered, and be locked there until the same time.
