@@ -41,7 +41,6 @@ on its way is not judged by what happened meanwhile.
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -120,13 +119,6 @@ class Inventory(NamedTuple):
     looks: Sequence[Look]
     registers: Mapping[tuple[str, ...], Any]
     until: float | None = None
-
-
-def body_of(id: str) -> bytes:
-    """Return the one body that goes with an id: mostly small, now and then of several frames."""
-    seed = zlib.crc32(id.encode())
-    size = seed % 900 if seed % 100 else 40_000 + seed % 120_000
-    return f"{id}:{seed:08x}:".encode() + bytes((seed + n) & 0xFF for n in range(min(size, 256))) * (size // 256 + 1)
 
 
 class History:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -91,7 +92,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._count = 0
         self._connect: Callable[..., Coroutine[Any, Any, Any]]
         self._adopt: Callable[..., Coroutine[Any, Any, Any]]
-        self._readers: dict[Any, tuple[Callable[..., None], tuple[Any, ...], contextvars.Context]] = {}
 
     def __repr__(self) -> str:
         return f"<SimulatedLoop at {self.now:.6f}: {len(self._ready)} ready, {len(self._timers)} timers>"
@@ -194,8 +194,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return done
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
-        import socket
-
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
 
     # -- sockets, which network.py makes

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 from pairbus.broker.access.unauthenticated import CONNECTION_BYTES
@@ -36,7 +36,6 @@ CALM_S = 600.0
 _STARTS_MAX = 100
 #: What clients without a token may take together.
 STRANGERS_BYTES_MAX = 300_000
-T = TypeVar("T")
 
 
 class Violation(AssertionError):
@@ -170,7 +169,6 @@ class Run:
             )
         self._dice = random.Random(f"{world.seed} machine")
         self._is_over = False
-        self._is_calm = False
 
     def __repr__(self) -> str:
         return f"<Run of seed {self.world.seed} at {self.loop.now:.3f} s>"
@@ -376,8 +374,3 @@ class Run:
         for what, count in left.items():
             if count:
                 self.checker.problems.append(f"at the end there are {what}: {count}")
-
-
-def simulate(world: World) -> str:
-    """Run a world and return the digest of what happened in it; raise Violation."""
-    return Run(world).run()

@@ -27,7 +27,6 @@ HOMES = {
     "brief": ("brief",),
     "news": ("news/all", "news/red"),
 }
-OUTCOMES = ("complete", "complete", "complete", "abandon", "defer", "dead-letter", "forget", "renew", "token")
 #: How a client may leave: politely, or by one of the frames alone, or without a word.
 LEAVING = ("close", "detach", "end", "close-frame", "abort", "detach-end", "end-detach", "vanish")
 
