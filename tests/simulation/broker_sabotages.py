@@ -124,7 +124,7 @@ SABOTAGES = (
     Sabotage(
         "deferred-message-delivered",
         _SETTLEMENT,
-        "                message.home = home_of(place)\n                queue.offer(message)\n",
+        "                message.home = HOMES[place]\n                queue.offer(message)\n",
         "                queue.offer(message)\n",
         "A message that an application has put aside is delivered again at once.",
         needs=("'defer'",),

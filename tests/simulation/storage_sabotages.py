@@ -209,10 +209,10 @@ SABOTAGES = (
         """\
         else:
             entity.last_sequence = number
-        return _queue(entity, entry)
+        queue = _queue(entity, entry)
 """,
         """\
-        return _queue(entity, entry)
+        queue = _queue(entity, entry)
 """,
         "Numbers are given out twice after a restart, and a new message takes the place of one that waits.",
         needs=("broker: at",),
@@ -222,7 +222,7 @@ SABOTAGES = (
         _REPLAY,
         """\
             else:
-                message.home = home_of(update.place)
+                message.home = HOMES[update.place]
 """,
         "",
         "Messages that an application has put aside are delivered in between after a restart.",
@@ -231,8 +231,8 @@ SABOTAGES = (
     Sabotage(
         "replay-makes-scheduled-messages-active",
         _REPLAY,
-        "        message.home = home_of(entry.place)\n",
-        "        message.home = home_of(records.ACTIVE if entry.place == records.SCHEDULED else entry.place)\n",
+        "        message.home = HOMES[entry.place]\n",
+        "        message.home = HOMES[records.ACTIVE if entry.place == records.SCHEDULED else entry.place]\n",
         "Messages that are meant for tomorrow are delivered today after a restart.",
         needs=("due_in", "answers and"),
     ),

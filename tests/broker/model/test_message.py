@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.broker.format import records
-from pairbus.broker.model.message import DEFERRED, READY, SCHEDULED, Message, home_of, message_bytes, place_of
+from pairbus.broker.model.message import DEFERRED, HOMES, READY, SCHEDULED, Message, message_bytes, place_of
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_records_say_where_a_message_is(home: int, is_dead: bool, place: int) ->
     message = Message(1, 1.0, b"@@@@", 0, 0, b"", 0)
     message.home = home
     assert place_of(message, is_dead) == place
-    assert home_of(place) == home
+    assert HOMES[place] == home
 
 
 @pytest.mark.parametrize("session_id", [None, "", "a", "ä"])

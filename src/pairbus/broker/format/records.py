@@ -88,21 +88,24 @@ class RecordError(Exception):
 
 
 class Entry(NamedTuple):
-    """A message as an ENQUEUE record says it; offsets count from the start of the record."""
+    """A message as an ENQUEUE record says it: its fixed fields, then what follows them in the record and where; offsets
+    count from the start of the record."""
 
     sequence_number: int
     enqueued_at: float
     expires_at: float
     delivery_count: int
     place: int
-    header: bytes
-    session_id: str | None
+    header_length: int
+    session_length: int
     pairs_count: int
     pairs_bytes: int
-    changes_offset: int
     changes_length: int
-    content_offset: int
     content_length: int
+    header: bytes
+    session_id: str | None
+    changes_offset: int
+    content_offset: int
 
 
 class Update(NamedTuple):
@@ -309,15 +312,15 @@ def read_queue(payload: bytes) -> Described:
 
 def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
     read_id(payload)
-    entries = []
+    entries: list[Entry] = []
+    add, new = entries.append, tuple.__new__  # a restart makes one for each message: NamedTuple's own is slower
     try:
         _, id, count = _BATCH.unpack_from(payload)
         offset = _BATCH.size
         for _ in range(count):
-            *head, header_length, session_length, pairs_count, pairs_bytes, changes_length, content_length = (
-                _ENTRY.unpack_from(payload, offset)
-            )
-            header_at = offset + _ENTRY.size
+            fields = _ENTRY.unpack_from(payload, offset)
+            header_length, session_length, _, _, changes_length, content_length = fields[5:]
+            header_at = offset + ENTRY_HEAD_BYTES
             session_at = changes_at = header_at + header_length
             session_id = None
             if session_length != _NO_SESSION:
@@ -325,8 +328,7 @@ def read_enqueue(payload: bytes) -> tuple[int, list[Entry], Seen | None]:
                 session_id = payload[session_at:changes_at].decode()
             content_at = changes_at + changes_length
             offset = content_at + content_length
-            kept = (payload[header_at:session_at], session_id, pairs_count, pairs_bytes)
-            entries.append(Entry._make((*head, *kept, changes_at, changes_length, content_at, content_length)))
+            add(new(Entry, fields + (payload[header_at:session_at], session_id, changes_at, content_at)))  # noqa: RUF005
     except (struct.error, UnicodeDecodeError):
         raise _misshapen("ENQUEUE record", payload) from None
     if offset > len(payload):

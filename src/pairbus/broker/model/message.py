@@ -40,7 +40,8 @@ _PLACES: Final = {
     (SCHEDULED, False): records.SCHEDULED,
 }
 _SHARED_MAX: Final = 1024
-_HOMES: Final = {place: home for (home, _), place in _PLACES.items()}
+#: The home that a place in a record means.
+HOMES: Final = {place: home for (home, _), place in _PLACES.items()}
 
 
 class Stored:
@@ -143,8 +144,3 @@ def message_bytes(message: Message) -> int:
 def place_of(message: Message, is_dead_letter: bool) -> int:
     """Return the place of a message as records name it."""
     return _PLACES[message.home, is_dead_letter]
-
-
-def home_of(place: int) -> int:
-    """Return the home that a place in a record means."""
-    return _HOMES[place]

@@ -22,7 +22,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import pack_changes
-from pairbus.broker.model.message import DEFERRED, SCHEDULED, Message, Stored, home_of, place_of
+from pairbus.broker.model.message import DEFERRED, HOMES, SCHEDULED, Message, Stored, place_of
 from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
@@ -248,7 +248,7 @@ class SettlementOperations(StoreOperations):
             if place == records.DEAD and queue.dead_letter is not None:
                 self._dead_letter(queue, queue.dead_letter, message)
             else:
-                message.home = home_of(place)
+                message.home = HOMES[place]
                 queue.offer(message)
         finish(None)
         self.wake(queue)
@@ -260,7 +260,7 @@ class SettlementOperations(StoreOperations):
         queue.remove(message)
         self._store.evict(queue, message)
         message.content = None
-        message.home = home_of(records.DEAD)
+        message.home = HOMES[records.DEAD]
         message.expires_at = inf
         dead_letter.insert(message)
         dead_letter.offer(message)

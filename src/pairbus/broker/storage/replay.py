@@ -21,7 +21,7 @@ from pairbus.broker.format.publication import COPY_BYTES, CopyEntry, Publication
 from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, Update
 from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import Message, SharedValues, Stored, home_of
+from pairbus.broker.model.message import HOMES, Message, SharedValues, Stored
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.model.shared_bodies import Account, Copy, Shared, header_of, let_go
@@ -208,11 +208,9 @@ class _Replay:
             self._see(entity, record, seen)
 
     def _insert(self, entity: QueueEntity, record: Record, entry: Entry) -> None:
-        number = entry.sequence_number
-        queue = self._queue_for(entity, entry)
         session_id = entry.session_id
         message = Message(
-            number,
+            entry.sequence_number,
             entry.enqueued_at,
             self._same(entry.header),
             entry.pairs_count,
@@ -222,12 +220,15 @@ class _Replay:
             entry.expires_at,
             None if session_id is None else self._session_ids.setdefault(session_id, session_id),
         )
-        self._place(record, entry, entry.content_offset, queue, message)
-        if entry.place == records.SCHEDULED and (entity.id, number) in self._activated:
-            self._renumber(entity, queue, message, self._activated[entity.id, number])
+        self._place(record, entity, entry, entry.content_offset, message)
+        if entry.place == records.SCHEDULED and (entity.id, entry.sequence_number) in self._activated:
+            activation = self._activated[entity.id, entry.sequence_number]
+            self._renumber(entity, entity.active, message, activation)
 
-    def _queue_for(self, entity: QueueEntity, entry: Entry | CopyEntry) -> MessageQueue:
-        """Return the queue that a message belongs to, without what was known of a message with its number."""
+    def _place(
+        self, record: Record, entity: QueueEntity, entry: Entry | CopyEntry, content_offset: int, message: Message
+    ) -> None:
+        """Put a message into its queue, instead of what was known of a message with its number."""
         number = entry.sequence_number
         if number <= entity.last_sequence:
             known = entity.find(number)
@@ -235,13 +236,9 @@ class _Replay:
                 self._take_out(*known)
         else:
             entity.last_sequence = number
-        return _queue(entity, entry)
-
-    def _place(
-        self, record: Record, entry: Entry | CopyEntry, content_offset: int, queue: MessageQueue, message: Message
-    ) -> None:
+        queue = _queue(entity, entry)
         message.delivery_count = entry.delivery_count
-        message.home = home_of(entry.place)
+        message.home = HOMES[entry.place]
         message.segment = record.segment
         message.offset = record.offset + content_offset
         if entry.changes_length:
@@ -282,7 +279,6 @@ class _Replay:
         if entry.place == records.SCHEDULED and (entity.id, number) in self._published:
             self.release(record.segment, COPY_BYTES)
             return
-        queue = self._queue_for(entity, entry)
         session_id = publication.session_id
         if session_id is not None:
             is_needed = entity.revision < 0 or entity.active.sessions is not None
@@ -299,7 +295,7 @@ class _Replay:
             session_id,
         )
         copy.join(shared)
-        self._place(record, entry, publication.content_offset, queue, copy)
+        self._place(record, entity, entry, publication.content_offset, copy)
 
     def _activate(self, record: Record) -> None:
         self.release(record.segment, len(record.payload))
@@ -366,11 +362,11 @@ class _Replay:
             target = _queue(entity, update)
             if target is not queue:
                 queue.remove(message)
-                message.home = home_of(update.place)
+                message.home = HOMES[update.place]
                 message.expires_at = inf
                 target.insert(message)
             else:
-                message.home = home_of(update.place)
+                message.home = HOMES[update.place]
 
     def _take_out(self, queue: MessageQueue, message: Message) -> None:
         queue.remove(message)
