@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import random
 from dataclasses import replace
@@ -208,6 +209,26 @@ async def test_a_file_that_is_left_over_does_not_look_like_a_missing_segment_lat
     await compact(rig, owner)
     for files in (rig.files.power_cut(), *(rig.files.power_cut(random.Random(seed)) for seed in range(20))):
         assert set(Owner(Rig(files).open()).places) == set(owner.places)
+
+
+async def test_what_the_last_process_removed_is_gone_for_good_before_a_segment_goes() -> None:
+    """Also on a disk so full that no new segment can be made, with which the folder would be synced."""
+    options = replace(SMALL, reserve_bytes=0)
+    first, owner = filled(options=options)
+    first.files.fail("fsync_dir")
+    with pytest.raises(JournalError, match="deleting"):
+        await compact(first, owner)
+    for calls in range(1, 10):
+        rig = Rig(first.files.kill(), options)
+        rig.files.fail("create", times=99, number=errno.ENOSPC)
+        rig.open()
+        oldest = rig.journal.segments()[0]
+        rig.journal.release(oldest.number, oldest.live)
+        rig.files.dies_at = rig.files.calls + calls
+        with contextlib.suppress(MachineStopped):
+            assert await compact(rig, owner) == 2
+        for seed in range(20):
+            Rig(rig.files.power_cut(random.Random(seed)), options).open()
 
 
 async def test_a_segment_that_cannot_be_read_is_tried_again() -> None:

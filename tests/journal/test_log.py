@@ -9,7 +9,7 @@ import pytest
 from pairbus.journal import JournalCorrupt, JournalFailed, JournalFull, Options
 from pairbus.journal.segment import segment_name
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
-from tests.simulation.disk import DiskFault, SimulatedDisk
+from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
 
 STRICT = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="strict")
 NONE = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, durability="none")
@@ -330,6 +330,49 @@ def test_an_abandoned_segment_without_records_stays_until_the_next_one_is_made()
         rig.turn()
         for files in (rig.files.power_cut(everything=True), rig.files.power_cut(), rig.files.kill()):
             assert check_crash(rig, files)[0] == b"kept"
+
+
+def test_a_segment_without_records_is_no_link_when_the_one_after_it_cannot_be_made() -> None:
+    """It goes away with the next one that is made, whose header must name the last segment that has records."""
+    for fault in (DiskFault("error", "fdatasync", path="0003"), DiskFault("error", "fsync_dir")):
+        first = Rig().open()
+        assert first.send(b"kept") is None
+        rig = Rig(Rig(first.files.kill()).open().files.kill()).open()
+        assert rig.segment_paths() == [f"{FOLDER}/{segment_name(number)}" for number in (1, 2)]
+        rig.files.capacity = rig.files.used()
+        assert isinstance(rig.send(b"no room"), JournalFull)
+        rig.files.faults = [fault]
+        assert rig.send(b"does not fit in what is allocated", lazy=True) is not None
+        rig.turn(after=0.6)
+        rig.files.capacity = None
+        rig.turn(after=0.6)
+        assert rig.send(b"after it") is None
+        for files in (rig.files.power_cut(everything=True), rig.files.power_cut(), rig.files.kill()):
+            assert check_crash(rig, files) == [b"kept", b"after it"]
+
+
+def test_a_start_removes_an_abandoned_segment_only_when_another_one_says_where_the_failed_tail_begins() -> None:
+    """The header of the last segment may be in the cache alone: its sync failed, and the process was killed."""
+    first = Rig().open()
+    assert first.send(b"kept") is None
+    first.files.faults = [DiskFault("done_error", "fdatasync")]
+    first.files.fail("truncate", times=99)
+    assert first.send(b"refused, and on the disk") is not None
+    first.files.fail("pwrite", path="0002")
+    first.files.fail("fdatasync", "unlink", path="0003")
+    assert first.send(b"refused, too") is not None
+    for calls in range(1, 30):
+        files = first.files.kill()
+        files.dies_at = files.calls + calls
+        try:
+            Rig(files).open()
+        except MachineStopped:
+            pass
+        else:
+            break
+        for after in (files.power_cut(everything=True), files.power_cut()):
+            assert check_crash(first, after)[0] == b"kept"
+    assert 10 < calls < 29
 
 
 def test_lazy_records_written_again_are_read_and_compacted_under_the_place_that_was_told() -> None:

@@ -60,6 +60,7 @@ class Journal:
         self._lock = lock
         self._chain: list[Segment] = []
         self._debris: list[str] = []
+        self._abandoned: list[str] = []
         self._number_max = 0
         self._lsn = 0
         self._state = "opened"  # replaying, replayed, started, closed
@@ -110,7 +111,8 @@ class Journal:
         except BaseException:
             journal._unlock()
             raise
-        journal._chain, journal._debris, journal._number_max = chain.segments, chain.debris, chain.number_max
+        journal._chain, journal._number_max = chain.segments, chain.number_max
+        journal._debris, journal._abandoned = chain.debris, chain.abandoned
         journal.notes += chain.notes
         return journal
 
@@ -149,12 +151,13 @@ class Journal:
             raise JournalClosed(f"start() comes after a complete replay(); the journal is {self._state}")
         try:
             reuse, previous = self._settle()
-            for path in self._debris:
-                if self.options.salvage:
+            if self.options.salvage:
+                for path in self._debris + self._abandoned:
                     self.files.rename(path, f"{path}.damaged")
-                else:
-                    self.files.unlink(path)
-                    self._note(f"{path} was never a finished segment: removed")
+                self._debris, self._abandoned = [], []
+            for path in self._debris:
+                self.files.unlink(path)
+                self._note(f"{path} was never a finished segment: removed")
         except OSError as error:
             raise from_os_error(error, f"the end of the journal in {self.folder} cannot be made safe") from error
         self._post = post
@@ -172,7 +175,7 @@ class Journal:
             is_in_place=self._is_in_place,
         )
         writer = Writer(log, post, self._clock, self._note)
-        log.begin(reuse)
+        log.begin(reuse, self._abandoned)
         self._log, self._writer, self._state = log, writer, "started"
         if thread:
             writer.start()

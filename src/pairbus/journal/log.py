@@ -123,15 +123,16 @@ class Log:
         self._has_claimed = False
         self._unsure: dict[str, int] = {}  # abandoned segments that were not synced (durability none), and their ends
         self._leftovers: list[str] = []  # files of abandoned segments without records
-        self._has_removed = False  # such a file, since the folder was last synced
+        # Such a file, or a segment, since the folder was last synced: perhaps by the process before this one.
+        self._has_removed = True
         self.trouble: JournalError | None = None  # why there is no segment
 
     # -- what the writer calls
 
-    def begin(self, reuse: Segment | None) -> None:
-        """Make the reserve and the first segment; `reuse` is a last segment without records. A full disk is no reason
-        not to start."""
-        self._leftovers = [] if reuse is None else [reuse.path]
+    def begin(self, reuse: Segment | None, abandoned: list[str]) -> None:
+        """Make the reserve and the first segment; `reuse` is a last segment without records, and `abandoned` are files
+        that it, or another one, skips. A full disk is no reason not to start."""
+        self._leftovers = abandoned if reuse is None else [*abandoned, reuse.path]
         try:
             self._has_reserve = RESERVE_NAME in self.files.listdir(self.folder)
             if not self._refill():
@@ -139,7 +140,6 @@ class Log:
             # One that calls the segment before it not synced is replaced: it has been synced since then.
             if reuse is not None and reuse.header.previous_synced:
                 self._reuse(reuse)
-                self._leftovers = []
             else:
                 self._new_segment()
         except OSError as error:
@@ -491,11 +491,11 @@ class Log:
             self._new_segment()
         except OSError as error:
             trouble = from_os_error(error, "a new segment cannot be made")
+            self._previous = previous
             if self._has_claimed:
                 self.trouble = trouble
                 self._close_segment(end, sync=False)
                 return self._refuse(todo, trouble)
-            self._previous = previous
             if no_room(error) and not was_full:
                 return todo  # full now: what is privileged may fit in the rest of what is allocated
             return self._refuse(todo, trouble)
@@ -559,11 +559,7 @@ class Log:
                 self._close_fd(fd)
             self._remove_leftovers([path])
             raise
-        self._take(fd, number, salt, allocated)
-        self._has_removed = False
-        # Not before: their headers said where the segment before them ends.
-        leftovers, self._leftovers = self._leftovers, []
-        self._remove_leftovers(leftovers)
+        self._take(fd, path, number, salt, allocated)
 
     def _remove_leftovers(self, paths: list[str]) -> None:
         """Remove files that are no links of the chain; what cannot be removed now is in `_leftovers` afterwards."""
@@ -599,15 +595,20 @@ class Log:
         except OSError:
             self._close_fd(fd)
             raise
-        self._take(fd, segment.number, segment.header.salt, SEGMENT_HEADER_BYTES)
+        self._take(fd, segment.path, segment.number, segment.header.salt, SEGMENT_HEADER_BYTES)
 
-    def _take(self, fd: int, number: int, salt: int, allocated: int) -> None:
+    def _take(self, fd: int, path: str, number: int, salt: int, allocated: int) -> None:
+        """Write here from now on: file and folder are synced."""
         self._fd, self._salt, self._allocated = fd, salt, allocated
         self._stamp = None
         self.number = number
         self.offset = self.synced = self.sizes[number] = SEGMENT_HEADER_BYTES
         self._marked_at = 0
         self.trouble = None
+        self._has_removed = False
+        # Not before: their headers said where the segment before them ends.
+        leftovers, self._leftovers = self._leftovers, []
+        self._remove_leftovers([each for each in leftovers if each != path])
 
     def _refill(self) -> bool:
         """Allocate the reserve. Return False when there is no room for it."""

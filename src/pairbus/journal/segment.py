@@ -62,7 +62,8 @@ class Segment:
 
 class Chain(NamedTuple):
     segments: list[Segment]
-    debris: list[str]  # files of segments that never counted: unfinished, or abandoned and skipped by the next header
+    debris: list[str]  # files of segments that never counted: unfinished
+    abandoned: list[str]  # likewise, but skipped by the next header
     number_max: int
     notes: list[str]
 
@@ -72,6 +73,7 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
     headers: dict[int, tuple[SegmentHeader | None, str, int]] = {}
     notes: list[str] = []
     debris: list[str] = []
+    abandoned: list[str] = []
     names = files.listdir(folder)
     for name in names:
         number = segment_number(name)
@@ -99,7 +101,7 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
     for number in sorted(headers, reverse=True):
         header, path, size = headers[number]
         if expected is not None and number > expected:
-            debris.append(path)
+            (debris if header is None else abandoned).append(path)
             continue
         if expected is not None and number < expected:
             problem = f"segment {expected} is missing although segment {number} before it is there"
@@ -124,7 +126,7 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
         if expected == 0:
             expected = -1  # nothing may come before the first
     segments.reverse()
-    return Chain(segments, debris, max(headers, default=0), notes)
+    return Chain(segments, debris, abandoned, max(headers, default=0), notes)
 
 
 def _misnamed(name: str, own_name: str, names: list[str]) -> tuple[str, str]:
