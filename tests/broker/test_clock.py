@@ -190,6 +190,23 @@ def test_a_second_try_comes_after_a_second_or_at_the_instant_that_is_due(bare: R
     assert bare.queue().lifetimes.deadline() == retry
     set_wall(bare, step)
     assert bare.queue().lifetimes.deadline() == max(ends, retry + step)
+    assert len(bare.queue().lifetimes) == 1
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_what_could_not_expire_is_available_when_the_clock_is_set_back(bare: Rig, sessions: bool) -> None:
+    queue = bare.create(requires_session=sessions)
+    bare.send_payloads(make_special(b"mortal", ttl=10, session_id="s" if sessions else None))
+    with bare.refusing():
+        bare.pass_time(10.0)
+    set_wall(bare, -0.5)
+    assert queue.available == 0  # until the second try: it is due by then
+    calls: list[str] = []
+    queue.on_available = queue.on_session_free = lambda: calls.append("available")
+    set_wall(bare, -1.0)
+    assert (queue.available, calls) == (1, ["available"])
+    bare.pass_time(1.5)
+    assert len(queue) == 0
 
 
 @STEPS

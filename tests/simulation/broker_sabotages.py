@@ -75,10 +75,11 @@ SABOTAGES = (
         "abandoned-message-is-stranded",
         _QUEUE,
         """\
-                self.ready_list.add(message)
+            self._make_available(message)
             # Up to there""",
         """\
-                pass
+            if sessions is not None:
+                self._make_available(message)
             # Up to there""",
         "A message that was abandoned, or whose lock expired, is not delivered again before a restart.",
         needs=("'abandon'",),

@@ -66,16 +66,20 @@ class DueHeap:
         self.next = entries[0][0] if entries else inf
         return self.next
 
-    def shift(self, seconds: float) -> None:
+    def shift(self, seconds: float) -> list[Message]:
         """Adapt to a wall clock that was set: what is due at an instant stays so, what waits to be tried again waits no
-        longer."""
+        longer. Return what waited for that and now has its own time ahead of it."""
         self.asked += seconds
+        not_due = []
         for at, (time, number, message) in enumerate(self._entries):
             due = self._time_of(message)
             if due < time:
                 self._entries[at] = (max(due, time + seconds), number, message)
+                if time + seconds <= due:
+                    not_due.append(message)
         heapify(self._entries)
         self.next = self._entries[0][0] if self._entries else inf
+        return not_due
 
     def clear(self) -> None:
         self._entries.clear()

@@ -7,6 +7,7 @@
     SCHEDULED  aside, until its time                              due or cancel → SETTLING
     SETTLING   its record is being written                        remove → GONE, restore → LOCKED, offer → home
     RECOPIED   the same, and compaction copied it meanwhile: the record now stands before the copy and is written again
+    OVERDUE    aside: it has expired, and the disk refused that   overdue → SETTLING, a clock set back → READY
     GONE       nowhere
 
 Its `home` is where it returns to from a lock or from a record that could not be written: READY, DEFERRED or SCHEDULED.
@@ -30,7 +31,8 @@ RECOPIED: Final = 3
 GONE: Final = 4
 DEFERRED: Final = 5
 SCHEDULED: Final = 6
-_STATES: Final = ("ready", "locked", "settling", "recopied", "gone", "deferred", "scheduled")
+OVERDUE: Final = 7
+_STATES: Final = ("ready", "locked", "settling", "recopied", "gone", "deferred", "scheduled", "overdue")
 
 _PLACES: Final = {
     (READY, False): records.ACTIVE,

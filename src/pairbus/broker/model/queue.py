@@ -25,6 +25,7 @@ from .message import (
     DEFERRED,
     GONE,
     LOCKED,
+    OVERDUE,
     READY,
     SCHEDULED,
     SETTLING,
@@ -287,13 +288,17 @@ class MessageQueue:
         message.lock_token = None
         home = message.state = message.home
         if home == READY:
-            if sessions is not None:
-                sessions.offer(message)
-            else:
-                self.ready_list.add(message)
+            lifetimes = self.lifetimes
+            if delay > 0.0 and message.expires_at <= lifetimes.asked:
+                # Nobody gets it any more, whatever the disk says.
+                message.state = OVERDUE
+                lifetimes.add(message, lifetimes.asked + delay)
+                self.is_timed = True
+                return
+            self._make_available(message)
             # Up to there its entry has been taken out, while it was locked or being settled.
-            if message.expires_at <= self.lifetimes.passed:
-                self.lifetimes.add(message, self.lifetimes.asked + delay)
+            if message.expires_at <= lifetimes.passed:
+                lifetimes.add(message)
                 self.is_timed = True
         elif home == SCHEDULED:
             self.schedule.add(message, self.schedule.asked + delay)
@@ -303,16 +308,19 @@ class MessageQueue:
         """Do as `offer` with a message that was not in the queue before."""
         home = message.state = message.home
         if home == READY:
-            if self.sessions is not None:
-                self.sessions.offer(message)
-            else:
-                self.ready_list.add(message)
+            self._make_available(message)
             if message.expires_at != inf:
                 self.lifetimes.add(message)
                 self.is_timed = True
         elif home == SCHEDULED:
             self.schedule.add(message)
             self.is_timed = True
+
+    def _make_available(self, message: Message) -> None:
+        if self.sessions is not None:
+            self.sessions.offer(message)
+        else:
+            self.ready_list.add(message)
 
     def acquire(
         self, count: int, now: float, new_token: Callable[[], bytes], session: SessionLock | None = None
@@ -465,6 +473,9 @@ class MessageQueue:
                 self._withdraw(message)
                 message.lock_token = None
                 overdue.append(message)
+            elif message.state == OVERDUE:
+                message.state = SETTLING
+                overdue.append(message)
         return overdue
 
     # locks
@@ -616,10 +627,16 @@ class MessageQueue:
                 if message.lock_token is not None:
                     message.locked_until += seconds
         self._expiries = [(until + seconds, tie, messages) for until, tie, messages in self._expiries]
-        self.lifetimes.shift(seconds)
+        not_due = self.lifetimes.shift(seconds)
         self.schedule.shift(seconds)
         if self.sessions is not None:
             self.sessions.shift(seconds)
+        for message in not_due:
+            if message.state == OVERDUE:
+                message.state = READY
+                self._make_available(message)
+        if not_due:
+            self.wake()
 
     def _is_locked(self, message: Message, until: float) -> bool:
         # Its state alone does not tell: it may since have been dead-lettered, and be locked there until the same time.
