@@ -402,6 +402,22 @@ def test_a_due_message_that_could_not_be_written_is_tried_again(rig: Rig) -> Non
         assert each.bodies(A) == each.bodies(B) == [b"x"]
 
 
+def test_a_cancelled_message_of_which_nobody_knew_whether_it_was_published_does_not_come_back(rig: Rig) -> None:
+    (number,), _ = rig.schedule(make_special(b"x", at=rig.now + 10.0), path="news")
+    rig.fail_calls("fdatasync", "truncate", "create", "rename")  # it is written, and can be neither synced nor cut off
+    rig.pass_time(10.0)
+    assert rig.bodies(A) == []
+    with rig.reopened() as again:
+        assert again.bodies(A) == [b"x"]
+    rig.files.faults = [fault for fault in rig.files.faults if fault.call == "truncate"]
+    rig.wait(0.5, times=2)
+    assert rig.cancel(number, path="news") is None
+    for files in (rig.files.kill(), rig.files.power_cut(), rig.files.power_cut(everything=True)):
+        with rig.reopened(files) as again:
+            assert again.namespace.topics["news"].scheduled_count == 0
+            assert again.bodies(A) == again.bodies(B) == []
+
+
 # duplicates
 
 
