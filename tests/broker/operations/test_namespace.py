@@ -10,7 +10,7 @@ from pairbus.amqp.message import Properties, encode_message
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.description import QueueDescription
-from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, LocksLost, Release
+from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Release
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalBusy, JournalClosed, JournalFailed, JournalFull, Options, RecordTooLarge
@@ -596,18 +596,41 @@ def test_a_settlement_that_is_refused_leaves_the_lock(rig: Rig) -> None:
     assert next(rig.queue().scan(0)).sequence_number == 3
 
 
-def test_exhausted_messages_come_round_again_while_the_journal_refuses(rig: Rig) -> None:
-    rig.send(b"a")
-    for _ in range(3):
-        rig.acquire()
-        rig.journal._state = "closed"
-        rig.now += 30
-        rig.namespace.tick(rig.now)
-    assert rig.queue().available == 1
-    rig.journal._state = "started"
-    rig.acquire()
-    rig.pass_time(30)
-    assert rig.bodies(DEAD) == [b"a"]
+@pytest.mark.parametrize("kind", ["plain", "deferred", "in a session", "expiring"])
+def test_nobody_gets_an_exhausted_message_that_the_journal_does_not_let_go(bare: Rig, kind: str) -> None:
+    bare.create(max_delivery_count=2, lock_duration=30.0, requires_session=kind == "in a session")
+    session_id = "s" if kind == "in a session" else None
+    bare.send_payloads(make_special(b"a", ttl=30.0 if kind == "expiring" else None, session_id=session_id))
+    lock = bare.accept("s") if session_id else None
+    (message,) = bare.acquire(session=lock)
+    assert bare.settle([message.lock_token or b""], Defer() if kind == "deferred" else Abandon(), session=lock) is None
+    assert len(bare.receive_deferred(1)[0] if kind == "deferred" else bare.acquire(session=lock)) == 1
+    with bare.refusing():
+        for _ in range(2):
+            assert bare.pass_time(30.0) == bare.now + 1.0
+    bare.now += 0.9
+    assert bare.acquire(session=bare.accept("s") if session_id else None) == []
+    assert bare.receive_deferred(1)[1] is not None
+    assert (len(bare.queue()), bare.bodies(DEAD)) == (1, [])
+    bare.pass_time(0.1)
+    for each in (bare, bare.reopened()):
+        assert (len(each.queue()), each.bodies(DEAD)) == (0, [b"a"])
+        (dead,) = each.acquire(path=DEAD)
+        assert dead.delivery_count == 2
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_an_exhausted_message_is_tried_again_after_a_second_of_any_clock(bare: Rig, step: float) -> None:
+    bare.create(max_delivery_count=1, lock_duration=30.0)
+    bare.send_payloads(make_special(b"a", ttl=7200.0))
+    bare.acquire()
+    with bare.refusing():
+        bare.pass_time(30.0)
+    bare.now += step
+    bare.namespace.shift(step)
+    assert (bare.namespace.tick(bare.now), bare.acquire()) == (bare.now + 1.0, [])
+    bare.pass_time(1.0)
+    assert bare.bodies(DEAD) == [b"a"]
 
 
 def test_repr() -> None:

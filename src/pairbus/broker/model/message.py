@@ -7,7 +7,8 @@
     SCHEDULED  aside, until its time                              due or cancel → SETTLING
     SETTLING   its record is being written                        remove → GONE, restore → LOCKED, offer → home
     RECOPIED   the same, and compaction copied it meanwhile: the record now stands before the copy and is written again
-    OVERDUE    aside: it has expired, and the disk refused that   overdue → SETTLING, a clock set back → READY
+    OVERDUE    aside: the disk refused its expiry, or its dead-   overdue → SETTLING, a clock set back → READY
+               lettering after the last delivery
     GONE       nowhere
 
 Its `home` is where it returns to from a lock or from a record that could not be written: READY, DEFERRED or SCHEDULED.
@@ -32,6 +33,8 @@ GONE: Final = 4
 DEFERRED: Final = 5
 SCHEDULED: Final = 6
 OVERDUE: Final = 7
+#: The token of a message whose last delivery has failed, until it is dead-lettered.
+EXHAUSTED: Final = b""
 _STATES: Final = ("ready", "locked", "settling", "recopied", "gone", "deferred", "scheduled", "overdue")
 
 _PLACES: Final = {

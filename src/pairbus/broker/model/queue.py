@@ -23,6 +23,7 @@ from pairbus.amqp.errors import MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
 from .due_heap import DueHeap
 from .message import (
     DEFERRED,
+    EXHAUSTED,
     GONE,
     LOCKED,
     OVERDUE,
@@ -48,6 +49,8 @@ _RETRY_S: Final = 1.0
 
 
 def _expiry(message: Message) -> float:
+    if message.lock_token == EXHAUSTED:
+        return -inf
     return message.expires_at if message.state != GONE else inf
 
 
@@ -463,7 +466,8 @@ class MessageQueue:
         self.insert(message)
 
     def take_overdue(self, now: float, count: int) -> list[Message]:
-        """Return available messages whose lifetime is over, now being settled."""
+        """Return available messages whose lifetime is over, and what is to be dead-lettered once more (EXHAUSTED is its
+        token), now being settled."""
         if self.lifetimes.next > now:
             return []
         overdue = []
@@ -524,6 +528,11 @@ class MessageQueue:
     def restore(self, message: Message) -> None:
         """Undo a settlement that could not be written: the lock holds as before, or ends at the next `expire`."""
         token = message.lock_token
+        if token == EXHAUSTED:
+            message.state = OVERDUE
+            self.lifetimes.add(message, max(self.lifetimes.asked, message.locked_until) + _RETRY_S)
+            self.is_timed = True
+            return
         if token is None or (self.sessions is not None and self.sessions.lock_of(message) is None):
             # It was drawn or taken by time, or the session is no longer held.
             self._return(message, _RETRY_S)
@@ -555,7 +564,7 @@ class MessageQueue:
     def expire(self, now: float) -> tuple[list[Message], list[Message]]:
         """Count a failed delivery for each expired lock. Return the messages that went home, and those to dead-letter.
 
-        The latter are SETTLING: the caller writes the move and then removes them, or offers them again.
+        The latter are SETTLING: the caller writes the move and then removes them, or restores them.
         """
         if self.sessions is not None:
             return self._expire_sessions(self.sessions, now)
@@ -586,7 +595,7 @@ class MessageQueue:
         message.delivery_count += 1
         if self.exhausts(message.delivery_count):
             message.state = SETTLING
-            message.lock_token = None
+            message.lock_token = EXHAUSTED
             exhausted_messages.append(message)
         else:
             self.offer(message)

@@ -22,7 +22,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import pack_changes
-from pairbus.broker.model.message import DEFERRED, HOMES, SCHEDULED, Message, Stored, place_of
+from pairbus.broker.model.message import DEFERRED, EXHAUSTED, HOMES, SCHEDULED, Message, Stored, place_of
 from pairbus.broker.model.outcomes import EXPIRED, Abandon, Complete, DeadLetter, Defer, Outcome, Release, exhausted
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
@@ -285,8 +285,14 @@ class SettlementOperations(StoreOperations):
             self.wake(queue)
 
     def expire_messages(self, queue: MessageQueue, now: float) -> None:
-        """Dead-letter or drop the messages whose lifetime is over."""
+        """Dead-letter or drop the messages whose lifetime is over, and dead-letter those that should be already."""
         while overdue := queue.take_overdue(now, _OVERDUE_MAX):
+            failed = [message for message in overdue if message.lock_token == EXHAUSTED]
+            if failed:
+                self._dead_letter_all(queue, failed, exhausted)
+                overdue = [message for message in overdue if message.lock_token != EXHAUSTED]
+            if not overdue:
+                continue
             if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
                 self._dead_letter_all(queue, overdue, lambda count: EXPIRED)
             else:
