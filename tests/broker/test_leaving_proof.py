@@ -30,10 +30,16 @@ from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 from pairbus.broker import Broker, serve
 from pairbus.broker.amqp.connection import AmqpConnection
+from pairbus.broker.amqp.dispatcher import Dispatcher
 from pairbus.broker.amqp.links import RequestNode, ResponseNode, SourceNode, TargetNode
+from pairbus.broker.amqp.session_waiters import SessionWaiters
 from pairbus.broker.control.faults import Fault
-from pairbus.broker.model.description import QueueDescription
+from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.duplicates import DuplicateHistory
+from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.sessions import Sessions
+from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.server import NamespaceServer
 from pairbus.sas import make_token
@@ -489,6 +495,57 @@ async def test_whoever_left_waits_for_no_cycle_collector(served: NamespaceServer
                 await soon(lambda queue=queue: queue.entity.links == 3)
         await soon(lambda: not served.connections)
         await soon(lambda: count_objects() == before)
+    finally:
+        gc.enable()
+
+
+async def test_whatever_is_deleted_waits_for_no_cycle_collector(served: NamespaceServer) -> None:
+    kinds = (QueueEntity, Topic, Subscription, MessageQueue, Sessions, DuplicateHistory, Dispatcher, SessionWaiters)
+
+    def left() -> Counter[str]:
+        return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in kinds)
+
+    async def done(operation: Callable[..., None], *arguments: Any) -> None:
+        answered: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        operation(*arguments, served.clock(), answered.set_result)
+        assert await answered is None
+
+    namespace = served.namespace
+    target = Target(served.connection_string, served.ca_file)
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        for keeps_links in (False, True):
+            await done(namespace.create_queue, QueueDescription(name="plain"))
+            await done(namespace.create_queue, QueueDescription(name="once", requires_duplicate_detection=True))
+            await done(namespace.create_queue, QueueDescription(name="carts", requires_session=True))
+            await done(namespace.create_topic, TopicDescription(name="news"))
+            for name in ("all", "more"):
+                await done(namespace.create_subscription, SubscriptionDescription(topic="news", name=name))
+            async with connected(target, random.Random(1)) as wire:
+                paths = ("plain", "once", "carts", "news", "news/Subscriptions/all", "plain/$DeadLetterQueue")
+                asked = [
+                    attach(handle, path, receives=receives, channel=0, name=f"l{handle}")
+                    for handle, (path, receives) in enumerate(itertools.product(paths, (False, True)))
+                ]
+                for handle, wanted in ((20, "s0"), (21, None)):
+                    filter = {Symbol("com.microsoft:session-filter"): wanted}
+                    asked.append(session_attach(0, handle, Source(address="carts", filter=filter)))
+                    asked.append(flow(0, handle, 5))
+                await wire.send(let_in_over_tcp(served) + b"".join(asked))
+                await soon(lambda: len(served._session_waiters) == 1 and len(served._dispatchers) >= 4)
+                async with WireClient.from_connection_string(served.connection_string) as client:
+                    for path in ("plain", "once", "carts", "news"):
+                        await (await client.sender(path)).send_batch(payloads_of(5))
+                if not keeps_links:
+                    await wire.send(frame(Close().encode()))
+                    await soon(lambda: not served.connections)
+                for name in ("plain", "once", "carts"):
+                    await done(namespace.delete_queue, name)
+                await done(namespace.delete_subscription, "news", "more")
+                await done(namespace.delete_topic, "news")
+            await soon(lambda: left() == before)
     finally:
         gc.enable()
 

@@ -149,6 +149,13 @@ class QueueEntity:
             self.duplicates = DuplicateHistory(self.description.duplicate_window, release)
         return self.duplicates
 
+    def let_go(self) -> None:
+        """Let go of the queues when the entity is deleted: it and they would wait for the cycle collector. Whoever
+        still has one of them finds the entity, which says that it is deleted; whoever has the entity finds nothing."""
+        for queue in (self.active, self.dead_letter):
+            queue.on_available = queue.on_deleted = queue.on_session_free = None
+        self.active, self.dead_letter = _NOTHING.active, _NOTHING.dead_letter
+
     def document(self) -> dict[str, Any]:
         """Return the document of the record that describes it."""
         return self.description.to_json()
@@ -239,3 +246,8 @@ class QueueEntity:
 
     def __repr__(self) -> str:
         return f"<QueueEntity {self.name}: {len(self.active)} active, {len(self.dead_letter)} dead-lettered>"
+
+
+#: Has the queues of all entities that are deleted.
+_NOTHING: Final = QueueEntity(-1, QueueDescription(name="deleted"))
+_NOTHING.deleting = _NOTHING.deleted = True

@@ -266,7 +266,8 @@ class MessageQueue:
         self._locks.clear()
         self._expiries.clear()
         self._expiry_entries = 0
-        for lock in () if self.sessions is None else self.sessions.close():
+        sessions, self.sessions = self.sessions, None
+        for lock in () if sessions is None else sessions.close():
             if lock.on_lost is not None:
                 lock.on_lost()
 

@@ -142,6 +142,7 @@ class Registry(StoreOperations):
             self._claimed.discard(claim)
             if error is not None:
                 entity.deleted = True
+                entity.let_go()
                 del self._store.by_id[entity.id]
                 done(refusal_of(error))
                 return
@@ -154,6 +155,7 @@ class Registry(StoreOperations):
             self._write_meta()
             self._journal.append(entity.KIND, payload, written)
         except JournalError as error:
+            entity.let_go()
             done(refusal_of(error))
             return
         self._store.live_records.next_id += 1
@@ -213,6 +215,8 @@ class Registry(StoreOperations):
             for entity in entities:
                 if not entity.deleted:
                     self._forget(entity)
+            for entity in entities:
+                entity.let_go()
             done(None)
 
         self._store.append(records.DELETED, payload, written)
@@ -245,6 +249,7 @@ class Registry(StoreOperations):
             del self._topics[key]
             if entity.on_deleted is not None:
                 entity.on_deleted()
+                entity.on_deleted = None
         else:
             del self._queues[key]
 

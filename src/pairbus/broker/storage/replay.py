@@ -197,6 +197,8 @@ class _Replay:
                 self.release(session.state.segment, session.record_bytes)
         if entity.duplicates is not None:
             entity.duplicates.forget(inf)
+        entity.active.close()
+        entity.let_go()
 
     def _enqueue(self, record: Record) -> None:
         id, entries, seen = records.read_enqueue(record.payload)

@@ -15,7 +15,7 @@ from pairbus.billing import OPERATIONS, UNIT_BYTES, units
 KEYS_MAX: Final = 400_000
 OTHER: Final = "(other)"
 #: Rows from which on those of deleted entities are merged.
-MERGE_MIN: Final = 1_000
+MERGE_MIN: Final = 100
 #: A client's bytes come in with what it sends, and go out with what it asks for.
 DIRECTIONS: Final = {each: "in" if each in ("send", "ping") else "out" for each in OPERATIONS}
 
