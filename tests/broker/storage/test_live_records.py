@@ -71,7 +71,7 @@ def test_what_lives_is_copied_as_it_is_now(world: World) -> None:
     kind, payload = world.copied()
     assert kind == records.ENQUEUE
     _, entries, _ = records.read_enqueue(payload)
-    assert [entry[:6] for entry in entries] == [
+    assert [(*entry[:5], entry.header) for entry in entries] == [
         (1, 1.5, inf, 0, records.ACTIVE, b"@@@@"),
         (3, 1.5, inf, 5, records.DEAD, b"@@@@"),
     ]
