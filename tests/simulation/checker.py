@@ -296,7 +296,7 @@ class Checker:
             self.totals.seen += 1
             self.totals.by_number += look.state == DEFERRED
         since = look.at if look.since is None else look.since
-        if since <= self._cut_at and self._cut_durability == "none" and (look.home, look.id) in self._copies:
+        if self._is_undone(since, synced=how == TAKEN) and (look.home, look.id) in self._copies:
             # It was on its way when the power was cut, and what it says of may be undone.
             self._copies[look.home, look.id].base.add(GONE if how == TAKEN else look.state)
             return
@@ -323,7 +323,7 @@ class Checker:
         if copy.base != {state}:
             self._remember(copy, at, is_lazy)
             copy.fact = self._event
-        for other in copy.states - {state}:
+        for other in self._states_at(copy, at) - {state}:
             copy.left[other] = at
         copy.base, copy.doubts, copy.fact_at = {state}, doubts, at
 

@@ -296,6 +296,11 @@ BROKEN = [
     ("start none | send a | start none | cut | audit", "it is lost"),
     ("send a | see a:1 | settle a complete | cut | audit | audit a:1", "it came back as active"),
     ("send a due=5 | settle a cancel | cut | audit a:1:scheduled", "it came back as scheduled"),
+    ("send a due=1 | wait 40 | take a:2 count=1 | wait 1 | lock a:2 t since=0.5", "it came back as active"),
+    ("send a | see a:1 | settle a abandon | cut | lock a:1 t count=1 | audit a:1", "delivery count 1 fell to 0"),
+    ("start strict | send a | see a:1 | settle a abandon | cut | lock a:1 t since=0.001 count=1 | audit a:1",
+     "delivery count 1 fell to 0"),
+    ("send a | cut | take a:1 since=0.001 | audit a:1", "it came back as active"),
     ("send a to=events | take a:1 home=events | cut | audit a:1 home=events", "it came back as active"),
     ("write one | cut | audit", "state s: it is None; it can only be one"),
     ("send a | see a:1 | settle a bury reason=r | cut | audit", "it is lost; it can only be active or dead"),
@@ -360,6 +365,7 @@ RIGHT = [
     # one delivery was so long on its way that its lock was over, and the message gone, when it came
     "send a | wait 31 | lock a:1 u by=two count=1 | wait 1 | settle a complete token=u | wait 1 | lock a:1 t since=33"
     " | settle a complete lost token=t | audit",
+    "send a due=1 | wait 40 | take a:2 count=1 | wait 1 | lock a:2 t since=33 | settle a complete lost token=t",
     # power cuts
     "send a | see a:1 | settle a complete | wait 0.05 | cut | audit a:1",
     "send a | see a:1 | settle a complete | wait 0.05 | cut | audit",
@@ -370,6 +376,8 @@ RIGHT = [
     "start none | send a b | see a:1 | settle a complete | cut | audit a:1 b:2",
     # a delivery that was on its way when the power was cut says nothing of what is left
     "start none | send a | cut | lock a:1 t since=0.001 | audit | send c | see c:1",
+    "send a | see a:1 | settle a abandon | cut | lock a:1 t since=0.001 count=1 | audit a:1",
+    "send a | see a:1 | settle a defer | cut | see a:1:deferred since=0.001 | audit a:1",
     "start strict | send a | see a:1 | settle a complete | cut | audit",
     # the end
     "send a b | see a:1 | settle a complete | see b:2 | settle b bury reason=r | drain b:2:dead:r",
