@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import ssl
 import struct
+import weakref
 
 import pytest
 from hypothesis import given
@@ -465,6 +467,25 @@ async def test_a_peer_that_only_hangs_up():
         client.writer.write_eof()
         await client.ended()
         await echo.lost.wait()
+
+
+@on_both_loops
+async def test_what_was_not_read_goes_with_the_connection_and_waits_for_no_cycle_collector():
+    gc.disable()
+    try:
+        async with listening() as listener:
+            async with connected(listener) as client:
+                await client.upgrade(frame(BINARY, b"x") + frame(BINARY, length=60_000)[:8])
+                assert await client.bytes(1) == b"x"
+                (echo,) = listener.made
+                parser = weakref.ref(echo.transport._frames._frames._proto)
+                assert parser() is not None
+            await echo.lost.wait()
+            listener.made.clear()
+            del echo.transport
+            await soon(lambda: parser() is None)
+    finally:
+        gc.enable()
 
 
 # -- flow

@@ -110,6 +110,8 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # wsproto's parser refers to itself, with all that has not been read: it would wait for the cycle collector
+        self._frames._proto._parse_more.close()
         self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
