@@ -22,7 +22,7 @@ from pairbus.journal.log import Done
 from pairbus.journal.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from pairbus.journal.segment import Segment, scan, segment_name, survey
 
-from .disk import SECTOR_BYTES, DiskFault, Folder, MachineStopped, SimulatedDisk, draw_faults
+from .disk import SECTOR_BYTES, DiskFault, FaultKind, Folder, MachineStopped, SimulatedDisk, draw_faults
 from .shrink import shrink
 
 FOLDER = "j"
@@ -98,7 +98,8 @@ class Story:
 
 
 def draw(seed: int) -> Story:
-    chance = random.Random(seed)
+    """Return the seed's story. From 10,000 on many faults strike just where a segment is made or removed."""
+    chance, is_narrow = random.Random(seed), seed >= 10_000
     options = Options(
         segment_bytes=chance.choice((1024, 2048, 4096)),
         reserve_bytes=chance.choice((0, 1024, 1024)),
@@ -116,12 +117,23 @@ def draw(seed: int) -> Story:
         elif kind == "turn":
             value = chance.choice((0.0, 0.0, 0.05, 0.1, 0.5))
         elif kind == "faults":
-            value = draw_faults(chance, 20)
+            value = draw_name_faults(chance) if is_narrow and value % 3 == 0 else draw_faults(chance, 20)
         elif kind == "crash":
             how = chance.choice(("kill", "nothing", "everything", "some", "some"))
-            value = (how, value, draw_faults(chance, 20) if chance.random() < 0.2 else [])
+            faults = draw_faults(chance, 20) if chance.random() < 0.2 else []
+            value = (how, value, draw_name_faults(chance) if is_narrow and value % 4 == 0 else faults)
         steps.append(Step(kind, value))
     return Story(seed, options, chance.random() < 0.5, tuple(steps))
+
+
+def draw_name_faults(chance: random.Random) -> list[DiskFault]:
+    """Return faults that strike where a segment is made or removed; often the disk is full as well."""
+    faults = [DiskFault("room", value=chance.choice((0, 100)))] * chance.randint(0, 1)
+    for _ in range(chance.randint(1, 3)):
+        kind: FaultKind = chance.choice(("error", "done_error"))
+        call = chance.choice(("create", "rename", "fdatasync", "fsync_dir", "fsync_dir", "unlink"))
+        faults.append(DiskFault(kind, call, chance.choice((0, 10, 20)), chance.choice((1, 1, 2))))
+    return faults
 
 
 _STEPS = {

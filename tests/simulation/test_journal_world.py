@@ -11,7 +11,7 @@ from pairbus.journal import log as log_module
 from pairbus.journal import segment as segment_module
 from pairbus.journal.log import Log
 
-from .disk import DiskFault, SimulatedDisk
+from .disk import DiskFault, FaultKind, SimulatedDisk
 from .journal_world import Step, Story, Violation, World, draw, run_seed
 from .shrink import shrink
 
@@ -55,6 +55,25 @@ def test_stopped_at_every_call_of_one_story(call: int, write_here: bool) -> None
     ]  # fmt: skip
     for how in ("nothing", "everything", "some", "kill"):
         World(SMALL, write_here).run([Step("faults", stop(call)), *steps, Step("crash", (how, call, [])), *steps])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["error", "done_error"])
+def test_the_disk_fails_at_every_call_of_one_story(kind: FaultKind, count: int) -> None:
+    """On a full disk with a segment that a start found without records, and with so many calls in succession."""
+    steps = [
+        Step("put", 40), Step("put", 40), Step("turn", 0.0),
+        Step("crash", ("kill", 0, [])), Step("crash", ("kill", 0, [])),
+        Step("faults", [DiskFault("room", value=0)]), Step("put", 300), Step("turn", 0.0),
+    ]  # fmt: skip
+    after = [
+        Step("lazy", 40), Step("turn", 0.0), Step("turn", 0.5), Step("heal"), Step("turn", 0.5), Step("put", 40),
+        Step("lazy_drop", 0), Step("turn", 0.1), Step("lazy_drop", 0), Step("turn", 0.1), Step("compact"),
+    ]  # fmt: skip
+    for call in range(1, 30):
+        for how in ("nothing", "everything", "some", "kill"):
+            fault = DiskFault(kind, at=call, count=count)
+            World(SMALL).run([*steps, Step("faults", [fault]), *after, Step("crash", (how, call, []))])
 
 
 def test_stopped_at_every_call_of_a_start() -> None:
