@@ -190,12 +190,13 @@ async def test_without_durability_too_the_originals_stay_until_their_copies_are_
     assert set(Owner(Rig(rig.files.power_cut(), rig.options).open()).places) == expected
 
 
-@pytest.mark.parametrize("how", ["not unlinked", "not reused"])
+@pytest.mark.parametrize("how", ["not unlinked", "not reused", "away when the segment goes"])
 async def test_a_file_that_is_left_over_does_not_look_like_a_missing_segment_later(how: str) -> None:
     """It is no link of the chain, and the segment after it says so; it must be gone before that one is."""
     rig = Rig().open()
-    if how == "not unlinked":
-        rig.files.fail("pwrite", "unlink", path="0001")
+    if how != "not reused":
+        rig.files.fail("pwrite", path="0001")
+        rig.files.fail("unlink", path="0001", times=99 if how == "away when the segment goes" else 1)
         assert rig.send(b"refused") is not None
     else:
         rig = Rig(rig.files.kill())
@@ -206,6 +207,14 @@ async def test_a_file_that_is_left_over_does_not_look_like_a_missing_segment_lat
         owner.put(b"%04d" % i, 150)
         rig.turn(after=1.0)
     assert len(owner.places) == 60
+    if how == "away when the segment goes":
+        with pytest.raises(JournalError, match="deleting"):
+            await compact(rig, owner)
+        rig.files.faults.clear()
+        names = rig.files.delete_folder(FOLDER)
+        with pytest.raises(JournalError, match="deleting"):
+            await compact(rig, owner)
+        rig.files.restore_folder(names)
     await compact(rig, owner)
     for files in (rig.files.power_cut(), *(rig.files.power_cut(random.Random(seed)) for seed in range(20))):
         assert set(Owner(Rig(files).open()).places) == set(owner.places)

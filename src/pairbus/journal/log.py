@@ -565,10 +565,7 @@ class Log:
         """Remove files that are no links of the chain; what cannot be removed now is in `_leftovers` afterwards."""
         for path in paths:
             try:
-                self.files.unlink(path)
-                self._has_removed = True
-            except FileNotFoundError:
-                pass
+                self._unlink(path)
             except OSError:
                 self._leftovers.append(path)
 
@@ -576,13 +573,20 @@ class Log:
         """See to it that no file of before this segment comes back, or raise OSError: with the segment gone, such a
         file would look as if the segment were missing."""
         for path in [path for path in self._leftovers if path < before]:
-            with contextlib.suppress(FileNotFoundError):
-                self.files.unlink(path)
+            self._unlink(path)
             self._leftovers.remove(path)
-            self._has_removed = True
         if self._has_removed:
             self.files.fsync_dir(self.folder)
             self._has_removed = False
+
+    def _unlink(self, path: str) -> None:
+        """Remove a file that may be gone already; raise OSError while the whole folder is: nobody can tell then."""
+        try:
+            self.files.unlink(path)
+        except FileNotFoundError:
+            if not self._is_in_place():
+                raise
+        self._has_removed = True
 
     def _reuse(self, segment: Segment) -> None:
         """Go on in a segment that has a header and nothing else."""
