@@ -247,7 +247,8 @@ class Run:
             self._step_clock(trouble.seconds)
         elif trouble.kind == "freeze":
             if machine.process is not None:
-                machine.process.frozen_until = self.loop.now + trouble.seconds
+                thaws_at = max(machine.process.frozen_until, self.loop.now + trouble.seconds)
+                machine.process.frozen_until = thaws_at
         elif trouble.kind == "cut-off":
             self.network.cut_off(NAMESPACE, trouble.seconds)
         else:
