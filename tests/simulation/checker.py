@@ -286,8 +286,13 @@ class Checker:
 
     def _on_locked(self, look: Look, token: Any, receiver: Any, until: float) -> None:
         if look.since is None and look.home in self._lock_s:
-            lock_s = self._lock_s[look.home]
-            look = look._replace(since=min(look.at, until - max(self._clock.offsets(look.at, lock_s)) - lock_s))
+            lock_s, key = self._lock_s[look.home], (look.home, look.id)
+            copy = self._copies.get(key) or self._gone.get(key)
+            begun = until - lock_s
+            # The client may have kept it for long, and the clock have been set meanwhile.
+            moments = self._clock.moments(begun, look.at if copy is None else copy.of.at, look.at)
+            earliest = min(look.at, begun - max(self._clock.offsets(look.at, lock_s)), *moments)
+            look = look._replace(since=earliest)
         what = f"{look.id} in {look.home}"
         self._see(look, RECEIVED, self._locks.new(token, what, look.home, receiver, until, look.at, look.since))
 

@@ -301,6 +301,7 @@ BROKEN = [
     ("start strict | send a | see a:1 | settle a abandon | cut | lock a:1 t since=0.001 count=1 | audit a:1",
      "delivery count 1 fell to 0"),
     ("send a | cut | take a:1 since=0.001 | audit a:1", "it came back as active"),
+    ("send a | step -3600 | wait 40 | take a:1 | wait 1 | lock a:1 t lasts=-3570", "it came back as active"),
     ("send a to=events | take a:1 home=events | cut | audit a:1 home=events", "it came back as active"),
     ("write one | cut | audit", "state s: it is None; it can only be one"),
     ("send a | see a:1 | settle a bury reason=r | cut | audit", "it is lost; it can only be active or dead"),
@@ -366,6 +367,8 @@ RIGHT = [
     "send a | wait 31 | lock a:1 u by=two count=1 | wait 1 | settle a complete token=u | wait 1 | lock a:1 t since=33"
     " | settle a complete lost token=t | audit",
     "send a due=1 | wait 40 | take a:2 count=1 | wait 1 | lock a:2 t since=33 | settle a complete lost token=t",
+    "send a | wait 1 | step -3600 | wait 39 | take a:1 count=1 | wait 1 | lock a:1 t lasts=-10"
+    " | settle a complete lost token=t",
     # power cuts
     "send a | see a:1 | settle a complete | wait 0.05 | cut | audit a:1",
     "send a | see a:1 | settle a complete | wait 0.05 | cut | audit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from math import inf
 
-from .history import GRACE_S
+from .history import GRACE_S, TICK_S
 
 
 class WallClock:
@@ -26,6 +26,16 @@ class WallClock:
         ends = [begun for begun, _ in self._steps[1:]] + [inf]
         both = zip(self._steps, ends, strict=True)
         return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S - before_s]
+
+    def moments(self, time: float, since: float, at: float) -> list[float]:
+        """Return the moments between these two at which the broker may have believed that it was this time."""
+        ends = [begun + GRACE_S for begun, _ in self._steps[1:]] + [inf]
+        both = zip(self._steps, ends, strict=True)
+        return [
+            time - offset
+            for (begun, offset), end in both
+            if max(begun, since) - TICK_S <= time - offset <= min(end, at)
+        ]
 
     def earliest(self, at: float, before_s: float = 0.0) -> float:
         """Return the earliest time that the broker may have believed it was, then and so long before."""
