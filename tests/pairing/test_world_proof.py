@@ -1,20 +1,26 @@
 """The Hypothesis world (P15–P24, P31–P35): any order of sends, weather, late and lost answers, time, cancelled calls
-and operators, over two entities and three senders. world.py says what is checked after each step, and at the end."""
+and operators, over two entities and three senders. tests/simulation/paired.py says what must hold after each step."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from pairbus.pairing.options import Settings
+from pairbus.pairing.routing.busy_pause import BusyPause
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Dispatch
+from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.verdicts import DEFAULT, Table, Verdict
 
-from .world import ENTITIES, LARGE, NOT_TRIED, SENDERS, Weather, World
+from .world import BUSY, ENTITIES, GONE, LARGE, NOT_TRIED, SENDERS, Weather, World
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -116,26 +122,22 @@ class Life(RuleBasedStateMachine):
         self.meddle(entity, what)
 
     def meddle(self, entity: str, what: str) -> None:
-        if what in ("force", "hold"):
-            self.world.force(entity, what == "hold")
-        elif what == "mark":
-            self.world.mark(entity)
-        elif what == "busy":
-            self.world.receiver_busy(entity)
-        elif what == "tick":
+        if what == "tick":
             self.world.tick()
-        else:
+        elif what == "close":
             self.world.close(f"{entity}1")
+        else:
+            self.world.operate(entity, what)
         self.world.check()
 
-    @precondition(lambda self: any(truth.probe for truth in self.world.truths.values()))
+    @precondition(lambda self: self.world.probed())
     @rule(drill=st.sampled_from([("mark", "force"), ("hold", "force"), ("mark", "hold", "force")]))
     def drills_while_a_probe_is_under_way(self, drill: tuple[str, ...]) -> None:
-        entity = next(entity for entity, truth in self.world.truths.items() if truth.probe)
+        entity = self.world.probed()[0]
         for what in drill:
             self.meddle(entity, what)
 
-    @precondition(lambda self: not self.world.queues)
+    @precondition(lambda self: not self.world.has_queues)
     @rule(count=st.integers(1, 3))
     def pairing_completes(self, count: int) -> None:
         self.world.pair_later(range(count))
@@ -156,3 +158,64 @@ LongLife.TestCase.settings = settings(
 )
 TestLife = pytest.mark.timeout(600)(Life.TestCase)
 TestLongLife = pytest.mark.soak(LongLife.TestCase)
+
+
+def busy_does_not_pause(real: Any, *args: Any) -> float:
+    return 0.0
+
+
+def pause_is_short(real: Any, self: BusyPause, now: float, *, sending: bool) -> None:
+    real(self, now, sending=sending)
+    self.until = now + 9.0
+
+
+def busy_is_a_failure(real: Any, self: Table, error: BaseException) -> Verdict:
+    return Verdict.QUALIFIES if error is BUSY and self is DEFAULT else real(self, error)
+
+
+def refusal_is_a_failure(real: Any, self: Table, error: BaseException) -> Verdict:
+    return Verdict.QUALIFIES if error is GONE and self is DEFAULT else real(self, error)
+
+
+def refused_ping_is_silence(real: Any, self: Failover, now: float, reachable: bool, **more: Any) -> Any:
+    return real(self, now, False, **more)
+
+
+def one_ping_is_enough(real: Any, self: Failover, now: float) -> Any:
+    self.pings_to_return = 1
+    return real(self, now)
+
+
+def stale_failure_counts(real: Any, self: Failover, now: float, epoch: int, **more: Any) -> Any:
+    return real(self, now, self.epoch, **more)
+
+
+def cancelled_trial_is_never_freed(real: Any, *args: Any) -> None:
+    pass
+
+
+# Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls.
+# tests/simulation/client_sabotages.py has the others.
+SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
+    (Coordinator, "halted_until", busy_does_not_pause, "P24"),
+    (BusyPause, "busy", pause_is_short, "P24"),
+    (Table, "__call__", busy_is_a_failure, "P15|P23|P24"),
+    (Table, "__call__", refusal_is_a_failure, "P15|P17"),
+    (Failover, "ping_failed", refused_ping_is_silence, "P15"),
+    (Failover, "ping_succeeded", one_ping_is_enough, "P15"),
+    (Failover, "primary_failed", stale_failure_counts, "P15"),
+    (Dispatch, "abandon", cancelled_trial_is_never_freed, "P13|P16|P31"),
+)
+
+
+@pytest.mark.parametrize(("owner", "name", "do", "rule"), SABOTAGES, ids=[each[2].__name__ for each in SABOTAGES])
+def test_it_is_noticed(
+    owner: type, name: str, do: Callable[..., Any], rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **more: do(real, *args, **more))
+    quick = settings(
+        max_examples=2000, stateful_step_count=50, phases=[Phase.generate], derandomize=True, database=None
+    )
+    with pytest.raises(AssertionError, match=rule):
+        run_state_machine_as_test(Life, settings=quick)  # type: ignore[no-untyped-call]

@@ -35,6 +35,7 @@ from .history import (
     Settling,
 )
 from .locks import Lock, Locks
+from .paired import Paired
 from .wall_clock import WallClock
 
 
@@ -173,6 +174,7 @@ class Checker:
         self._locks = Locks(self._clock, self.problems)
         self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
         self._on_renew, self._on_renewed = self._locks.renew, self._locks.renewed
+        self._on_paired = Paired(self.problems).fold
         self._durability = "default"
         self._cut_at, self._cut_durability = -inf, ""
         self._life = 0  # when the broker started, in events

@@ -7,7 +7,10 @@ from .sabotage import Sabotage
 _SENDER = "pairbus.wire.sender"
 _RECEIVER = "pairbus.wire.receiver"
 _TRANSFERS = "pairbus.syphon.core.transfer_state"
+_COORDINATOR = "pairbus.pairing.routing.coordinator"
 _DISPATCH = "pairbus.pairing.routing.dispatch"
+_FAILOVER = "pairbus.pairing.routing.failover"
+_ROTATION = "pairbus.pairing.routing.rotation"
 
 SABOTAGES = (
     # -- the wire client
@@ -157,6 +160,14 @@ SABOTAGES = (
         "All messages of a batch are gone if the primary refuses one of them.",
         needs=("a pair",),
     ),
+    Sabotage(
+        "syphon-forgets-what-is-home",
+        _TRANSFERS,
+        "            if key in self._remembered:\n",
+        "            if key in self._remembered and self._stopping:\n",
+        "A message comes home a second time when its completion is lost.",
+        needs=("a pair", "syphon 1"),
+    ),
     # -- pairing
     Sabotage(
         "primary-timeout-reported-as-sent",
@@ -189,7 +200,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "ping-does-not-bring-back",
-        "pairbus.pairing.routing.failover",
+        _FAILOVER,
         "        Input.PING_SUCCEEDED:        (H, S, H, H),",
         "        Input.PING_SUCCEEDED:        (H, S, F, F),",
         "Messages go through the backlog for ever, although the primary is well again.",
@@ -197,10 +208,117 @@ SABOTAGES = (
     ),
     Sabotage(
         "failover-timer-forgotten",
-        "pairbus.pairing.routing.failover",
+        _FAILOVER,
         "        if self.state is S and now >= self.since + self.failover_interval:\n",
         "        if self.state is S and now >= self.since + 1e9 * self.failover_interval:\n",
         "Sends fail for as long as the primary is away, and nothing is diverted.",
         needs=("a pair",),
+    ),
+    Sabotage(
+        "failover-before-its-time",
+        _FAILOVER,
+        "        if self.state is S and now >= self.since + self.failover_interval:\n",
+        "        if self.state is S and now >= self.since + self.failover_interval / 2:\n",
+        "A short hiccup of the primary sends messages through the backlog.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "late-success-ends-the-failover",
+        _FAILOVER,
+        "        Input.SEND_SUCCEEDED:        (H, H, F, U),",
+        "        Input.SEND_SUCCEEDED:        (H, H, H, H),",
+        "The answer to an old send brings an entity back whose primary is away.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "one-entity-takes-the-others-along",
+        _COORDINATOR,
+        "            self._note(failover, failover.primary_failed(now, epoch))\n",
+        """\
+            for each in self._entities.values():
+                self._note(each, each.primary_failed(now, each.epoch))
+""",
+        "An entity that fails takes healthy ones with it into the backlog.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "failure-shown-while-suspect",
+        _DISPATCH,
+        'return settings.while_suspect == "divert" or settings.failover_interval == 0',
+        "return settings.failover_interval == 0",
+        "Callers see failures that they asked to be spared.",
+        needs=("a pair", "while suspect: divert"),
+    ),
+    Sabotage(
+        "primary-takes-all-the-time",
+        _DISPATCH,
+        "return TryPrimary(remaining / 2 if coordinator.rotation.count else remaining)",
+        "return TryPrimary(remaining)",
+        "A silent primary leaves no time for the backlog.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "primary-not-tried-once-more",
+        _DISPATCH,
+        "        if pick is None:\n            return self._to_primary_once_more(now, remaining)\n",
+        "        if pick is None:\n            return self._fail(self._backlog_unavailable(now))\n",
+        "A send fails when the backlog is away, although the primary would take it.",
+        needs=("a pair", "fabrikam"),
+    ),
+    Sabotage(
+        "change-of-state-not-told",
+        _FAILOVER,
+        "        return [Announce(StateChanged(self.entity, previous, state, heading.cause))]\n",
+        "        return [] if state is S else [Announce(StateChanged(self.entity, previous, state, heading.cause))]\n",
+        "An operator does not hear that an entity began to fail.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "pings-come-too-often",
+        _FAILOVER,
+        "            self._next = now + self.ping_interval\n            commands.append(SendPing",
+        "            self._next = now + self.ping_interval / 2\n            commands.append(SendPing",
+        "A primary that comes up again meets twice the pings.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "ping-before-the-last-is-answered",
+        _FAILOVER,
+        'if self.state is H or self._held or self._probing or self.probe == "trial":',
+        'if self.state is H or self._held or self.probe == "trial":',
+        "Pings to a silent primary pile up.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "sender-changes-its-queue",
+        _ROTATION,
+        "            self._kept[sender] = (failover, queue)\n",
+        "            self._kept.clear()\n",
+        "Each sender opens links to every backlog queue.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "failed-queue-not-ejected",
+        _ROTATION,
+        "        self._in.remove(pick.queue)\n",
+        "        return []\n",
+        "Every message waits for a backlog queue that has failed all before it.",
+        needs=("a pair", "fabrikam"),
+    ),
+    Sabotage(
+        "ejected-queue-tried-at-once",
+        _ROTATION,
+        "                if now >= out.due and not out.trying and queue not in tried:\n",
+        "                if not out.trying and queue not in tried:\n",
+        "Messages go to a backlog queue that has just failed.",
+        needs=("a pair", "fabrikam"),
+    ),
+    Sabotage(
+        "trials-of-an-ejected-queue-not-alone",
+        _ROTATION,
+        "                if now >= out.due and not out.trying and queue not in tried:\n",
+        "                if now >= out.due and queue not in tried:\n",
+        "All messages wait for a backlog queue that one of them could have tried.",
+        needs=("a pair", "fabrikam"),
     ),
 )

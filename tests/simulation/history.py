@@ -28,6 +28,8 @@ Locks, for those who know tokens and times
 - A settlement with a lock that is certainly over is not confirmed; one with a lock that certainly holds is not lost.
 - A lock is over when its time is, when it is settled and when the broker ends; it may be when its receiver left.
 
+Paired clients: paired.py lists the rules.
+
 Ends of a broker
 - A kill undoes nothing. After a power cut, durability `strict` has everything; `default` may have undone settlements
   that were answered in the last 0.1 s; of `none` everything since the broker started is uncertain.
@@ -210,6 +212,12 @@ class History:
 
     def dropped(self, home: str) -> None:
         self.events.append(("dropped", home))
+
+    # paired clients
+
+    def paired(self, verb: str, *fields: Any) -> None:
+        """What a paired client was told, or did; the verbs are the public methods of `paired.Paired`."""
+        self.events.append(("paired", verb, *fields))
 
     # the broker and its world
 

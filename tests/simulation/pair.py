@@ -5,9 +5,8 @@ messages for the backlog, and the whole syphon with its connections. The paired 
 place of the SDK.
 
 Rules
-- A send that returns was confirmed by a broker (P22), and is not sent again after that.
-- In the end each message that was sent is in the primary, intact, and where duplicates are detected once. What no
-  broker can have taken is not there. Elsewhere too it is there once, unless an answer of the primary was lost.
+- What the client decides and the syphon carries, step by step, and what arrives in the end: paired.py says it. Where
+  duplicates are detected, a message arrives once, and each arrives intact.
 - What the primary refuses for good is a dead letter of the backlog in the end, and nothing else is.
 - While only one of the two brokers is in trouble, sends fail no longer than the failover interval (P16).
 - In the calm the syphon empties the backlog, and every entity returns to its primary (P21).
@@ -19,6 +18,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,17 +44,23 @@ from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
-from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryPrimary, Wait
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.verdicts import is_reach
+from pairbus.syphon.core.arrival import message_id_of
+from pairbus.syphon.core.transfer import Command, Complete, PendingTransfer, Send
+from pairbus.syphon.core.transfer_state import TransferState
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.syphon.engine import SyphonEngine
 from pairbus.wire import ReceivedMessage, Sender, WireClient, WireError
 from pairbus.wire.errors import Busy, NotFound, QuotaExceeded, Refused, TimedOut, TooLarge, Unauthorized
 
 from .broker import KEY, PORT, SimulatedMachine
+from .checker import Checker
 from .disk import MachineStopped
+from .history import History
 from .loop import Clock, Livelock, Process, SimulatedLoop
 from .network import Doom, SimulatedNetwork
+from .paired import view_of
 from .run import Violation, deterministic
 from .world import Trouble
 
@@ -230,6 +236,7 @@ class PairedClient:
         self.process = Process("paired client")
         self._run = run
         self._loop = run.loop
+        self._write = run.history.paired
         settings = Settings(
             failover_interval=world.failover_interval,
             ping_primary_interval=world.ping_interval,
@@ -239,6 +246,7 @@ class PairedClient:
             while_suspect=world.while_suspect,
         )
         self.coordinator = Coordinator(settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice)
+        self._write("began", settings, (0, 1))
         self._senders: dict[tuple[str, str], Sender] = {}
         self._clients: dict[str, WireClient] = {}
         self._tick: asyncio.TimerHandle | None = None
@@ -265,52 +273,50 @@ class PairedClient:
 
     async def _send(self, entity: str, id: str) -> None:
         run, loop = self._run, self._loop
-        dispatch = self.coordinator.begin(entity, "sender", loop.now, None)
-        call = _Call(entity, id, loop.now)
-        run.calls[id] = call
+        began = loop.now
+        dispatch = self.coordinator.begin(entity, "sender", began, None)
+        self._write("called", id, entity, "sender", began, None)
+        run.entities[id] = entity
+        is_confirmed = False
         while True:
             step = dispatch.step(loop.now)
+            self._write("stepped", id, step, loop.now, (dispatch.route_word, dispatch.queue))
             self._pump()
             if isinstance(step, Sent):
                 run.note(f"{id}: sent")
-                call.is_sent = True
-                if not call.confirms:
-                    run.problems.append(f"{id} to {entity} is called sent, and no broker has confirmed it")
                 run.succeeded(entity)
-                return
-            if isinstance(step, Failed):
+            elif isinstance(step, Failed):
                 run.note(f"{id}: failed: {step.error!r}")
                 if entity != JOBS:
-                    run.failed(entity, call)
-                return
-            if call.confirms:
-                run.problems.append(f"{id} to {entity} is confirmed, and then: {step}")
+                    run.failed(entity, id, began)
+            if isinstance(step, Sent | Failed) or is_confirmed:
                 return
             if isinstance(step, Wait):
                 await asyncio.sleep(max(0.0, step.until - loop.now))
             else:
-                await self._attempt(dispatch, call, step)
+                is_confirmed = await self._attempt(dispatch, entity, id, step)
 
-    async def _attempt(self, dispatch: Dispatch, call: _Call, step: Any) -> None:
+    async def _attempt(self, dispatch: Dispatch, entity: str, id: str, step: TryPrimary | TryBacklog) -> bool:
         is_primary = isinstance(step, TryPrimary)
-        host, path = (PRIMARY, call.entity) if is_primary else (SECONDARY, BACKLOG[step.queue])
-        payload = payload_of(call.id)
+        host, path = (PRIMARY, entity) if isinstance(step, TryPrimary) else (SECONDARY, BACKLOG[step.queue])
+        payload = payload_of(id)
+        began = self._loop.now
         try:
-            began = self._loop.now
             sender = await self._sender(host, path, step.timeout_s)
             left = step.timeout_s - (self._loop.now - began)
-            call.attempts += 1
-            await sender.send(payload if is_primary else divert_encoded(payload, call.entity), timeout=max(0.001, left))
+            await sender.send(payload if is_primary else divert_encoded(payload, entity), timeout=max(0.001, left))
         except WireError as error:
-            self._run.note(f"{call.id}: {host}: {error}")
-            call.unknown += error.outcome_unknown
-            answered = dispatch.primary_failed if is_primary else dispatch.backlog_failed
-            answered(self._loop.now, as_sdk_error(error))
+            self._run.note(f"{id}: {host}: {error}")
+            failure = as_sdk_error(error)
+            self._write("answered", id, failure, self._loop.now, error.outcome_unknown)
+            (dispatch.primary_failed if is_primary else dispatch.backlog_failed)(self._loop.now, failure)
+            is_confirmed = False
         else:
-            call.confirms += 1
-            call.is_diverted = not is_primary
+            self._write("answered", id, None, self._loop.now)
             (dispatch.primary_sent if is_primary else dispatch.backlog_sent)(self._loop.now)
+            is_confirmed = True
         self._pump()
+        return is_confirmed
 
     async def _sender(self, host: str, path: str, timeout_s: float) -> Sender:
         client = self._clients.get(host)
@@ -327,9 +333,12 @@ class PairedClient:
         while self.coordinator.commands:
             command = self.coordinator.commands.popleft()
             if isinstance(command, SendPing):
+                self._write("pinged", command.entity, self._loop.now)
                 self._loop.create_task(self._ping(command.entity))
             else:
+                self._write("told", command.event)
                 self._run.note(f"paired client: {command}")
+        self._write("looked", self._loop.now, view_of(self.coordinator))
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
@@ -344,6 +353,7 @@ class PairedClient:
             raise Livelock("the paired client ticks, and its deadline stays in the past")
         self.coordinator.tick(self._loop.now)
         self._pump()
+        self._write("ticked", self._loop.now, view_of(self.coordinator))
 
     async def _ping(self, entity: str) -> None:
         try:
@@ -351,22 +361,55 @@ class PairedClient:
             await sender.send(_PING, timeout=2.0)
         except WireError as error:
             failure = as_sdk_error(error)
+            self._write("ping_answered", entity, failure, self._loop.now)
             self.coordinator.ping_failed(entity, self._loop.now, failure, not is_reach(failure))
         else:
+            self._write("ping_answered", entity, None, self._loop.now)
             self.coordinator.ping_succeeded(entity, self._loop.now)
         self._pump()
 
 
-@dataclass(slots=True)
-class _Call:
-    entity: str
-    id: str
-    began: float
-    attempts: int = 0
-    unknown: int = 0
-    confirms: int = 0
-    is_sent: bool = False
-    is_diverted: bool = False
+class WatchedTransfers(TransferState):
+    """The syphon's, which writes down what it sends."""
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__()
+        self.name = name
+        self.write = history.paired
+        self.ids: dict[Any, str] = {}  # payloads are let go when they are not needed any more
+
+    def send(self, path: str, now: float, count_max: int, bytes_max: int) -> tuple[Send | None, list[Command]]:
+        send, commands = super().send(path, now, count_max, bytes_max)
+        for transfer in () if send is None else send.transfers:
+            id = self.ids[transfer.key] = str(message_id_of(transfer.payload))
+            self.write("carries", self.name, transfer.key, id)
+        return send, commands
+
+
+class WatchedSyphon(SyphonEngine):
+    """A syphon that writes down what became of what it sent, and what it completes."""
+
+    transfer_state: WatchedTransfers
+
+    def _carried(self, transfers: Sequence[PendingTransfer], outcome: str) -> None:
+        watched = self.transfer_state
+        for each in transfers:
+            watched.write("carried", watched.name, each.key, watched.ids[each.key], outcome)
+
+    def confirmed(self, transfers: Sequence[PendingTransfer]) -> None:
+        self._carried(transfers, "confirmed")
+        super().confirmed(transfers)
+
+    def not_confirmed(self, transfers: Sequence[PendingTransfer], error: WireError) -> None:
+        self._carried(transfers, "unknown" if error.outcome_unknown else "refused")
+        super().not_confirmed(transfers, error)
+
+    def carry_out(self, commands: Iterable[Command]) -> None:
+        commands = list(commands)
+        for command in commands:
+            for transfer in command.transfers if isinstance(command, Complete) else ():
+                self.transfer_state.write("completes", self.transfer_state.name, transfer.key)
+        super().carry_out(commands)
 
 
 class PairRun:
@@ -384,7 +427,8 @@ class PairRun:
             for name, plan in _PLANS.items()
         }
         self.clock = Clock(self.loop)
-        self.calls: dict[str, _Call] = {}
+        self.history = History()
+        self.entities: dict[str, str] = {}  # of messages, by id
         self.problems: list[str] = []
         self.events: list[str] = []
         self.trace = self  # whose lines a replay prints
@@ -415,7 +459,9 @@ class PairRun:
                 self.loop.run(self._storm_and_calm())
             except Livelock as error:
                 self.problems.append(str(error))
-        found = [*self.problems, *self.loop.problems]
+        checker = Checker()
+        checker.fold(self.history.take())
+        found = [*checker.problems, *self.problems, *self.loop.problems]
         if found:
             raise Violation("\n".join(found[:20]))
         return self.digest
@@ -425,16 +471,16 @@ class PairRun:
     def succeeded(self, entity: str) -> None:
         self._failing_since.pop(entity, None)
 
-    def failed(self, entity: str, call: _Call) -> None:
+    def failed(self, entity: str, id: str, began: float) -> None:
         """A send failed: with one broker well it may, for as long as nobody can tell an outage from an accident."""
         troubled = {which for which, _ in self.world.troubles}
         if self.world.dooms or {PRIMARY, SECONDARY} <= troubled:
             return
         world = self.world
-        since = self._failing_since.setdefault(entity, call.began)
+        since = self._failing_since.setdefault(entity, began)
         spared = world.while_suspect == "divert" or world.failover_interval == 0
         if spared or self.loop.now - since > world.failover_interval + 2 * SEND_S:
-            self.problems.append(f"{call.id} to {entity} failed, although only {troubled or 'nobody'} is in trouble")
+            self.problems.append(f"{id} to {entity} failed, although only {troubled or 'nobody'} is in trouble")
 
     # -- the storm
 
@@ -492,9 +538,10 @@ class PairRun:
         process.on_death.append(lambda: self.network.lose(process, silently=False))
         credential = SharedKey(ROOT_RULE, KEY)
         primary, secondary = (Endpoint(host, PORT, False, credential, name=host) for host in (PRIMARY, SECONDARY))
-        engine = SyphonEngine(
+        engine = WatchedSyphon(
             primary, secondary, [(path, index) for index, path in enumerate(BACKLOG)], wall=self.clock
         )
+        engine.transfer_state = WatchedTransfers(process.name, self.history)
         self._syphon_engine = engine
         process.run(engine._begin)  # and not `run`: what is killed must have nothing left to do
 
@@ -516,16 +563,16 @@ class PairRun:
         if self._syphon is not None and self._syphon_engine is not None:
             await self._syphon.run(self.loop.create_task, self._syphon_engine._shut())
         client = _client(PRIMARY, self.clock)
+        copies: Counter[str] = Counter()
         for entity in ("orders", "once"):
-            self._judge(entity, await self._received(client, entity))
+            copies.update(self._seen(await self._received(client, entity), entity))
         await client.close()
         client = _client(SECONDARY, self.clock)
+        dead: set[str] = set()
         for path in BACKLOG:
-            self._judge_dead_letters(await self._received(client, f"{path}/$deadletterqueue"))
-        for id, call in self.calls.items():
-            if call.entity == JOBS and call.is_sent:
-                self.problems.append(f"{id}, which the primary refuses for good, is no dead letter: {call}")
+            dead.update(self._seen(await self._received(client, f"{path}/$deadletterqueue"), JOBS, True))
         await client.close()
+        self.history.paired("found", copies, ("once",), dead)
         for machine in self.machines.values():
             await self._stop(machine)
 
@@ -559,35 +606,14 @@ class PairRun:
             await receiver.complete(some)
         return messages
 
-    def _judge(self, entity: str, messages: list[ReceivedMessage]) -> None:
-        found: Counter[str] = Counter()
+    def _seen(self, messages: list[ReceivedMessage], entity: str, is_diverted: bool = False) -> list[str]:
+        """Return the ids of messages that can only be of this entity."""
+        found = []
         for message in messages:
             id = str(read_properties(message.payload, message.sections).message_id)
-            found[id] += 1
-            call = self.calls.get(id)
-            if call is None or call.entity != entity:
-                self.problems.append(f"{entity} has {id!r}, which nobody sent there")
-            elif not message.payload.endswith(payload_of(id)):
+            found.append(id)
+            if self.entities.get(id) != entity:
+                self.problems.append(f"{id!r}, which is for {self.entities.get(id)}, came to {entity}")
+            elif not message.payload.endswith(payload_of(id)) and not is_diverted:
                 self.problems.append(f"{id} came with another body: {message.payload!r}")
-        # Before the first outage nothing is diverted, so that it can't have met the syphon at work.
-        outages = sum(which == PRIMARY for which, _ in self.world.troubles)
-        is_answered = not self.world.dooms and outages < 2 and "syphon" not in dict(self.world.troubles)
-        for id, call in self.calls.items():
-            if call.entity != entity:
-                continue
-            count = found[id]
-            if call.is_sent and not count:
-                self.problems.append(f"{id} was sent to {entity} ({call}) and is not there")
-            if count and not (call.confirms or call.unknown):
-                self.problems.append(f"{id} is in {entity}, although every attempt was refused: {call}")
-            if count > 1 and (entity == "once" or (is_answered and not call.unknown)):
-                self.problems.append(f"{id} is in {entity} {count} times: {call}")
-
-    def _judge_dead_letters(self, messages: list[ReceivedMessage]) -> None:
-        for message in messages:
-            id = str(read_properties(message.payload, message.sections).message_id)
-            call = self.calls.get(id)
-            if call is None or call.entity != JOBS:
-                self.problems.append(f"{id!r} is a dead letter of the backlog: {call}")
-            else:
-                call.is_sent = False
+        return found

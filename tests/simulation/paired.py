@@ -1,0 +1,697 @@
+"""What a paired client must decide: a second, plain account of its decisions, kept from the same facts. Pure.
+
+Whoever runs a client writes down in a `History` (`paired`) what it was told and what it did: each verb is a method of
+`Paired`. From that the account knows the state that every entity must have and the only steps that a call may take:
+
+- Entities fail over one by one (P15), by their timer (P16, P17), come back by pings, trials or the operator (P21, P23,
+  P31, P34, P35), and are pinged once at a time, when it is due (P31, P33). Events tell all of it (P23).
+- A call goes to the primary, to the backlog queue that its sender keeps (P12), to an ejected queue as its only trial
+  (P13), to the primary once more, or fails with the error that is due; each attempt gets its share of the time (P19).
+- After server busy an entity pauses for ten seconds (P24).
+- Sent is what a broker confirmed, and nothing else (P22). It arrives, and more than once only where an answer was lost,
+  or where the syphon, which is watched as well (P39), could not know.
+
+Of the product it knows what callers see: options, steps, events, states. After the first breach it judges no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.pairing.errors import BacklogUnavailableError, EntityUnreachableError, NoTimeLeftError, NotTriedError
+from pairbus.pairing.events import (
+    BacklogQueueEjected,
+    BacklogQueueReturned,
+    EntityThrottled,
+    Event,
+    PingSucceeded,
+    StateChanged,
+)
+from pairbus.pairing.options import Settings
+from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.dispatch import Failed, Sent, Step, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.states import EntityState
+
+HALT_S: Final = 10.0
+LEAST_S: Final = 0.001
+#: So late the answer to an attempt may be whose time is over.
+SLACK_S: Final = 0.25
+CLOSE_S: Final = 1e-6
+HEALTHY, SUSPECT, FAILED_OVER, UNREACHABLE = EntityState
+#: What a failed attempt says: of the entity, or (late, not tried, large) of the answer, the client or the message.
+Kind = Literal["down", "late", "busy", "gone", "large", "not tried"]
+
+
+class Broken(Exception):
+    """A rule was broken."""
+
+
+def demand(holds: bool, text: str) -> None:
+    if not holds:
+        raise Broken(text)
+
+
+def is_close(one: float, other: float) -> bool:
+    return abs(one - other) <= CLOSE_S
+
+
+def kind_of(error: BaseException) -> Kind:
+    """Return what an error says, of those that the worlds know."""
+    kinds: dict[Kind, tuple[type[BaseException], ...]] = {
+        "not tried": (NotTriedError,),
+        "busy": (ServiceBusServerBusyError,),
+        "late": (OperationTimeoutError,),
+        "large": (MessageSizeExceededError,),
+        "gone": (MessagingEntityNotFoundError, MessagingEntityDisabledError, ServiceBusAuthorizationError),
+    }
+    for kind, classes in kinds.items():
+        if isinstance(error, classes):
+            return kind
+    return "gone" if getattr(error, "_condition", None) == "amqp:not-allowed" else "down"
+
+
+class View(NamedTuple):
+    """What can be asked of a client."""
+
+    states: dict[str, EntityState]
+    halts: dict[str, float]
+    ejected: dict[int, float]
+    queues: tuple[int, ...]
+    deadline: float | None
+
+
+def view_of(coordinator: Coordinator) -> View:
+    states, rotation = coordinator.states(), coordinator.rotation
+    halts = {entity: coordinator.halted_until(entity) for entity in states}
+    return View(states, halts, rotation.ejected, rotation.queues, coordinator.deadline)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A message at a broker: at the primary, or (`queue`) in the backlog."""
+
+    queue: int | None
+    granted_s: float
+    returns: int = 0
+    is_trial: bool = False
+    is_once_more: bool = False  # at the primary, after the last backlog queue
+    began_left: bool = False
+    term: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of send_messages, and what the account expects of its next steps."""
+
+    id: Any
+    entity: str
+    sender: Any
+    began: float
+    ends: float
+    at: Attempt | None = None
+    last: Attempt | None = None
+    is_over: bool = False
+    is_sent: bool = False
+    confirmed: bool = False
+    failures: int = 0
+    leaving: bool = False
+    due_error: BaseException | type[BaseException] | None = None
+    tried: set[int] = field(default_factory=set)
+    was_trial: bool = False
+    was_once_more: bool = False
+    kept_s: float | None = None  # what its backlog queues leave for the primary
+    #: Attempts that a broker may have stored, at the primary and in the backlog.
+    at_primary: int = 0
+    in_backlog: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Probe:
+    """A ping or a trial, and in which stay it began."""
+
+    stay: int
+
+
+class Entity:
+    """What the state of one entity must be: P16, P17, P21, P23, P24, P31, P34, P35, in plain words."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.first_failure: float | None = None
+        self.left = False
+        self.refused = False
+        self.held = False
+        self.good = 0
+        self.due = 0.0
+        self.freed = 0.0  # when the last ping ended: the next may have been due before
+        self.probe: Probe | None = None
+        #: Counted: how often the primary was taken again, and how often it was left (or held).
+        self.returns = 0
+        self.stay = 0
+        self.halted_until = 0.0
+        self.busy_since: float | None = None
+
+    @property
+    def state(self) -> EntityState:
+        if self.left:
+            return UNREACHABLE if self.refused else FAILED_OVER
+        return HEALTHY if self.first_failure is None else SUSPECT
+
+    def wake(self) -> float | None:
+        """When the clock, rather than an answer, a message or the operator, will wake a sick entity."""
+        if self.first_failure is not None:
+            return self.first_failure + self.settings.failover_interval
+        if self.left and not self.held and self.probe is None and self.settings.probe == "ping":
+            return self.due
+        return None
+
+    def clock(self, now: float) -> None:
+        if self.first_failure is not None and now >= self.first_failure + self.settings.failover_interval:
+            self.leave(self.first_failure + self.settings.failover_interval)
+
+    def leave(self, at: float) -> None:
+        self.left, self.refused, self.held = True, False, False
+        self.first_failure = None
+        self.good = 0
+        self.stay += 1
+        self.due = at + self.settings.ping_primary_interval
+
+    def come_back(self) -> None:
+        self.left = self.refused = self.held = False
+        self.first_failure = None
+        self.returns += 1
+
+    def sent(self, now: float) -> None:
+        self.clock(now)
+        self.first_failure = None
+        self.busy_since = None
+
+    def failed(self, now: float, returns: int) -> None:
+        self.clock(now)
+        if not self.left and self.first_failure is None and returns == self.returns:
+            self.first_failure = now
+            self.clock(now)
+
+    def busy(self, now: float, *, sending: bool) -> bool:
+        """Return whether it was busy for too long."""
+        if now >= self.halted_until + HALT_S:
+            self.busy_since = None
+        if sending and self.busy_since is None:
+            self.busy_since = now
+        self.halted_until = max(self.halted_until, now + HALT_S)
+        limit = self.settings.busy_failover_after
+        return sending and limit is not None and self.busy_since is not None and now - self.busy_since >= limit
+
+    def begin_probe(self, now: float) -> None:
+        demand(self.left, f"P33: probed, and {self.state.value}")
+        demand(not self.held, "P23: probed, and held by the operator")
+        demand(self.probe is None, "P33: two probes under way")
+        demand(now >= self.due - CLOSE_S, f"P31: probed at {now:.3f}, before {self.due:.3f}")
+        self.probe = Probe(self.stay)
+        self.due = now + self.settings.ping_primary_interval
+
+    def end_probe(self, now: float, how: Literal["good", "refused", "unanswered", "nothing"]) -> bool:
+        """Return whether it was of the present failover."""
+        self.clock(now)
+        probe, self.probe = self.probe, None
+        demand(probe is not None, "P33: an answer to a probe that was over")
+        counts = self.left and not self.held and probe is not None and probe.stay == self.stay
+        if how == "nothing" or not counts:
+            return counts
+        if how == "good":
+            self.count_good()
+        else:
+            self.good = 0
+            self.refused = how == "refused"
+        return True
+
+    def count_good(self) -> None:
+        self.good += 1
+        self.refused = False
+        if self.good >= self.settings.pings_to_return:
+            self.come_back()
+
+    def sent_once_more(self, now: float, attempt: Attempt) -> None:
+        """As a good ping, if it began in this stay."""
+        self.clock(now)
+        if self.left and not self.held and attempt.began_left and attempt.returns == self.returns:
+            self.count_good()
+
+    def forced(self, now: float, hold: bool) -> None:
+        self.clock(now)
+        if not self.left:
+            self.leave(now)
+        elif self.held and not hold:  # the pings begin anew
+            self.due = now + self.settings.ping_primary_interval
+            self.good = 0
+        self.refused = False
+        self.held = hold
+        if hold:
+            self.stay += 1
+
+    def marked(self, now: float) -> None:
+        self.clock(now)
+        if self.left or self.first_failure is not None:
+            self.come_back()
+
+
+class Paired:
+    """The account of one paired client and of the syphons behind it. Its verbs are the public methods."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
+        self._is_broken = False
+        self.settings = Settings()
+        self._prompt = True
+        self._queues: list[int] = []
+        self._entities: dict[str, Entity] = {}
+        self._told: dict[str, EntityState] = {}
+        self._owed: set[tuple[type[Event], str]] = set()  # events that must be told before anything else
+        self._calls: dict[Any, Call] = {}
+        self._out: dict[int, float] = {}  # queues that are ejected, until
+        self._trying: set[int] = set()
+        self._terms: dict[int, int] = {}
+        self._kept: dict[Any, tuple[int, int]] = {}
+        # What syphons carry: by their name and the message's key in the backlog.
+        self._under_way: set[tuple[str, Any]] = set()
+        self._known_home: set[tuple[str, Any]] = set()
+        self._home: set[Any] = set()
+        self._carried: Counter[str] = Counter()  # id → so often a syphon may have stored it
+
+    def __repr__(self) -> str:
+        return f"<Paired: {len(self._calls)} calls, {len(self._entities)} entities>"
+
+    def fold(self, verb: str, *fields: Any) -> None:
+        """Judge one event; after a breach nothing is judged."""
+        if self._is_broken:
+            return
+        try:
+            if verb != "told" and self._owed:
+                missing = ", ".join(sorted(f"{kind.__name__} of {entity}" for kind, entity in self._owed))
+                raise Broken(f"P23: nobody was told: {missing}")
+            do: Callable[..., None] = getattr(self, verb)
+            do(*fields)
+        except Broken as broken:
+            self._is_broken = True
+            what = ", ".join(map(str, fields))
+            self._problems.append(f"{broken} ({verb}: {what})")
+
+    def _entity(self, name: str) -> Entity:
+        return self._entities.setdefault(name, Entity(self.settings))
+
+    # -- what a client is told
+
+    def began(self, settings: Settings, queues: Sequence[int], prompt: bool = True) -> None:
+        """`prompt`: its timers are exact."""
+        self.settings, self._queues, self._prompt = settings, list(queues), prompt
+
+    def extended(self, queues: Sequence[int]) -> None:
+        """It has its backlog queues now."""
+        self._queues = list(queues)
+
+    def closed(self, sender: Any) -> None:
+        self._kept.pop(sender, None)
+
+    def operated(self, name: str, what: str, now: float) -> None:
+        """The operator, or (busy) a receiver that met a busy server."""
+        entity = self._entity(name)
+        if what == "mark":
+            entity.marked(now)
+        elif what == "busy":
+            self._busy(name, now, sending=False)
+        else:
+            entity.forced(now, what == "hold")
+
+    def _busy(self, name: str, now: float, *, sending: bool) -> bool:
+        entity = self._entity(name)
+        if entity.halted_until <= now:
+            self._owed.add((EntityThrottled, name))
+        return entity.busy(now, sending=sending)
+
+    # -- calls
+
+    def called(self, id: Any, entity: str, sender: Any, now: float, timeout: float | None) -> None:
+        total = self.settings.send_timeout if timeout is None else timeout
+        self._entity(entity)
+        self._calls[id] = Call(id, entity, sender, now, now + total)
+
+    def stepped(self, id: Any, step: Step, now: float, route: tuple[str, int | None]) -> None:
+        """`route`: what the client says where the message is or was."""
+        call = self._calls[id]
+        entity = self._entity(call.entity)
+        entity.clock(now)
+        demand(call.at is None, "a step while an attempt is under way")
+        if isinstance(step, Sent | Failed):
+            demand(now <= call.ends + SLACK_S, f"P19: it took {now - call.began:.3f} s")
+        is_once_more = self._compare(call, entity, now, step)
+        if isinstance(step, Sent):
+            call.is_over = call.is_sent = True
+            place = None if call.last is None else call.last.queue
+            demand(route == ("primary" if place is None else "backlog", place), f"P23: told as {route}")
+        elif isinstance(step, Failed):
+            call.is_over = True
+        elif isinstance(step, TryPrimary):
+            is_trial = entity.left and not is_once_more
+            call.at = Attempt(None, step.timeout_s, entity.returns, is_trial, is_once_more, entity.left)
+            call.at_primary += 1
+            if is_trial:
+                entity.begin_probe(now)
+        elif isinstance(step, TryBacklog):
+            is_trial = self._picked(call, entity, step.queue, now)
+            call.at = Attempt(step.queue, step.timeout_s, is_trial=is_trial, term=self._terms.get(step.queue, 0))
+            call.in_backlog += 1
+
+    def answered(self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False) -> None:
+        """An attempt ended; `is_unknown`: a broker may have stored the message all the same."""
+        call = self._calls[id]
+        attempt = call.last = call.at
+        call.at = None
+        if attempt is None:
+            raise Broken("an answer, and no attempt is under way")
+        if error is None:
+            call.confirmed = True
+        else:
+            call.failures += 1
+            if not is_unknown:
+                call.at_primary -= attempt.queue is None
+                call.in_backlog -= attempt.queue is not None
+        if attempt.queue is None:
+            self._primary_answered(call, attempt, error, now)
+        else:
+            self._backlog_answered(call, attempt, attempt.queue, error, now)
+
+    def given_up(self, id: Any, now: float) -> None:
+        """The call was cancelled."""
+        call = self._calls[id]
+        attempt, call.at = call.at, None
+        call.is_over = True
+        if attempt is None or not attempt.is_trial:
+            return
+        if attempt.queue is None:
+            self._entity(call.entity).end_probe(now, "nothing")
+        else:
+            self._trying.discard(attempt.queue)
+            self._out[attempt.queue] = now + self.settings.backlog_retry_interval
+
+    def _is_spared(self) -> bool:
+        return bool(self._queues) and (self.settings.while_suspect == "divert" or self.settings.failover_interval == 0)
+
+    def _primary_answered(self, call: Call, attempt: Attempt, error: BaseException | None, now: float) -> None:
+        entity = self._entity(call.entity)
+        entity.clock(now)
+        if error is None:
+            if attempt.is_once_more:
+                entity.sent_once_more(now, attempt)
+            if attempt.is_trial:
+                entity.end_probe(now, "good")
+            entity.sent(now)
+            return
+        kind = kind_of(error)
+        if attempt.is_once_more:
+            self._failed_once_more(call, entity, attempt, error, now)
+            return
+        if attempt.is_trial:
+            says_nothing = kind in ("large", "not tried")
+            entity.end_probe(now, "refused" if kind == "gone" else "nothing" if says_nothing else "unanswered")
+        too_long = kind == "busy" and self._busy(call.entity, now, sending=True) and not attempt.is_trial
+        if not attempt.is_trial and (too_long or kind in ("down", "late")):
+            entity.failed(now, attempt.returns)
+        is_stale = attempt.returns != entity.returns
+        if kind == "large" or (kind == "gone" and not (attempt.is_trial and entity.left)):
+            call.due_error = error
+        elif entity.left:
+            pass
+        elif kind == "busy":
+            call.leaving = too_long and self._is_spared()
+            if not call.leaving and entity.halted_until >= call.ends:
+                call.due_error = error
+        elif self._is_spared() or (is_stale and kind != "not tried" and self._queues):
+            call.leaving = True
+        else:
+            call.due_error = error
+
+    def _failed_once_more(self, call: Call, entity: Entity, attempt: Attempt, error: BaseException, now: float) -> None:
+        kind = kind_of(error)
+        if kind == "busy":
+            if self._busy(call.entity, now, sending=True):
+                entity.failed(now, attempt.returns)
+            return
+        if kind in ("down", "late"):
+            entity.failed(now, attempt.returns)
+        call.was_once_more = call.leaving = True
+        if kind == "large":
+            call.due_error = error
+        elif not set(self._queues) - call.tried:
+            call.due_error = BacklogUnavailableError
+
+    def _backlog_answered(
+        self, call: Call, attempt: Attempt, queue: int, error: BaseException | None, now: float
+    ) -> None:
+        call.tried.add(queue)
+        kind = None if error is None else kind_of(error)
+        is_stale = attempt.term != self._terms.get(queue, 0)
+        is_impatient = kind == "late" and attempt.granted_s < min(1.0, self.settings.send_timeout / 8)
+        if kind == "large":
+            call.due_error = error
+        if attempt.is_trial:
+            self._trying.discard(queue)
+            if error is None:
+                del self._out[queue]
+                self._terms[queue] = self._terms.get(queue, 0) + 1
+            else:
+                self._out[queue] = now + self.settings.backlog_retry_interval
+        elif kind in ("down", "late", "busy", "gone") and not (is_impatient or is_stale):
+            self._out.setdefault(queue, now + self.settings.backlog_retry_interval)
+
+    # -- the steps that a call may take
+
+    def _usable(self, call: Call, now: float) -> tuple[set[int], set[int]]:
+        """Queues in the rotation, and ejected ones that a trial may try, that this message has not been at."""
+        usable = set(self._queues) - set(self._out) - call.tried
+        due = {queue for queue, at in self._out.items() if now >= at} - self._trying - call.tried
+        return usable, due
+
+    def _picked(self, call: Call, entity: Entity, queue: int, now: float) -> bool:
+        """Take note of the pick; return whether it is the one trial of an ejected queue (P13)."""
+        if call.was_once_more:
+            is_trial = queue in self._out and queue not in self._trying
+            if is_trial:
+                self._trying.add(queue)
+            return is_trial
+        usable, due = self._usable(call, now)
+        if due and (not call.was_trial or not usable):
+            demand(queue in due, f"P13: it passes by {due}, which wait for their trial")
+            self._trying.add(queue)
+            call.was_trial = True
+            return True
+        demand(queue in usable, "P13: a queue that is ejected, or that failed this message already")
+        kept = self._kept.get(call.sender)
+        if kept is not None and kept[0] == entity.returns and kept[1] in usable:
+            demand(queue == kept[1], f"P12: its sender leaves queue {kept[1]}")
+        self._kept[call.sender] = (entity.returns, queue)
+        return False
+
+    def _compare(self, call: Call, entity: Entity, now: float, step: Step) -> bool:
+        """Judge whether this is the step that is due; return whether it is the one to the primary once more."""
+        remaining = call.ends - now
+        if call.confirmed:
+            demand(isinstance(step, Sent), "P20: a broker has confirmed it, and it goes on")
+            return False
+        demand(not isinstance(step, Sent), "P22: called sent, and no broker has confirmed it")
+        if call.due_error is not None:
+            _demand_failed(step, call.due_error)
+            return False
+        if remaining < LEAST_S:
+            _demand_failed(step, NoTimeLeftError)
+            return False
+        is_halted = entity.halted_until > now
+        if not call.leaving:
+            if not entity.left:
+                self._compare_primary(call, entity, now, step)
+                return False
+            if (
+                self.settings.probe == "trial" and not entity.held and entity.probe is None and not is_halted
+                and now >= entity.due and not call.failures
+            ):  # fmt: skip
+                demand(isinstance(step, TryPrimary), "P31: whoever sends next is the trial")
+                self._compare_primary(call, entity, now, step)
+                return False
+            if entity.refused and self.settings.when_unreachable == "raise":
+                _demand_failed(step, EntityUnreachableError)
+                return False
+        if call.was_once_more:
+            self._compare_last_queue(call, remaining, step)
+            return False
+        kept_s = call.kept_s
+        if kept_s is None:
+            kept_s = min((call.ends - call.began) / 8, remaining / 2)
+            kept_s = kept_s if remaining - kept_s >= LEAST_S else 0.0
+        usable, due = self._usable(call, now)
+        if remaining - kept_s < LEAST_S or not usable | due:
+            return self._compare_once_more(call, entity, now, step)
+        call.kept_s = kept_s
+        self._demand_backlog(step, remaining - kept_s, usable | due)
+        return False
+
+    def _compare_primary(self, call: Call, entity: Entity, now: float, step: Step) -> None:
+        remaining = call.ends - now
+        if entity.halted_until <= now:
+            self._demand_primary(step, remaining / 2 if self._queues else remaining, f"P16, {entity.state.value}")
+        elif entity.halted_until < call.ends:
+            wake = entity.wake()
+            _demand_wait(step, entity.halted_until if wake is None else min(wake, entity.halted_until))
+        else:
+            _demand_failed(step, ServiceBusServerBusyError)
+
+    def _compare_once_more(self, call: Call, entity: Entity, now: float, step: Step) -> bool:
+        """The primary, whatever its state (P13), but for a halt."""
+        remaining = call.ends - now
+        if entity.halted_until <= now:
+            share = remaining / 2 if set(self._queues) - call.tried else remaining
+            self._demand_primary(step, share, "P13, once more")
+            return True
+        if entity.halted_until < call.ends:
+            _demand_wait(step, entity.halted_until)
+        else:
+            _demand_failed(step, BacklogUnavailableError)
+        return False
+
+    def _compare_last_queue(self, call: Call, remaining: float, step: Step) -> None:
+        """After that, the queues that it was not at, ejected or not."""
+        left = set(self._queues) - call.tried
+        if left:
+            self._demand_backlog(step, remaining, left)
+        else:
+            _demand_failed(step, BacklogUnavailableError)
+
+    def _demand_primary(self, step: Step, share: float, why: str) -> None:
+        if not isinstance(step, TryPrimary):
+            raise Broken(f"{why}: it does not go to the primary")
+        demand(is_close(step.timeout_s, share), f"P19: the primary's share is {share:.3f} s")
+
+    def _demand_backlog(self, step: Step, left: float, queues: set[int]) -> None:
+        if not isinstance(step, TryBacklog):
+            raise Broken("P13, P16: it does not go to the backlog")
+        demand(step.queue in queues, f"P13: queues that may take it: {queues}")
+        share = left / 2 if queues - {step.queue} else left
+        demand(is_close(step.timeout_s, share), f"P13, P19: the share of queue {step.queue} is {share:.3f} s")
+
+    # -- pings, time, events
+
+    def pinged(self, name: str, now: float) -> None:
+        """A ping to the primary begins."""
+        entity = self._entity(name)
+        entity.clock(now)
+        demand(self.settings.probe == "ping", "P31: a ping, where trials are asked for")
+        is_due = is_close(now, entity.due) or is_close(now, entity.freed)
+        demand(is_due or not self._prompt, f"P31: a ping at {now:.3f}, and not at {entity.due:.3f}")
+        entity.begin_probe(now)
+
+    def ping_answered(self, name: str, error: BaseException | None, now: float) -> None:
+        entity = self._entity(name)
+        entity.freed = now
+        kind = None if error is None else kind_of(error)
+        if kind == "busy":
+            self._busy(name, now, sending=False)
+        counts = entity.end_probe(now, "good" if kind is None else "refused" if kind == "gone" else "unanswered")
+        if kind == "busy" and counts:
+            entity.due = max(entity.due, entity.halted_until)
+        if kind is None and counts:
+            self._owed.add((PingSucceeded, name))
+
+    def told(self, event: Event) -> None:
+        """An event was announced."""
+        self._owed.discard((type(event), getattr(event, "entity", "")))
+        if isinstance(event, StateChanged):
+            demand(self._told.get(event.entity, HEALTHY) is event.previous, "P23: a change was not told")
+            demand(event.state is not event.previous, "P23: no change")
+            self._told[event.entity] = event.state
+        elif isinstance(event, BacklogQueueEjected):
+            demand(event.queue in self._out, "P13: this queue did not fail")
+        elif isinstance(event, BacklogQueueReturned):
+            demand(event.queue not in self._out, "P13: this queue did not take its trial")
+
+    def ticked(self, now: float, view: View) -> None:
+        """The client has done all that was due. One thing will wake a sick entity: the clock, or else its probe, a
+        message, or the operator."""
+        self.looked(now, view)
+        for name, state in view.states.items():
+            demand(state is self._entity(name).state, f"P16: {name} is {state.value} after a tick")
+        wakes = [wake for entity in self._entities.values() if (wake := entity.wake()) is not None]
+        due = min(wakes, default=None)
+        is_right = view.deadline is None if due is None else view.deadline is not None and is_close(view.deadline, due)
+        demand(is_right, f"P16, P31: it will wake at {view.deadline}, and not at {due}")
+        demand(view.deadline is None or view.deadline > now, "P16, P31: something was due, and is still")
+
+    def looked(self, now: float, view: View) -> None:
+        """This is what the client shows."""
+        for name, state in view.states.items():
+            entity = self._entity(name)
+            entity.clock(now)
+            demand(self._told.get(name, HEALTHY) is state, f"P23: events do not say that {name} is {state.value}")
+            is_over = state is SUSPECT and entity.state is FAILED_OVER  # and nobody has looked at the clock yet
+            is_late = is_over and view.deadline is not None and view.deadline <= now
+            demand(state is entity.state or is_late, f"P15–P35: {name} must be {entity.state.value}, not {state.value}")
+            halt = view.halts[name]
+            is_forgotten = not halt and entity.halted_until <= now
+            demand(halt == entity.halted_until or is_forgotten, f"P24: {name} must pause until {entity.halted_until}")
+        demand(view.ejected == self._out, f"P13: ejected must be {self._out}, not {view.ejected}")
+        queues = sorted(set(self._queues) - set(self._out))
+        demand(sorted(view.queues) == queues, f"P13: the rotation must be {queues}, not {view.queues}")
+
+    # -- messages, and the syphons that carry them
+
+    def carries(self, syphon: str, key: Any, id: str) -> None:
+        """A syphon begins to send a message of the backlog, which it knows by its key, to the primary."""
+        demand((syphon, key) not in self._under_way, f"P39: {syphon} sends {id} a second time at once")
+        demand((syphon, key) not in self._known_home, f"P39: {syphon} knows that {id} is home, and sends it again")
+        self._under_way.add((syphon, key))
+        self._carried[id] += 1
+
+    def carried(self, syphon: str, key: Any, id: str, outcome: Literal["confirmed", "refused", "unknown"]) -> None:
+        self._under_way.discard((syphon, key))
+        if outcome == "confirmed":
+            self._known_home.add((syphon, key))
+            self._home.add(key)
+        elif outcome == "refused":
+            self._carried[id] -= 1
+
+    def completes(self, syphon: str, key: Any) -> None:
+        demand(key in self._home, f"P39: {syphon} completes {key}, which the primary has not confirmed")
+
+    def found(self, copies: Mapping[Any, int], once: Collection[str] = (), dead: Iterable[Any] = ()) -> None:
+        """These messages are in all queues, so often; `dead` are those that syphons gave up, and `once` entities that
+        find duplicates. Copies in the backlog count, unless they were carried home."""
+        dead = set(dead)
+        for call in self._calls.values():
+            count = copies.get(call.id, 0)
+            if call.is_sent:
+                demand(count > 0 or call.id in dead, f"P39: {call.id} was sent to {call.entity} and is lost")
+            allowed = call.at_primary + (self._carried[call.id] or call.in_backlog)
+            demand(count <= allowed, f"P20: {call.id} is there {count} times, and {allowed} can be explained")
+            demand(count < 2 or call.entity not in once, f"P20: {call.id} is in {call.entity} {count} times")
+
+
+def _demand_failed(step: Step, error: BaseException | type[BaseException]) -> None:
+    if not isinstance(step, Failed):
+        raise Broken(f"P17, P22: it must fail: {error!r}")
+    is_right = isinstance(step.error, error) if isinstance(error, type) else step.error is error
+    demand(is_right, f"P17, P22: it must fail with {error!r}")
+
+
+def _demand_wait(step: Step, until: float) -> None:
+    if not isinstance(step, Wait):
+        raise Broken("P24: it does not pause")
+    demand(is_close(step.until, until), f"P24: it must pause until {until:.3f}")
