@@ -195,7 +195,7 @@ def cancelled_trial_is_never_freed(real: Any, *args: Any) -> None:
 
 
 # Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls.
-# tests/simulation/client_sabotages.py has the others.
+# tests/simulation/sabotage/client_sabotages.py has the others.
 SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Coordinator, "halted_until", busy_does_not_pause, "P24"),
     (BusyPause, "busy", pause_is_short, "P24"),

@@ -374,7 +374,3 @@ def main() -> int:
     if chosen.json:
         chosen.json.write_text(told + "\n")
     return 1 if result.problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

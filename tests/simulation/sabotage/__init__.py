@@ -46,7 +46,7 @@ class Sabotage:
     @property
     def path(self) -> Path:
         """The file of the module."""
-        return Path(__file__).parents[2] / "src" / Path(*self.module.split(".")).with_suffix(".py")
+        return Path(__file__).parents[3] / "src" / Path(*self.module.split(".")).with_suffix(".py")
 
     def patched(self) -> str:
         """Return the source of the module with the bug in it; raise ValueError where the code is no longer as it was
@@ -122,14 +122,14 @@ def catch(name: str, seconds: float = 60.0) -> Catch | None:
     """Look, in a process of its own, for a world that finds the sabotage: the known one first."""
     kind, seed = known().get(name, ("", 0))
     command = [sys.executable, "-m", __spec__.name, _FIRST, name, kind, str(seed), str(seconds)]
-    found = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, check=True)
+    found = subprocess.run(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True, check=True)
     answer = json.loads(found.stdout.splitlines()[-1])
     return None if answer is None else Catch(*answer)
 
 
 def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) -> Catch | None:
     sabotage = put_in(name)
-    from . import journal_world, worlds
+    from .. import journal_world, worlds
 
     runs: dict[str, Callable[[int], object]] = {
         "journal": lambda seed: journal_world.draw(seed).run(),
@@ -194,7 +194,3 @@ def main(arguments: Sequence[str]) -> None:
     put_in(name)
     sys.argv = ["python -m tests.simulation", *others]
     runpy.run_module("tests.simulation", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

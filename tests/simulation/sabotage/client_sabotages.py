@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sabotage import Sabotage
+from . import Sabotage
 
 _SENDER = "pairbus.wire.sender"
 _RECEIVER = "pairbus.wire.receiver"

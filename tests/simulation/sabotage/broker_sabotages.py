@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sabotage import Sabotage
+from . import Sabotage
 
 _QUEUE = "pairbus.broker.model.queue"
 _SESSIONS = "pairbus.broker.model.sessions"

@@ -17,10 +17,10 @@ from tests.broker.crash_load import split_of
 from tests.frozen.test_data_proof import FIXTURES
 from tests.frozen.write_fixtures import opened
 
+from . import MB, SAMPLE_S, SEGMENT_BYTES, Bounds, Sample, endure, judge, slope, sum_of
 from .churn import Churn
 from .churn_books import Books
 from .churn_wire import http, id_of
-from .endurance import MB, SAMPLE_S, SEGMENT_BYTES, Bounds, Sample, endure, judge, slope, sum_of
 
 #: The namespaces of all stored data folders; a new folder needs no new code.
 STORED = [(each, path.parent.name) for each in FIXTURES for path in sorted(each.glob("broker/*/journal"))]

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from .sabotage import Sabotage, catch, known, sabotages
+from . import Sabotage, catch, known, sabotages
 
 ALL = sabotages()
 #: The defects that trials have found, and one of the syphon.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sabotage import Sabotage
+from . import Sabotage
 
 _LOG = "pairbus.journal.log"
 _JOURNAL = "pairbus.journal.journal"
