@@ -169,7 +169,7 @@ class Checker:
         self._vanished: dict[str, int] = {}
         self._departures = 0
         self._values: dict[tuple[str, ...], list[Any]] = {}
-        self._writes: dict[int, tuple[tuple[str, ...], Any]] = {}
+        self._writes: dict[int, tuple[tuple[str, ...], Any, float]] = {}
         self._clock = WallClock()
         self._locks = Locks(self._clock, self.problems)
         self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
@@ -502,25 +502,27 @@ class Checker:
 
     # -- registers
 
-    def _on_write(self, ticket: int, key: tuple[str, ...], value: Any) -> None:
-        self._writes[ticket] = (key, value)
+    def _on_write(self, ticket: int, key: tuple[str, ...], value: Any, at: float) -> None:
+        self._writes[ticket] = (key, value, at)
         self._values.setdefault(key, [None]).append(value)
 
     def _on_written(self, ticket: int, outcome: str) -> None:
-        key, value = self._writes.pop(ticket)
+        key, value, begun_at = self._writes.pop(ticket)
         if outcome == CONFIRMED:
             self.totals.written += 1
-            self._set(key, value)
+            self._set(key, value, begun_at)
         elif outcome == REFUSED:
             self._values[key].remove(value)
 
-    def _on_read(self, key: tuple[str, ...], value: Any) -> None:
+    def _on_read(self, key: tuple[str, ...], value: Any, since: float = inf) -> None:
         values = self._values.setdefault(key, [None])
         if value not in values:
             self.problems.append(f"{' '.join(key)}: it is {value!r}; it can only be {known(values)}")
-        self._set(key, value)
+        self._set(key, value, since)
 
-    def _set(self, key: tuple[str, ...], value: Any) -> None:
+    def _set(self, key: tuple[str, ...], value: Any, begun_at: float) -> None:
+        if self._is_undone(begun_at, synced=True):
+            return
         if self._exact:
             self._past_values.append((self._event, key, self._values[key]))
         self._values[key] = [value]

@@ -197,14 +197,15 @@ class History:
 
     # registers and homes
 
-    def write(self, key: tuple[str, ...], value: Any) -> int:
-        return self._begin("write", key, value)
+    def write(self, key: tuple[str, ...], value: Any, at: float = inf) -> int:
+        return self._begin("write", key, value, at)
 
     def written(self, ticket: int, outcome: str) -> None:
         self.events.append(("written", ticket, outcome))
 
-    def read(self, key: tuple[str, ...], value: Any) -> None:
-        self.events.append(("read", key, value))
+    def read(self, key: tuple[str, ...], value: Any, since: float = inf) -> None:
+        """The broker, which was asked at `since`, says that this is the value."""
+        self.events.append(("read", key, value, since))
 
     def drop(self, home: str) -> None:
         """The home is about to be deleted, with what is in it."""

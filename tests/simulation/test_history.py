@@ -116,11 +116,11 @@ class Story:
     def renew(self, token: str, outcome: str = CONFIRMED, lasts: str = "30") -> None:
         self.history.renewed(self.history.renew(token, self.now), outcome, self.now, self.now + float(lasts))
 
-    def write(self, value: str, outcome: str = CONFIRMED) -> None:
-        self.history.written(self.history.write(("state", "s"), value), outcome)
+    def write(self, value: str, outcome: str = CONFIRMED, since: str = "0") -> None:
+        self.history.written(self.history.write(("state", "s"), value, self.now - float(since)), outcome)
 
-    def read(self, value: str) -> None:
-        self.history.read(("state", "s"), value)
+    def read(self, value: str, since: str = "0") -> None:
+        self.history.read(("state", "s"), value, self.now - float(since))
 
     def miss(self, id: str) -> None:
         self.history.missed("orders", id, self.now, self.now)
@@ -301,6 +301,8 @@ BROKEN = [
     ("start strict | send a | see a:1 | settle a abandon | cut | lock a:1 t since=0.001 count=1 | audit a:1",
      "delivery count 1 fell to 0"),
     ("send a | cut | take a:1 since=0.001 | audit a:1", "it came back as active"),
+    ("start none | write one | cut | read one | audit", "state s: it is None; it can only be one"),
+    ("write one | cut | read one since=0.002 | audit", "state s: it is None; it can only be one"),
     ("send a | step -3600 | wait 40 | take a:1 | wait 1 | lock a:1 t lasts=-3570", "it came back as active"),
     ("send a to=events | take a:1 home=events | cut | audit a:1 home=events", "it came back as active"),
     ("write one | cut | audit", "state s: it is None; it can only be one"),
@@ -380,6 +382,8 @@ RIGHT = [
     # a delivery that was on its way when the power was cut says nothing of what is left
     "start none | send a | cut | lock a:1 t since=0.001 | audit | send c | see c:1",
     "send a | see a:1 | settle a abandon | cut | lock a:1 t since=0.001 count=1 | audit a:1",
+    "start none | write one | cut | read one since=0.002 | audit",
+    "start none | cut | write one since=0.002 | audit",
     "send a | see a:1 | settle a defer | cut | see a:1:deferred since=0.001 | audit a:1",
     "start strict | send a | see a:1 | settle a complete | cut | audit",
     # the end

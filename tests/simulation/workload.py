@@ -611,10 +611,11 @@ class SimulatedClient:
         """Read the session's state and write another."""
         key, value = (home, str(receiver.session_id)), f"{self.name} {next(self._numbers)}"
         body: dict[str, Any] = {"session-id": receiver.session_id}
+        since = self._now
         _, answer = await self._connected().request(home, "com.microsoft:get-session-state", body)
         state = answer["session-state"]
-        self._trace.read(key, None if state is None else state.decode())
-        ticket = self._trace.write(key, value)
+        self._trace.read(key, None if state is None else state.decode(), since)
+        ticket = self._trace.write(key, value, self._now)
         body["session-state"] = value.encode()
         try:
             await self._connected().request(home, "com.microsoft:set-session-state", body)
