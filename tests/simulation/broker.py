@@ -21,6 +21,7 @@ from pairbus.broker.config.plan import NamespacePlan
 from pairbus.broker.model.description import RIGHTS, AuthorizationRule
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.journal import Journal, Options
+from pairbus.journal.log import ANSWERED
 
 from .disk import MachineStopped, SimulatedDisk
 from .loop import Clock, Process, SimulatedLoop
@@ -64,6 +65,13 @@ class SimulatedMachine:
     @property
     def is_serving(self) -> bool:
         return self.process is not None and self.process.is_alive
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether settlements that were answered are to be written again, since the disk failed, or are not yet synced
+        after that."""
+        log = self.server.namespace.journal._log if self.is_serving and self.server is not None else None
+        return log is not None and (log._redo != [] or any(entry[5] & ANSWERED for entry, _ in log._unsynced))
 
     async def start(self) -> None:
         """Start the broker on what the disk holds; raises what the broker raises."""

@@ -10,6 +10,7 @@ import logging
 import random
 import uuid
 from collections.abc import Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -24,7 +25,7 @@ from pairbus.journal import JournalCorrupt, JournalError, Options
 from .broker import PORT, SimulatedMachine
 from .checker import Checker
 from .disk import MachineStopped
-from .history import GRACE_S
+from .history import GRACE_S, LAZY_S
 from .loop import EPOCH, Livelock, SimulatedLoop
 from .network import SimulatedNetwork
 from .workload import Drainer, SimulatedClient, Trace
@@ -34,6 +35,7 @@ NAMESPACE = "contoso"
 #: What has not come to rest by then never will: locks, schedules, idle times and time-outs are all shorter.
 CALM_S = 600.0
 _STARTS_MAX = 100
+_WATCH_S = 0.25
 #: What clients without a token may take together.
 STRANGERS_BYTES_MAX = 300_000
 
@@ -169,6 +171,7 @@ class Run:
             )
         self._dice = random.Random(f"{world.seed} machine")
         self._is_over = False
+        self._behind_since = inf  # since when settlements wait for a disk that fails
 
     def __repr__(self) -> str:
         return f"<Run of seed {self.world.seed} at {self.loop.now:.3f} s>"
@@ -209,7 +212,8 @@ class Run:
     async def _watch(self) -> None:
         """Look into the broker now and then for what must never be."""
         while not self._is_over:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(_WATCH_S)
+            self._behind_since = self._settlements_at_risk_since()
             if not self.machine.is_serving or self.machine.server is None:
                 continue
             server = self.machine.server
@@ -228,6 +232,11 @@ class Run:
                     if session.lock is not None and session.lock.on_lost is None:
                         self.checker.problems.append(f"{session} is locked, and its receiver has gone")
                         return
+
+    def _settlements_at_risk_since(self) -> float:
+        """Return since when settlements were answered that are not on the disk, as it fails; infinity: there are
+        none."""
+        return min(self._behind_since, self.loop.now - _WATCH_S - LAZY_S) if self.machine.is_behind else inf
 
     # -- the storm
 
@@ -267,8 +276,9 @@ class Run:
             self.machine.kill()
             self.trace.killed(self.loop.now)
         elif trouble.kind == "power":
+            since = self._settlements_at_risk_since()
             self.machine.cut_power(self._dice if trouble.torn else None)
-            self.trace.power_cut(self.loop.now)
+            self.trace.power_cut(self.loop.now, None if since == inf else since)
         else:
             self.machine.kill()
             self.trace.killed(self.loop.now)
