@@ -78,6 +78,7 @@ class _Copy:
     deliveries: int = 0  # at least
     counted: int = 0  # of them, those that were answered
     stored_at: float = inf  # since when it is certainly there, and not scheduled
+    answered_at: float = -inf  # when its send was confirmed
     left: dict[str, float] = field(default_factory=dict)  # state → since when it is certainly not in it
     locks: list[Lock] = field(default_factory=list)
 
@@ -245,6 +246,7 @@ class Checker:
 
     def _confirm(self, copy: _Copy, at: float) -> None:
         copy.base.discard(ABSENT)
+        copy.answered_at = at
         is_scheduled = copy.of.due > 0
         if not is_scheduled:
             copy.stored_at = min(copy.stored_at, at)
@@ -346,7 +348,8 @@ class Checker:
         since = look.at if look.since is None else look.since
         if look.state not in self._states_at(copy, look.at) and copy.left.get(look.state, -inf) <= since:
             self._problem(look, self._impossible(copy, look))
-        overdue = self._clock.earliest(look.at) - copy.of.due
+        # A broker that was frozen while it stored the message had no time for it before it confirmed it.
+        overdue = min(self._clock.earliest(look.at) - copy.of.due, look.at - copy.answered_at)
         if look.state == SCHEDULED and overdue > self._late_s:
             self._problem(look, f"it is still scheduled {overdue:.1f} s after its time")
         if not look.intact:

@@ -228,6 +228,7 @@ BROKEN = [
     # scheduled
     ("send a due=5 | see a:1", "it is active, 5.000 s before its time; it can only be scheduled"),
     ("send a due=0.1 | wait 3 | audit a:1:scheduled", "it is still scheduled 2.9 s after its time"),
+    ("send a due=0.1 takes=3 | wait 2.5 | audit a:1:scheduled", "it is still scheduled 2.5 s after its time"),
     ("send a due=5 | audit", "it is lost; it can only be scheduled"),
     ("send a due=5 elsewhere=1 | audit | wait 8 | audit", "it is lost; it can only be scheduled"),
     ("send a due=5 | wait 6 | see a:2 | settle a complete | see a:3", "it came back as active"),
@@ -314,6 +315,7 @@ BROKEN = [
 ]  # fmt: skip
 
 RIGHT = [
+    "send a due=0.1 takes=3 | see a:1:scheduled peeked | wait 3 | see a:2",
     "send a b | see a:1 | settle a complete | see b:2 | settle b abandon | audit b:2 count=1",
     "send a outcome=unknown | audit | send b outcome=unknown | audit b:2 | see b:2 | settle b complete unknown | audit",
     "send a outcome=refused | send p ping=1 | audit",
