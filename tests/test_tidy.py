@@ -54,7 +54,7 @@ ROOMS: dict[str, set[str]] = {
     "broker/http": {"amqp", "errors", "sas", "broker/access", "broker/model", "broker/operations", "broker/refusal"},
     "broker/net": {"errors", "journal", "broker/http", "broker/storage"},
     "broker/config": {"amqp", "errors", "broker/access", "broker/http", "broker/model", "broker/operations"},
-    "broker/control": {"errors", "broker/model", "broker/refusal"},
+    "broker/control": {"errors", "broker/access", "broker/model", "broker/refusal"},
     "broker": {"", "amqp", "errors", "journal", "ledger", "sas"},
     "wire": {"", "amqp", "billing", "connection_string", "credentials", "errors"},
     "pairing": {"", "amqp", "billing", "credentials", "errors", "ledger", "moved"},

@@ -23,13 +23,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.limits import Limits
-from pairbus.broker.access.authorization import rules_in_force
+from pairbus.broker.access.authorization import key_name_in, rules_in_force
 from pairbus.broker.access.keys import KeyRing, grant_on_entity
+from pairbus.broker.access.throttling import FILTERS, Throttling
 from pairbus.broker.access.unauthenticated import UnauthenticatedQuota
 from pairbus.broker.amqp.connection import AmqpConnection
 from pairbus.broker.amqp.dispatcher import Dispatcher
@@ -40,16 +41,18 @@ from pairbus.broker.control.control_commands import Commands, Granted, Listed, R
 from pairbus.broker.control.control_socket import ControlServer
 from pairbus.broker.control.faults import Faults
 from pairbus.broker.http.admin import AdminApi
-from pairbus.broker.http.server import HttpProtocol, Request, Response, Switch
+from pairbus.broker.http.server import Cut, HttpProtocol, Request, Response, Switch
 from pairbus.broker.model.description import AuthorizationRule, InvalidDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.topic import Topic
 from pairbus.broker.net.hosts import check_reach, is_loopback, own_address
 from pairbus.broker.net.listener import Listener
 from pairbus.broker.operations.lock_tokens import random_tokens
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.storage.store import refusal_of
 from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
+from pairbus.broker.telemetry.node_load import NodeLoad
 from pairbus.broker.telemetry.recorder import Recorder
 from pairbus.errors import BrokerError, file_problem
 from pairbus.journal import Journal, JournalError, Options
@@ -63,14 +66,13 @@ from .net import certificates, websocket
 from .refusal import Refusal
 from .telemetry import inventory
 
-if TYPE_CHECKING:
-    from pairbus.broker.model.topic import Topic
-
 log = logging.getLogger("pairbus.broker.server")
 
 Clock = Callable[[], float]
 
 _LEDGER_FLUSH_S = 0.2
+#: How often a request that a fault leaves unanswered looks whether the fault has ended.
+_SILENCE_S = 0.1
 _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
 
@@ -87,7 +89,7 @@ class NamespaceServer:
         self.loop = asyncio.get_running_loop()
         self.connections: dict[AmqpConnection, None] = {}  # in the order in which they came
         self.unauthenticated = broker.unauthenticated
-        self.faults = Faults(self._faults_changed)
+        self.faults = Faults(self._faults_changed, Throttling(plan.thresholds, self._read_measure))
         self.namespace: Namespace
         self.recorder: Recorder
         self._broker = broker
@@ -136,6 +138,11 @@ class NamespaceServer:
     @property
     def journal_syncs(self) -> int:
         return self._journal.syncs
+
+    @property
+    def storage_bytes(self) -> int:
+        """What its journal takes on disk."""
+        return sum(each.size for each in self._journal.segments())
 
     @property
     def ca_file(self) -> str:
@@ -248,8 +255,13 @@ class NamespaceServer:
 
         self._ends.push_async_callback(_cancel, asyncio.create_task(repeat()))
 
-    async def _answer_http(self, request: Request) -> Response | Switch:
+    async def _answer_http(self, request: Request) -> Response | Switch | Cut:
         if self.faults:
+            names = (request.peer, key_name_in(request.headers.get("authorization", "")))
+            while self.faults.silences(names, self.clock()):
+                await asyncio.sleep(_SILENCE_S)
+            if self.faults.cuts_off(names, self.clock()):
+                return Cut()
             path = unquote(request.target.partition("?")[0]).strip("/")
             delay = self.faults.latency(path or None, self.clock())
             if delay:
@@ -371,15 +383,41 @@ class NamespaceServer:
         if self.faults.deadline(self.clock()) is not None and self._fault_timer is None:
             self._faults_changed()
 
+    def cut_off(self, connection: AmqpConnection) -> None:
+        """Cut or silence a connection whose client a fault means; called when more is known of the client."""
+        if self.faults:
+            now, names = self.clock(), connection.names
+            if self.faults.cuts_off(names, now):
+                connection.abort()
+            elif self.faults.silences(names, now):
+                connection.silence(True)
+
+    def _read_measure(self, measure: str, target: str | None) -> float:
+        """Return how high a measure of a threshold is: of the node, or of an entity or the whole namespace."""
+        if measure in ("cpu", "memory", "storage"):
+            return self._broker.node_load.read(measure)
+        found = None if target is None else self.namespace.resolve(target)
+        if target is not None and found is None:
+            return 0.0
+        if measure == FILTERS:
+            return sum(len(each.rules) for each in found.subscriptions.values()) if isinstance(found, Topic) else 0.0
+        every = (*self.namespace.queues.values(), *self.namespace.topics.values())
+        owners = every if found is None else (found.entity,)
+        if measure == "receives":
+            return sum(each.receivers for each in owners)
+        return sum(part.links for each in owners for part in each.with_parts())
+
     def _apply_faults(self, connection: AmqpConnection, now: float) -> None:
         """Do to a connection what the faults on the entities of its links ask for."""
         links = [link for link in connection.links() if hasattr(link.context, "path")]
         paths = {link.context.path for link in links}
-        is_cut = any(self.faults.unreachable(path, now) for path in paths)
+        names = connection.names
+        is_cut = self.faults.cuts_off(names, now) or any(self.faults.unreachable(path, now) for path in paths)
         if is_cut or any(not self.faults.hangs(path, now) for path in connection.hung):
             connection.abort()
             return
-        connection.silence(any(self.faults.black_hole(path, now) for path in paths))
+        is_silent = self.faults.silences(names, now) or any(self.faults.black_hole(path, now) for path in paths)
+        connection.silence(is_silent)
         for link in links:
             if link.is_sender:
                 refusal = self.faults.refusal("receive", link.context.path, now, 0)
@@ -434,6 +472,7 @@ class Broker:
         self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
         self.metrics = Metrics()
+        self.node_load = NodeLoad(self._storage_bytes)
         #: What the connections of all namespaces that have put no token may use.
         self.unauthenticated = UnauthenticatedQuota()
         self.certificates: certificates.Certificates
@@ -566,6 +605,9 @@ class Broker:
 
     def _syncs(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, self.namespaces[name].journal_syncs
+
+    def _storage_bytes(self) -> int:
+        return sum(server.storage_bytes for server in self.namespaces.values())
 
     def _pings(self, name: str) -> Iterator[Sample]:
         namespace = self.namespaces[name].namespace

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pairbus.broker.access.throttling import MEASURES
 from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
 from pairbus.commands import event_loop
 from pairbus.errors import PairbusError
@@ -158,7 +159,13 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> 
     help="The data folder of the broker.",
 )
 @click.option("--entity", help="Only this entity; without it, the whole namespace.")
+@click.option("--client", help="unreachable, black-hole: only this client, by its address or the name of its key.")
 @click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
+@click.option(
+    "--by",
+    metavar="MEASURE",
+    help=f"throttle: what --rate counts in place of operations a second: {', '.join(MEASURES)}.",
+)
 @click.option("--delay", type=float, help="latency: seconds that every answer is late; lost-answer: until the cut.")
 @click.option("--for", "seconds", type=float, help="End by itself after so many seconds.")
 @click.option("--clear", is_flag=True, help="End the fault; without KIND, all of the namespace's or entity's.")
@@ -168,7 +175,9 @@ def fault(
     kind: str | None,
     data: Path,
     entity: str | None,
+    client: str | None,
     rate: float | None,
+    by: str | None,
     delay: float | None,
     seconds: float | None,
     clear: bool,
@@ -182,7 +191,7 @@ def fault(
       black-hole   connections are accepted, and nothing is said
       no-send, no-receive, no-manage
                    such operations fail with an internal error
-      throttle     operations past --rate a second are refused as server busy
+      throttle     operations past --rate a second are refused as server busy; --by counts something else
       latency      every answer is --delay seconds late
       lost-answer  sends are stored, and in place of the answer the connection is cut
       hang         sends are neither stored nor answered; cut when the fault ends
@@ -191,6 +200,8 @@ def fault(
     Examples:
       pairbus fault --data ./data contoso unreachable --for 60
       pairbus fault --data ./data contoso throttle --rate 5 --entity orders
+      pairbus fault --data ./data contoso throttle --rate 1000 --by credits
+      pairbus fault --data ./data contoso unreachable --client web
       pairbus fault --data ./data contoso
       pairbus fault --data ./data contoso --clear
     """
@@ -198,10 +209,10 @@ def fault(
 
     if kind is not None and kind not in KINDS:
         raise click.UsageError(str(unknown_kind(kind)))
-    given = {"entity": entity, "rate": rate, "delay": delay, "for": seconds}
+    given = {"entity": entity, "client": client, "rate": rate, "by": by, "delay": delay, "for": seconds}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if clear:
-        _allow_only(chosen, {"entity"}, "--clear")
+        _allow_only(chosen, {"entity", "client", "by"}, "--clear")
         answer = _ask(data, {"command": "clear", "namespace": namespace, **({"kind": kind} if kind else {}), **chosen})
     elif kind is None:
         _allow_only(chosen, set(), "a list of the faults (no KIND)")
@@ -211,7 +222,7 @@ def fault(
         if seconds is not None and not 0 < seconds <= FOR_S_MAX:
             raise click.UsageError(f"--for {seconds:g} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
         try:
-            Fault(kind, entity=entity, rate=rate, delay=delay)
+            Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         answer = _ask(data, {"command": "fault", "namespace": namespace, "kind": kind, **chosen})
@@ -230,6 +241,11 @@ def _ask(data: Path, message: dict[str, Any]) -> dict[str, Any]:
     if not answer.get("ok"):
         raise CommandError(str(answer.get("error", "the broker gave no reason")))
     return answer
+
+
+def _limit(fault: dict[str, Any]) -> str:
+    """`rate 5/s`, `at 50 links`."""
+    return f"at {fault['rate']:g} {MEASURES[fault['by']].unit}" if "by" in fault else f"rate {fault['rate']:g}/s"
 
 
 def _span(seconds: float) -> str:
@@ -253,7 +269,8 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{namespace}: {answer['cleared']} cleared")
     for each in answer["faults"]:
         details = [f"on {each['entity']}"] if "entity" in each else []
-        details += [f"rate {each['rate']:g}/s"] if "rate" in each else []
+        details += [f"for the client {each['client']}"] if "client" in each else []
+        details += [_limit(each)] if "rate" in each else []
         details += [f"delay {each['delay']:g} s"] if "delay" in each else []
         details += [f"for {_span(each['left_s'])} more"] if "left_s" in each else []
         click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))

@@ -38,6 +38,8 @@ class fault:
         namespace: str | None = None,
         rate: float | None = None,
         delay: float | None = None,
+        by: str | None = None,
+        client: str | None = None,
     ) -> None:
         self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Path) and not hasattr(self._broker, "namespaces"):
@@ -45,7 +47,7 @@ class fault:
                 f"{type(broker).__name__} is no broker; give what serve() gave, the fixture pairbus_broker, or the "
                 "data folder of a broker"
             )
-        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay)
+        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client)
         self._namespace = namespace
 
     def __repr__(self) -> str:
@@ -68,8 +70,8 @@ class fault:
 
     def _end(self) -> dict[str, Any]:
         # Exactly this one: a fault of the same kind on an entity outlives a block for the whole namespace.
-        message = {"command": "clear", "kind": self._fault.kind, "exact": True}
-        return message if self._fault.entity is None else message | {"entity": self._fault.entity}
+        which = {name: value for name, value in self._fault.as_json().items() if name not in ("rate", "delay")}
+        return {"command": "clear", "exact": True, **which}
 
     def _ask(self, message: dict[str, Any]) -> None:
         broker = self._broker

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, SERVER_BUSY, Fault, Faults
+from pairbus.amqp.errors import SERVER_BUSY
+from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults
 from pairbus.errors import InvalidFault
 
 NOW = 1_700_000_000.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from pairbus.broker.model.description import RIGHTS
 from pairbus.sas import AuthorizationRule, Claims, EntityRule, owner_path
@@ -40,6 +41,12 @@ def rules_in_force(
     if entity is not None:
         for rule in entity.description.authorization_rules:
             yield EntityRule(entity=owner, **(rule.to_json() | {"rights": rule.rights}))
+
+
+def key_name_in(token: str) -> str:
+    """Return the name of the key that a token says it is signed with; it is not checked."""
+    _, _, rest = token.partition("skn=")
+    return unquote(rest.partition("&")[0])
 
 
 def ordered_rights(rights: Collection[str]) -> tuple[str, ...]:
@@ -83,6 +90,11 @@ class Authorization:
         self._claims[key] = claims
         if len(self._claims) > _CLAIMS_MAX:
             del self._claims[next(iter(self._claims))]
+
+    @property
+    def key_names(self) -> set[str]:
+        """The names of the keys that signed them."""
+        return {key_name for _, key_name in self._claims}
 
     def allows(self, right: str, path: str, now: float) -> bool:
         """Return whether one of the tokens that have not expired permits this on the entity at the path."""

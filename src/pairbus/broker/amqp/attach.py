@@ -85,6 +85,10 @@ def attach_link(connection: AmqpConnection, link: Link) -> Refusal | None:
 def _attach_sender(connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> Refusal | None:
     if isinstance(target, MessageQueue) and (target.is_dead_letter or isinstance(target.entity, Subscription)):
         return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to '{target.path}'; send to its queue or topic")
+    if connection.host.faults:
+        refusal = connection.host.faults.link_refusal(target.path, connection.host.clock())
+        if refusal is not None:
+            return refusal
     link.accept(max_message_size=target.message_bytes_max)
     connection.host.watch(target)
     connection.put_node(link, TargetNode(connection, link, target))
@@ -96,6 +100,11 @@ def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: Messag
     refusal = queue.entity.refuses_receives
     if refusal is None and connection.host.faults:
         refusal = connection.host.faults.refusal("receive", path, now, 0)
+    if refusal is None:
+        entity = queue.entity
+        # of a topic's subscriptions together
+        counted = entity.topic if isinstance(entity, Subscription) and entity.topic is not None else entity
+        refusal = connection.host.faults.link_refusal(path, now, counted.receivers)
     if refusal is not None:
         return refusal
     filters = {str(key): value for key, value in (getattr(link.source, "filter", None) or {}).items()}

@@ -142,6 +142,14 @@ class AmqpConnection(asyncio.Protocol):
         self._timer = self.loop.call_later(_OPENING_S, self._opening_timed_out)
         if self.host.link_idle_timeout_s is not None:
             self._check_idle(self.host.link_idle_timeout_s)
+        self.host.cut_off(self)
+
+    @property
+    def names(self) -> set[str]:
+        """By which a fault may mean this client: its address, and the names of the keys that it has used."""
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        address = {str(peer[0])} if isinstance(peer, tuple) and peer else set()
+        return address | self.authorization.key_names
 
     def data_received(self, data: bytes) -> None:
         if self._is_behind:  # a transport may have had more in hand when it was paused
@@ -520,6 +528,7 @@ class AmqpConnection(asyncio.Protocol):
         if event.username is not None:
             self.authorization.put(self.host.claims_of_key(event.username))
             self._mark_authenticated()
+            self.host.cut_off(self)
 
     def _on_opened(self, event: Opened) -> None:
         self.cause = cause_in(event.open.properties)
@@ -640,6 +649,7 @@ class AmqpConnection(asyncio.Protocol):
         self.authorization.put(claims)
         self._mark_authenticated()
         self._set_claims_deadline()
+        self.host.cut_off(self)
 
 
 _HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 _TURN_MESSAGES = 32
 _RUN_MESSAGES = 512
+#: How soon receivers that are throttled are looked after again.
+_THROTTLED_S = 0.05
 
 
 class Dispatcher:
     """The receivers of one queue or session."""
 
-    __slots__ = ("_available", "_due", "_loop", "_sources")
+    __slots__ = ("_available", "_due", "_is_later", "_loop", "_sources")
 
     def __init__(self, available: Callable[[], int], loop: asyncio.AbstractEventLoop) -> None:
         """`available()` returns how many messages could be delivered now."""
         self._available = available
+        self._is_later = False
         self._loop = loop
         self._sources: deque[SourceNode] = deque()
         self._due = False
@@ -43,11 +46,24 @@ class Dispatcher:
     def has_messages(self) -> bool:
         return self._available() > 0
 
+    def available(self) -> int:
+        return self._available()
+
     def wake(self) -> None:
         """Deliver in the next turn of the loop: there are messages, or credit."""
         if not self._due and self._sources:
             self._due = True
             self._loop.call_soon(self._run)
+
+    def wake_later(self) -> None:
+        """Deliver in a moment: there are messages and credit, but a threshold is reached."""
+        if not self._is_later:
+            self._is_later = True
+            self._loop.call_later(_THROTTLED_S, self._end_delay)
+
+    def _end_delay(self) -> None:
+        self._is_later = False
+        self.wake()
 
     def _run(self) -> None:
         self._due = False

@@ -115,7 +115,7 @@ class TargetNode:
         results: list[int] = []
         done = partial(self._stored, event, payloads, results, now)
         if host.faults:
-            refusal = host.faults.refusal("send", self.path, now, len(payloads))
+            refusal = host.faults.refusal("send", self.path, now, len(payloads), len(event.payload))
             if refusal is not None:
                 done(refusal)
                 return
@@ -210,6 +210,7 @@ class SourceNode:
         self._is_waiting = link.credit > 0
         self._grants = link.grants
         queue.entity.links += 1
+        queue.entity.count_receiver(1)
         dispatcher.add(self)
 
     def __repr__(self) -> str:
@@ -266,10 +267,16 @@ class SourceNode:
         host = self.connection.host
         now = host.clock()
         if host.faults:
-            refusal = host.faults.refusal("receive", self.path, now, count)
-            if refusal is not None:
-                self.cut(refusal)
+            allowed = host.faults.receive(self.path, now, min(count, self.dispatcher.available()))
+            if isinstance(allowed, Refusal):
+                self.cut(allowed)
                 return 0
+            if not allowed:
+                self.dispatcher.wake_later()
+                if self.link.drain:
+                    self.answer_drain()
+                return 0
+            count = allowed
             delay = host.faults.latency(self.path, now)
             if delay:
                 self._reserved += count
@@ -293,6 +300,7 @@ class SourceNode:
         connection = self.connection
         received, cause = connection.host.recorder.received, connection.cause
         link = self.link
+        before = connection.unflushed_bytes
         taken = 0
         while taken < count and connection.takes_more:
             messages = namespace.acquire(self.queue, min(count - taken, _ACQUIRED_MAX), now, self.session)
@@ -314,6 +322,8 @@ class SourceNode:
                 mid = received(self.path, message, payload, cause, now)
                 self.unsettled[delivery_id] = (token, message.sequence_number, mid)
                 connection.unsettled(link, delivery_id, self)
+        if connection.host.faults:
+            connection.host.faults.spend(self.path, now, size=connection.unflushed_bytes - before)
         return taken
 
     def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
@@ -331,6 +341,8 @@ class SourceNode:
             if not self._is_closed:
                 self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
             recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
+            if self.connection.host.faults:
+                self.connection.host.faults.spend(self.path, now, size=len(payload))
         self.connection.flush_soon()
         self.dispatcher.wake()
 
@@ -422,6 +434,7 @@ class SourceNode:
         self._is_closed = True
         self._end_wait()
         self.queue.entity.links -= 1
+        self.queue.entity.count_receiver(-1)
         self.dispatcher.remove(self)
         if self._lost_timer is not None:
             self._lost_timer.cancel()

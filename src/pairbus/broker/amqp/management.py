@@ -15,6 +15,7 @@ from uuid import UUID
 from pairbus.amqp import errors as conditions
 from pairbus.amqp.message import without_body
 from pairbus.amqp.types import Array, Int, Timestamp
+from pairbus.broker.access.throttling import MANAGEMENT_CREDITS
 from pairbus.broker.model.message import SETTLING, Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
 from pairbus.broker.model.queue import MessageQueue
@@ -89,6 +90,11 @@ class Call(NamedTuple):
     def refuse(self, refusal: Refusal) -> None:
         self.answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
 
+    def spend(self, count: int, size: int) -> None:
+        """Charge the thresholds for the messages of a request, one of which was charged when it came."""
+        if self.host.faults:
+            self.host.faults.spend(self.target.path, self.now, count - 1, size, count - 1)
+
     def done(self, refusal: Refusal | None) -> None:
         """Answer 200 without values, or with the refusal."""
         if refusal is None:
@@ -149,6 +155,8 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
         if refusal is not None:
             answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
             return
+        if operation in _MANAGES:
+            host.faults.spend(path, now, credits=MANAGEMENT_CREDITS - 1)
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
@@ -203,6 +211,7 @@ def _peek(call: Call) -> None:
             break
         messages.append({"message": payload})
     call.host.recorder.peeked(call.queue.path, len(messages))
+    call.spend(len(messages), size)
     if messages:
         call.ok(messages=messages)
     else:
@@ -270,6 +279,7 @@ def _receive_deferred(call: Call) -> None:
                 entry["lock-token"] = UUID(bytes_le=message.lock_token)
             found.append(entry)
             recorder.received(queue.path, message, payload, cause, call.now, removed=deletes)
+        call.spend(len(found), sum(len(each["message"]) for each in found))
         call.ok(messages=found)
 
     numbers = call.arguments.numbers("sequence-numbers")
@@ -308,6 +318,7 @@ def _schedule(call: Call) -> None:
         call.connection.hang(path)
         return
 
+    call.spend(len(payloads), sum(map(len, payloads)))
     results: list[int] = []
 
     def done(numbers: list[int], refusal: Refusal | None) -> None:
@@ -416,6 +427,8 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
 }
 
 
+#: Management calls, although they come over AMQP: they cost more.
+_MANAGES = frozenset({_add_rule, _remove_rule, _enumerate_rules})
 #: Their messages are recorded one by one, as sends, receives and settlements; the request is not one more.
 _RECORDED_BY_MESSAGE = frozenset({_settle, _receive_deferred, _schedule})
 

@@ -51,6 +51,7 @@ class SessionWaiters:
             )
         delay = _DEFAULT_WAIT_S if seconds is None else seconds
         timer = self._host.loop.call_later(delay, self._timed_out, link)
+        self._queue.entity.count_receiver(1)
         waiting = self._waiting[link] = Waiting(self, connection, link, self._queue.path, timer)
         connection.put_node(link, waiting)
         self._open()
@@ -65,6 +66,7 @@ class SessionWaiters:
     def leave(self, link: SenderLink) -> None:
         found = self._waiting.pop(link, None)
         if found is not None:
+            self._queue.entity.count_receiver(-1)
             found.timer.cancel()
 
     def _open(self) -> None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from pairbus.amqp.types import Timestamp
+from pairbus.broker.access.throttling import MEASURES
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     AUTHORIZATION_RULES_MAX,
@@ -44,6 +45,7 @@ from .config_table import (
     DURATION,
     FLAG,
     JSON,
+    LIMIT,
     NAMESPACE,
     PORT,
     PORTS,
@@ -198,6 +200,7 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
     ports: tuple[int, ...] = ()
     link_idle_timeout = None
     keys: tuple[AuthorizationRule, ...] = ()
+    throttling = _throttling(table, MEASURES)
     if table.form is TOML:
         port = table.take("Port", PORT)
         ports = table.take("Ports", PORTS) or (() if port is None else (port,))
@@ -210,7 +213,13 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
     topics = _named(table, "Topics", _topic, taken)
     table.finish()
     return NamespacePlan(
-        name=name, ports=ports, link_idle_timeout=link_idle_timeout, keys=keys, queues=queues, topics=topics
+        name=name,
+        ports=ports,
+        link_idle_timeout=link_idle_timeout,
+        keys=keys,
+        throttling=throttling,
+        queues=queues,
+        topics=topics,
     )
 
 
@@ -258,7 +267,18 @@ def _entity(table: Table, make: Callable[..., D], **others: Any) -> EntityPlan[D
             table.refuse("Name", error.value, error.allowed)
         name = names.get(error.field, error.field)
         inner.refuse(name, inner.raw(name), error.allowed)
-    return EntityPlan(description=description, given=frozenset(values), keys=keys)
+    throttling = _throttling(table, [measure for measure in MEASURES if measure != "credits"])
+    return EntityPlan(description=description, given=frozenset(values), keys=keys, throttling=throttling)
+
+
+def _throttling(table: Table, measures: Iterable[str]) -> dict[str, float]:
+    """Read the thresholds of a namespace or entity, by measure (P47)."""
+    inner = table.table("Throttling") if table.form is TOML else None
+    if inner is None:
+        return {}
+    found = {measure: inner.take(MEASURES[measure].key, LIMIT) for measure in measures}
+    inner.finish()
+    return {measure: limit for measure, limit in found.items() if limit is not None}
 
 
 def _topic(table: Table) -> TopicPlan:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from pairbus.broker.access.throttling import LIMIT_MAX
 from pairbus.broker.http.xml import read_duration
 from pairbus.broker.model.description import RIGHTS
 from pairbus.errors import BrokerError, PairbusError, did_you_mean
@@ -75,6 +76,12 @@ def _timeout(value: Any) -> float:
     return seconds
 
 
+def _limit(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LIMIT_MAX:
+        raise ValueError
+    return float(value)
+
+
 def _rights(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(right in RIGHTS for right in value):
         raise ValueError
@@ -105,6 +112,7 @@ PORT: Final = EntryKind("a port from 0 (any free one) to 65535", _port)
 PORTS: Final = EntryKind(
     f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports
 )
+LIMIT: Final = EntryKind(f"a number from 0 to {LIMIT_MAX:.0f}", _limit)
 TIMEOUT: Final = EntryKind("a duration above zero, in seconds or as PT10M", _timeout)
 RIGHTS_LIST: Final = EntryKind(f"a list of {', '.join(RIGHTS)}", _rights)
 

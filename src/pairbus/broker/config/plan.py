@@ -6,11 +6,12 @@ updated, what it does not name stays as it is, property by property.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from pairbus.broker.access.authorization import complete_rule
+from pairbus.broker.access.throttling import Target
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
     AuthorizationRule,
@@ -20,6 +21,7 @@ from pairbus.broker.model.description import (
     validate_update,
 )
 from pairbus.broker.model.rule_description import RuleDescription
+from pairbus.broker.model.topic import SUBSCRIPTIONS
 from pairbus.errors import BrokerError
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -40,6 +42,8 @@ class EntityPlan(Generic[D]):
     """The fields of the description that the configuration speaks of; the others are defaults for a new entity."""
     keys: tuple[AuthorizationRule, ...] = ()
     """An empty key is made at random when the rule is created."""
+    throttling: Mapping[str, float] = field(default_factory=dict)
+    """By measure; not stored: it holds while a broker runs with this plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,22 @@ class NamespacePlan:
     link_idle_timeout: float | None = None
     """Seconds; None leaves it to the broker."""
     keys: tuple[AuthorizationRule, ...] = ()
+    throttling: Mapping[str, float] = field(default_factory=dict)
     queues: tuple[EntityPlan[QueueDescription], ...] = ()
     topics: tuple[TopicPlan, ...] = ()
+
+    @property
+    def thresholds(self) -> dict[Target, Mapping[str, float]]:
+        """Past what it and its entities are busy, by their names in lower case; None is the namespace."""
+        found: dict[Target, Mapping[str, float]] = {None: self.throttling}
+        for queue in self.queues:
+            found[queue.description.name.lower()] = queue.throttling
+        for topic in self.topics:
+            found[topic.entity.description.name.lower()] = topic.entity.throttling
+            for each in topic.subscriptions:
+                path = f"{topic.entity.description.name}{SUBSCRIPTIONS}{each.entity.description.name}"
+                found[path.lower()] = each.entity.throttling
+        return found
 
 
 def parse_namespace(text: str) -> tuple[str, tuple[int, ...]]:

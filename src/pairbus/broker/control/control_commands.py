@@ -3,8 +3,8 @@
 It takes parsed JSON objects and returns JSON objects; control_socket.py owns the socket. An answer has `ok`; when that
 is false, `error` says in one line what was wrong and what is allowed.
 
-    {"command": "fault", "namespace": N, "kind": K, "entity"?, "rate"?, "delay"?, "for"?: seconds}
-    {"command": "clear", "namespace": N, "kind"?, "entity"?, "exact"?: true}
+    {"command": "fault", "namespace": N, "kind": K, "entity"?, "client"?, "by"?, "rate"?, "delay"?, "for"?: seconds}
+    {"command": "clear", "namespace": N, "kind"?, "entity"?, "client"?, "by"?, "exact"?: true}
         both -> {"ok": true, "faults": [...]}, clear also "cleared": how many, fault also "note": where there is no
         such entity; of a fault that ends by itself, `left_s` says in how many seconds
     {"command": "list", "namespace"?: N}    -> {"ok": true, "namespaces": {N: [...]}}
@@ -33,8 +33,8 @@ from .faults import Fault, Faults, covered_names
 FOR_S_MAX = 366 * 86_400
 
 _FIELDS: Mapping[str, frozenset[str]] = {
-    "fault": frozenset({"namespace", "kind", "entity", "rate", "delay", "for"}),
-    "clear": frozenset({"namespace", "kind", "entity", "exact"}),
+    "fault": frozenset({"namespace", "kind", "entity", "client", "by", "rate", "delay", "for"}),
+    "clear": frozenset({"namespace", "kind", "entity", "client", "by", "exact"}),
     "list": frozenset({"namespace"}),
     "status": frozenset(),
     "rule": frozenset({"namespace", "name", "rights", "entity"}),
@@ -127,7 +127,12 @@ class Commands:
                 return self._fault(message, now)
             case "clear":
                 faults = self._of(message)
-                cleared = faults.clear(message.get("kind"), message.get("entity"), exact=message.get("exact") is True)
+                cleared = faults.clear(
+                    message.get("kind"),
+                    message.get("entity"),
+                    which=message.get("by") or message.get("client"),
+                    exact=message.get("exact") is True,
+                )
                 return {"cleared": cleared, "faults": _listed(faults, now)}
             case "list":
                 chosen = {message["namespace"]: self._of(message)} if "namespace" in message else self._faults
@@ -150,6 +155,8 @@ class Commands:
             rate=message.get("rate"),
             delay=message.get("delay"),
             until=None if seconds is None else now + seconds,
+            by=message.get("by"),
+            client=message.get("client"),
         )
         faults.set(fault)
         note = self._note(message["namespace"], fault.entity)
@@ -192,7 +199,7 @@ def _checked(message: dict[str, Any]) -> str:
     if unknown := message.keys() - allowed - {"command"}:
         names = ", ".join(sorted(allowed)) or "nothing"
         raise InvalidFault(f"{command} knows no {', '.join(sorted(unknown))}; it takes {names}")
-    for name in ("namespace", "kind", "entity", "name"):
+    for name in ("namespace", "kind", "entity", "client", "by", "name"):
         if not isinstance(message.get(name, ""), str):
             raise InvalidFault(f"{name} of {command} must be a string, not {message[name]!r}")
     return command

@@ -11,8 +11,10 @@ lock its user out.
     no-send      sends are refused                     likewise                           -
     no-receive   receives are refused                  likewise                           -
     no-manage    management calls are refused          likewise                           -
-    throttle     past `rate` operations a second       likewise; each fault has one       rate >= 0 (0: all refused)
-                 all are refused with server busy      bucket, of one second's worth
+    throttle     past `rate` all are refused with      likewise; each fault has one       rate >= 0 (0: all refused)
+                 server busy; `by` says what counts:   bucket, of one second's worth      (by)
+                 messages a second, bytes, links, …
+                 (access/throttling.py)
     latency      answers come `delay` seconds late     likewise, added to the namespace's delay > 0
     lost-answer  sends are stored; in place of the     likewise                           (delay >= 0)
                  answer the connection is cut, at
@@ -24,25 +26,30 @@ lock its user out.
 Sends are messages on a link and those scheduled over `$management`.
 
 A fault on an entity covers its sub-queues and nodes (`orders/$DeadLetterQueue`, `orders/$management`,
-`news/Subscriptions/all`). A second fault of the same kind on the same target replaces the first.
+`news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone (P50): its address, or the name of
+the key that it uses. A second fault of the same kind on the same target replaces the first; throttles that count
+different things, and faults for different clients, stand beside each other.
+
+The thresholds of the configuration are asked here, too: a fault takes the place of the one on the same target.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final
 
+from pairbus.broker.access.throttling import LIMIT_MAX, MEASURES, Operation, Target, Throttling
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import InvalidFault, did_you_mean
 
-Operation = Literal["send", "receive", "manage"]
-
 FAULTS_MAX = 1_000
 DELAY_S_MAX = 3_600.0
-RATE_MAX = 1e9
-SERVER_BUSY = "com.microsoft:server-busy"
+RATE_MAX = LIMIT_MAX
+CLIENT_CHARS_MAX = 256
+#: What a throttle counts unless it says otherwise.
+MESSAGES: Final = "messages"
 INTERNAL_ERROR = "amqp:internal-error"
 
 
@@ -57,19 +64,14 @@ class FaultKind:
 
 
 _UNABLE = "The service was unable to process the request; please retry the operation. (Fault {kind} on {target}.)"
-# The service's own words for throttling: clients and people look for the number (P24, P47).
-_BUSY = (
-    "The request was terminated because the entity is being throttled. Error code : 50009. "
-    "Please wait 2 seconds and try again."
-)
 
 KINDS: Mapping[str, FaultKind] = {
-    "unreachable": FaultKind(),
-    "black-hole": FaultKind(),
+    "unreachable": FaultKind(takes="client"),
+    "black-hole": FaultKind(takes="client"),
     "no-send": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
     "no-receive": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
     "no-manage": FaultKind(condition=INTERNAL_ERROR, text=_UNABLE),
-    "throttle": FaultKind("rate", condition=SERVER_BUSY, text=_BUSY),
+    "throttle": FaultKind("rate", "by"),
     "latency": FaultKind("delay"),
     "lost-answer": FaultKind(takes="delay"),
     "hang": FaultKind(),
@@ -87,6 +89,8 @@ class Fault:
     rate: float | None = None
     delay: float | None = None
     until: float | None = None
+    by: str | None = None
+    client: str | None = None
 
     def __post_init__(self) -> None:
         kind = KINDS.get(self.kind)
@@ -94,6 +98,18 @@ class Fault:
             raise unknown_kind(self.kind)
         if self.entity is not None and not (isinstance(self.entity, str) and self.entity.strip("/")):
             raise InvalidFault(f"entity {self.entity!r} is not the name of one; leave it out for the whole namespace")
+        for name in ("by", "client"):
+            if getattr(self, name) is not None and name != kind.takes:
+                raise InvalidFault(f"{self.kind} takes no {name}; {_USERS[name]}")
+        if self.by is not None and self.by not in MEASURES:
+            raise InvalidFault(f"by {self.by!r} is nothing that a throttle counts; it counts {', '.join(MEASURES)}")
+        if self.by == "credits" and self.entity is not None:
+            raise InvalidFault("credits are the whole namespace's; leave out the entity")
+        if self.client is not None:
+            if self.entity is not None:
+                raise InvalidFault("a client is cut off from the whole namespace; leave out the entity")
+            if not (isinstance(self.client, str) and 0 < len(self.client) <= CLIENT_CHARS_MAX):
+                raise InvalidFault(f"client {self.client!r} is neither an address nor the name of a key")
         for name, bounds in (("rate", (0.0, RATE_MAX)), ("delay", (0.0, DELAY_S_MAX)), ("until", (0.0, math.inf))):
             value = getattr(self, name)
             if value is None:
@@ -108,17 +124,30 @@ class Fault:
     def target(self) -> str:
         return "the namespace" if self.entity is None else repr(self.entity)
 
+    @property
+    def mark(self) -> str | None:
+        """What tells it from another fault of its kind on its target: what it counts, or its client."""
+        return _mark(self.by or self.client)
+
     def as_json(self) -> dict[str, Any]:
-        fields = {"kind": self.kind, "entity": self.entity, "rate": self.rate, "delay": self.delay, "until": self.until}
+        names = ("kind", "entity", "client", "by", "rate", "delay", "until")
+        fields = {name: getattr(self, name) for name in names}
         return {name: value for name, value in fields.items() if value is not None}
 
 
 _UNITS = {
-    "rate": f"operations a second, 0 (none) to {RATE_MAX:.0f}",
+    "rate": f"operations a second, or what it counts, 0 (none) to {RATE_MAX:.0f}",
     "delay": f"seconds, 0 to {DELAY_S_MAX:.0f}",
     "until": "unix seconds",
 }
-_USERS = {"rate": "throttle does", "delay": "latency does, and lost-answer may"}
+_USERS = {
+    "rate": "throttle does",
+    "delay": "latency does, and lost-answer may",
+    "by": "throttle does",
+    "client": "unreachable and black-hole do",
+}
+#: Kind, entity in lower case, and what tells faults of one kind and entity apart.
+Key = tuple[str, Target, str | None]
 
 
 def _key(entity: str) -> str:
@@ -139,67 +168,62 @@ def covered_names(entity: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-class _Bucket:
-    """One second's worth of permits, refilled evenly."""
+def _targets(entity: str | None) -> tuple[Target, ...]:
+    return (None,) if entity is None else (None, *covered_names(entity))
 
-    __slots__ = ("at", "level", "rate", "size")
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        # A rate below one a second still lets a whole operation through now and then; 0 never does.
-        self.size = max(1.0, rate) if rate > 0 else 0.0
-        self.level = self.size
-        self.at = -math.inf
-
-    def holds(self, count: int, now: float) -> bool:
-        if now > self.at:
-            if self.at != -math.inf:
-                self.level = min(self.size, self.level + (now - self.at) * self.rate)
-            self.at = now
-        # A batch larger than the bucket passes when the bucket is full; else it never would. Unix seconds as floats
-        # are good to a quarter of a microsecond: a permit that is due must not wait for that.
-        return self.size > 0 and self.level >= min(count, self.size) - 1e-6 * self.size
-
-    def take(self, count: int) -> None:
-        # Below zero after an over-sized batch: what follows waits for it.
-        self.level -= count
+def _mark(text: str | None) -> str | None:
+    return None if text is None or text == MESSAGES else text.lower()
 
 
 class Faults:
     """The faults of one namespace. `on_change` is called after every set, clear and expiry that changed something."""
 
-    __slots__ = ("_buckets", "_faults", "on_change")
+    __slots__ = ("_faults", "_is_on", "_throttling", "on_change")
 
-    def __init__(self, on_change: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_change: Callable[[], None] | None = None, throttling: Throttling | None = None) -> None:
+        """`throttling` has the thresholds of the configuration."""
         self.on_change = on_change
-        self._faults: dict[tuple[str, str | None], Fault] = {}
-        self._buckets: dict[tuple[str, str | None], _Bucket] = {}
+        self._faults: dict[Key, Fault] = {}
+        self._throttling = Throttling() if throttling is None else throttling
+        self._is_on = bool(self._throttling)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{f.kind} on {f.target}" for f in self._faults.values())
         return f"<Faults {names or 'none'}>"
 
     def __bool__(self) -> bool:
-        return bool(self._faults)
+        """Whether there is anything to ask: a fault, or a threshold of the configuration."""
+        return self._is_on
 
     def set(self, fault: Fault) -> None:
         """Bring a fault into force; it replaces one of the same kind on the same target."""
-        key = (fault.kind, None if fault.entity is None else _key(fault.entity))
+        key = (fault.kind, None if fault.entity is None else _key(fault.entity), fault.mark)
         if key not in self._faults and len(self._faults) >= FAULTS_MAX:
             raise InvalidFault(f"{FAULTS_MAX} faults are in force, which is the most; clear some first")
         self._faults[key] = fault
         if fault.rate is not None:
-            self._buckets[key] = _Bucket(fault.rate)
+            self._throttling.set(fault.by or MESSAGES, key[1], fault.rate, fault.until)
         self._changed()
 
-    def clear(self, kind: str | None = None, entity: str | None = None, *, exact: bool = False) -> int:
+    def clear(
+        self, kind: str | None = None, entity: str | None = None, *, which: str | None = None, exact: bool = False
+    ) -> int:
         """End the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
-        on the namespace itself) and return how many there were."""
+        on the namespace itself) and return how many there were. `which`: only those that count this, or are for this
+        client; None: all, or, when `exact`, those that name neither."""
         if kind is not None and kind not in KINDS:
             raise unknown_kind(kind)
         wanted = None if entity is None else _key(entity)
         anywhere = wanted is None and not exact
-        return self._drop([k for k in self._faults if kind in (None, k[0]) and (anywhere or k[1] == wanted)])
+        every = which is None and not exact
+        return self._drop(
+            [
+                key
+                for key in self._faults
+                if kind in (None, key[0]) and (anywhere or key[1] == wanted) and (every or key[2] == _mark(which))
+            ]
+        )
 
     def active(self, now: float) -> list[Fault]:
         return [fault for fault in self._faults.values() if fault.until is None or fault.until > now]
@@ -220,68 +244,92 @@ class Faults:
         for key, fault in self._faults.items():
             if fault.until is not None:
                 self._faults[key] = replace(fault, until=max(0.0, fault.until + seconds))
-        for bucket in self._buckets.values():
-            bucket.at += seconds
+        self._throttling.shift(seconds)
+
+    def cuts_off(self, clients: Iterable[str], now: float) -> bool:
+        """Return whether one of these, the names of one client, is cut off (P50)."""
+        return self._is_for_one_of("unreachable", clients, now)
+
+    def silences(self, clients: Iterable[str], now: float) -> bool:
+        """Return whether one of these, the names of one client, hears nothing (P50)."""
+        return self._is_for_one_of("black-hole", clients, now)
+
+    def _is_for_one_of(self, kind: str, clients: Iterable[str], now: float) -> bool:
+        found = (self._faults.get((kind, None, name.lower())) for name in clients)
+        return any(fault is not None and (fault.until is None or fault.until > now) for fault in found)
 
     def unreachable(self, entity: str | None, now: float) -> bool:
-        return bool(self._faults) and bool(self._covering("unreachable", entity, now))
+        return self._is_on and bool(self._covering("unreachable", entity, now))
 
     def black_hole(self, entity: str | None, now: float) -> bool:
-        return bool(self._faults) and bool(self._covering("black-hole", entity, now))
+        return self._is_on and bool(self._covering("black-hole", entity, now))
 
     def latency(self, entity: str | None, now: float) -> float:
         """Return the seconds by which an answer is late; a namespace's and an entity's delay add up."""
-        if not self._faults:
+        if not self._is_on:
             return 0.0
         return sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
 
     def hangs(self, entity: str | None, now: float) -> bool:
         """Return whether a send is taken and neither stored nor answered."""
-        return bool(self._faults) and bool(self._covering("hang", entity, now))
+        return self._is_on and bool(self._covering("hang", entity, now))
 
     def lost_answer(self, entity: str | None, now: float) -> float | None:
         """Return the seconds after which the connection is cut in place of the answer to a stored send; None: never."""
-        if not self._faults:
+        if not self._is_on:
             return None
         return min((self._faults[key].delay or 0.0 for key in self._covering("lost-answer", entity, now)), default=None)
 
-    def refusal(self, operation: Operation, entity: str | None, now: float, count: int = 1) -> Refusal | None:
-        """Return the refusal of an operation, if any. Ask once per operation: an allowed one uses up `count`
-        permits."""
-        if not self._faults:
+    def refusal(
+        self, operation: Operation, entity: str | None, now: float, count: int = 1, size: int = 0
+    ) -> Refusal | None:
+        """Return the refusal of an operation, if any. Ask once per operation: an allowed one of `count` messages and
+        `size` bytes uses up as many permits."""
+        if not self._is_on:
             return None
-        for kind in (f"no-{operation}", "throttle"):
-            covering = self._covering(kind, entity, now)
-            if not covering:
-                continue
-            rule = KINDS[kind]
-            if kind == "throttle":
-                buckets = [self._buckets[key] for key in covering]
-                # All are asked before one is charged: a refused operation must cost nothing.
-                if all(bucket.holds(count, now) for bucket in buckets):
-                    for bucket in buckets:
-                        bucket.take(count)
-                    continue
-            return Refusal(rule.condition, rule.text.format(kind=kind, target=self._faults[covering[0]].target))
-        return None
+        return self._failure(operation, entity, now) or self._throttling.refusal(
+            operation, _targets(entity), now, count, size
+        )
 
-    def _covering(self, kind: str, entity: str | None, now: float) -> list[tuple[str, str | None]]:
-        names: tuple[str | None, ...] = (None,) if entity is None else (None, *covered_names(entity))
-        found = []
-        for name in names:
-            fault = self._faults.get((kind, name))
+    def receive(self, entity: str, now: float, count: int) -> int | Refusal:
+        """Return how many of `count` messages may be delivered now, or the refusal where it is none."""
+        return self._failure("receive", entity, now) or self._throttling.receive(_targets(entity), now, count)
+
+    def spend(self, entity: str, now: float, count: int = 0, size: int = 0, credits: int = 0) -> None:
+        """Use up the permits of what an operation turned out to be."""
+        self._throttling.spend(_targets(entity), now, count, size, credits)
+
+    def link_refusal(self, entity: str, now: float, receives: int | None = None) -> Refusal | None:
+        """Return why no more links may be attached, if so. `receives`: of a link that receives, how many receive from
+        its queue or topic already."""
+        return self._throttling.link_refusal(_targets(entity), now, receives)
+
+    def _failure(self, operation: Operation, entity: str | None, now: float) -> Refusal | None:
+        kind = f"no-{operation}"
+        covering = self._covering(kind, entity, now)
+        if not covering:
+            return None
+        rule = KINDS[kind]
+        return Refusal(rule.condition, rule.text.format(kind=kind, target=self._faults[covering[0]].target))
+
+    def _covering(self, kind: str, entity: str | None, now: float) -> list[Key]:
+        found: list[Key] = []
+        for name in _targets(entity):
+            fault = self._faults.get((kind, name, None))
             if fault is not None and (fault.until is None or fault.until > now):
-                found.append((kind, name))
+                found.append((kind, name, None))
         return found
 
-    def _drop(self, keys: list[tuple[str, str | None]]) -> int:
+    def _drop(self, keys: list[Key]) -> int:
         for key in keys:
-            del self._faults[key]
-            self._buckets.pop(key, None)
+            fault = self._faults.pop(key)
+            if fault.rate is not None:
+                self._throttling.drop(fault.by or MESSAGES, key[1])
         if keys:
             self._changed()
         return len(keys)
 
     def _changed(self) -> None:
+        self._is_on = bool(self._faults) or bool(self._throttling)
         if self.on_change is not None:
             self.on_change()

@@ -58,7 +58,12 @@ class Switch:
     protocol: Callable[[], asyncio.Protocol]
 
 
-Handler = Callable[[Request], Awaitable[Response | Switch]]
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """No answer: the connection is cut, as a fault does."""
+
+
+Handler = Callable[[Request], Awaitable[Response | Switch | Cut]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +225,7 @@ class HttpProtocol(asyncio.Protocol):
         self._task = self._loop.create_task(self._handle(request))
 
     async def _handle(self, request: Request) -> None:
-        response: Response | Switch
+        response: Response | Switch | Cut
         try:
             response = await self._handler(request)
         except asyncio.CancelledError:
@@ -231,6 +236,9 @@ class HttpProtocol(asyncio.Protocol):
             response = Response(500, {"content-type": "text/plain; charset=utf-8"}, b"The request failed.\n")
         self._task = None
         if self._closed:
+            return
+        if isinstance(response, Cut):
+            self._transport.abort()
             return
         if isinstance(response, Switch):
             try:

@@ -75,6 +75,7 @@ class QueueEntity:
         "offset",
         "pending_bytes",
         "pings",
+        "receivers",
         "recopied",
         "record_bytes",
         "refuses_receives",
@@ -100,6 +101,8 @@ class QueueEntity:
         self._accessed_at = 0.0
         #: Of clients, sending or receiving: an entity with links is not idle.
         self.links = 0
+        #: Links of clients that receive, or wait for a session to receive from; a topic has those of its subscriptions.
+        self.receivers = 0
         #: Of an entity that detects duplicates.
         self.duplicates: DuplicateHistory | None = None
         #: Scheduled messages that became active and whose entry on disk has their old number.
@@ -143,6 +146,10 @@ class QueueEntity:
             return None
         text = f"The messaging entity '{self.name}' is {status}: nothing can be {what} it. Set its status to Active."
         return Refusal(ENTITY_DISABLED, text)
+
+    def count_receiver(self, step: int) -> None:
+        """Count a link that begins to receive (1) or ends (-1)."""
+        self.receivers += step
 
     def watch_duplicates(self, release: Callable[[int, int], None]) -> DuplicateHistory:
         if self.duplicates is None:

@@ -159,6 +159,11 @@ class Subscription(QueueEntity):
     def path(self) -> str:
         return self.active.path
 
+    def count_receiver(self, step: int) -> None:
+        super().count_receiver(step)
+        if self.topic is not None:
+            self.topic.count_receiver(step)
+
     @property
     def detects_duplicates(self) -> bool:
         return False  # its topic does

@@ -1,0 +1,55 @@
+"""Measures how busy the node is: the CPU and the memory that this process uses, and the disk that its journals take.
+
+A shell: it reads the operating system's counters when somebody asks, at most once a second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_EVERY_S = 1.0
+_MEGABYTE = 1 << 20
+
+
+class NodeLoad:
+    """The load of this process, by measure: `cpu` in per cent of a core, `memory` and `storage` in megabytes."""
+
+    def __init__(
+        self,
+        storage_bytes: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+        memory_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        self._storage_bytes = storage_bytes
+        self._memory_bytes = _resident_bytes if memory_bytes is None else memory_bytes
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._read_at, self._cpu_s = clock(), cpu_clock()
+        self._load: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<NodeLoad {self._load}>"
+
+    def read(self, measure: str) -> float:
+        """Return how high a measure was when it was last looked at, a second ago at most."""
+        now = self._clock()
+        passed = now - self._read_at
+        if passed >= _EVERY_S or not self._load:
+            cpu_s = self._cpu_clock()
+            self._load = {
+                "cpu": 100.0 * (cpu_s - self._cpu_s) / passed if passed > 0 else 0.0,
+                "memory": self._memory_bytes() / _MEGABYTE,
+                "storage": self._storage_bytes() / _MEGABYTE,
+            }
+            self._read_at, self._cpu_s = now, cpu_s
+        return self._load[measure]
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
