@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker.control.faults import KINDS
+from pairbus.broker.control.faults import KINDS, Fault
 from pairbus.drill.plan import DRILL_FAULTS, ENTITIES, MESSAGES_MAX, NOT_SENDS, QUEUES, DrillPlan, InvalidDrill, listed
 
 
@@ -55,11 +55,18 @@ def test_what_can_t_be_held_is_named(given: dict[str, Any], said: str) -> None:
 
 
 def test_every_fault_of_the_broker_s_is_offered_or_ruled_out() -> None:
-    assert set(KINDS) | {"kill"} == set(DRILL_FAULTS) | set(NOT_SENDS)
+    assert set(KINDS) | {"kill"} == {fault.kind or name for name, fault in DRILL_FAULTS.items()} | set(NOT_SENDS)
+
+
+def test_p47_p50_what_the_broker_is_asked_for_makes_a_fault() -> None:
+    for name, fault in DRILL_FAULTS.items():
+        if name != "kill":
+            Fault(fault.kind or name, **fault.settings)  # type: ignore[arg-type]
 
 
 def test_p24_busy_counts_only_where_the_drill_is_about_it() -> None:
     assert "busy_failover_after" in DrillPlan(fault="throttle").pairing
+    assert "busy_failover_after" in DrillPlan(fault="dependency").pairing
     assert "busy_failover_after" not in DrillPlan().pairing
 
 

@@ -46,6 +46,23 @@ async def test_p50_the_network_between_one_client_and_the_primary_is_gone(world:
     assert len((await world.nothing_lost(home=True)).home) == 6
 
 
+@in_both_apis(each={"unreachable": ("unreachable",), "black-hole": ("black-hole",)})
+async def test_p50_one_client_is_cut_off_by_a_fault_and_rides_it_out(world: World, queue: str, kind: str) -> None:
+    name = f"web{world.number}"
+    key = world.key(world.primary, name, "Manage", "Send", "Listen")
+    async with world.pair() as other, world.pair(primary=key, sdk=AT_ONCE, **SHORT) as cut_off:
+        await cut_off.deliver(queue, world.message())
+        async with world.fault(kind, client=name):
+            for _ in range(3):
+                await cut_off.deliver(queue, world.message())
+                await other.deliver(queue, world.message())
+            assert (cut_off.state(queue), other.state(queue)) == ("FAILED_OVER", "HEALTHY")
+        await cut_off.until_state(queue, "HEALTHY", within=30)
+        await cut_off.deliver(queue, world.message())
+        assert other.named("StateChanged") == []
+    await world.restore_message()
+
+
 async def drill(world: World, process: BrokerProcess) -> None:
     queue, topic = await world.queue(), await world.topic("all")
     await world.backlog_queues()

@@ -212,6 +212,19 @@ async def test_p24_busy_for_too_long_counts_as_a_failure_where_one_says_so(world
     await world.restore_message()
 
 
+@in_both_apis(each={each: (each,) for each in ("dependency", "memory", "bytes")})
+async def test_p47_a_primary_past_a_threshold_is_ridden_out(world: World, queue: str, measure: str) -> None:
+    """Busy is no failure unless one says so: then messages take the detour, and all of them come home."""
+    async with world.pair(busy_failover_after=0, **SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("throttle", rate=0, by=measure):
+            for _ in range(3):
+                await pair.deliver(queue, world.message())
+            assert pair.state(queue) == "FAILED_OVER"
+            assert len(await world.in_backlog()) == 3, "what was refused is nowhere else"
+    await world.restore_message()
+
+
 @in_both_apis(each={"raise": ("raise",), "degrade": ("degrade",)})
 async def test_p3_with_the_syphon_on_a_missing_listen_right_is_raised_by_pairing(
     world: World, unavailable: str

@@ -103,6 +103,7 @@ class NamespaceServer:
             lambda: AmqpConnection(self),
             lambda: HttpProtocol(self._answer_http, unauthenticated=self.unauthenticated),
             broker.certificates.server_context(),
+            connections_max=plan.quotas.connections,
         )
         self._admin: AdminApi
         self._ends = contextlib.AsyncExitStack()
@@ -214,6 +215,7 @@ class NamespaceServer:
         finally:
             gc.enable()
             gc.freeze()
+        self.namespace.quotas = self._plan.quotas
         self._journal = journal
         self._log_notes()
         self._broker.start_journal(journal)

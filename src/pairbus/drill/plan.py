@@ -42,26 +42,45 @@ class DrillFault:
     """A fault that a drill can cause: `settings` go to the broker's control socket, `pairing` to the clients."""
 
     begins: str
-    settings: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, float | str] = field(default_factory=dict)
     pairing: dict[str, float] = field(default_factory=dict)
     #: How long after the primary's return a ping may take to find it, beside its interval.
     notice_s: float = 2.0
+    #: The broker's name for it, where that is another.
+    kind: str | None = None
+    ends: str = "works again"
 
 
 #: How long a send may take; the primary gets half of it (P19).
 SEND_TIMEOUT_S: Final = 8.0
+#: The key of the sending application, where a fault is for that one alone.
+SENDER_KEY: Final = "sender"
+_BUSY_IS_FAILURE: Final = {"busy_failover_after": 0.0}
 DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     "unreachable": DrillFault("refuses connections"),
     "black-hole": DrillFault("takes connections and says nothing"),
     "no-send": DrillFault("refuses every send with an internal error"),
     "hang": DrillFault("takes messages, and neither stores nor answers them"),
     # Busy is no failure, unless it lasts; and it pauses pings, too, for ten seconds (P24).
-    "throttle": DrillFault("refuses everything as server busy", {"rate": 0.0}, {"busy_failover_after": 0.0}, 12.0),
+    "throttle": DrillFault("refuses everything as server busy", {"rate": 0.0}, _BUSY_IS_FAILURE, 12.0),
+    "dependency": DrillFault(
+        "refuses every send as server busy, since its storage is throttled; receivers are served",
+        {"rate": 0.0, "by": "dependency"},
+        _BUSY_IS_FAILURE,
+        12.0,
+        kind="throttle",
+    ),
+    "cut-off": DrillFault(
+        "is out of reach for the sender, and serves everyone else",
+        {"client": SENDER_KEY},
+        kind="unreachable",
+        ends="is in the sender's reach again",
+    ),
     "latency": DrillFault(
         f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
     ),
     "lost-answer": DrillFault("stores what is sent, and cuts the connection in place of an answer"),
-    "kill": DrillFault("is killed (kill -9)"),
+    "kill": DrillFault("is killed (kill -9)", ends="runs again, on the same data"),
 }
 #: Faults of the broker's that a drill can't be about.
 NOT_SENDS: Final = ("no-receive", "no-manage")

@@ -21,7 +21,7 @@ from pairbus.broker.control.control_socket import request
 from pairbus.syphon.daemon_thread import on_a_thread
 
 from . import broker_config
-from .plan import PRIMARY, SECONDARY, SUBSCRIPTION, DrillPlan
+from .plan import PRIMARY, SECONDARY, SENDER_KEY, SUBSCRIPTION, DrillPlan
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
 from .syphon import DrillSyphon, Spark
 from .timeline import Timeline, TimelineEntry
@@ -146,11 +146,25 @@ class Rehearsal:
             self._children.append(application)
             made.append(application)
         receiver, sender = made
-        await asyncio.gather(receiver.begin(self._settings("receiver")), sender.begin(self._settings("sender")))
+        root = self.primary.ready.connection_string
+        await asyncio.gather(
+            receiver.begin(self._settings("receiver", root)),
+            sender.begin(self._settings("sender", await self._sender_string(root))),
+        )
         self._say("traffic", f"{self.plan.rate_per_s:,.0f} messages a second; everything works")
         return receiver, sender
 
-    def _settings(self, role: str) -> dict[str, Any]:
+    async def _sender_string(self, root: str) -> str:
+        """Return the sender's connection string for the primary, with a key of its own where the fault needs that."""
+        if self.plan.drill_fault.settings.get("client") != SENDER_KEY:
+            return root
+        wanted = {"command": "rule", "namespace": PRIMARY, "name": SENDER_KEY, "rights": ["Send", "Listen"]}
+        key = (await self._ask(self.primary, wanted))["primary_key"]
+        named = {"SharedAccessKeyName": SENDER_KEY, "SharedAccessKey": key}
+        parts = (part.partition("=") for part in root.split(";"))
+        return ";".join(f"{name}{equals}{named.get(name, value)}" for name, equals, value in parts)
+
+    def _settings(self, role: str, primary: str) -> dict[str, Any]:
         entities = [
             {
                 "name": each.name,
@@ -163,7 +177,7 @@ class Rehearsal:
             for index, each in enumerate(self.plan.entities)
         ]
         return {
-            "primary": self.primary.ready.connection_string,
+            "primary": primary,
             "secondary": self.secondary.ready.connection_string,
             "ledger": str(self.ledgers / role),
             "entities": entities,
@@ -200,10 +214,11 @@ class Rehearsal:
             yield
             await self.primary.serve()
             return
-        fault = {"command": "fault", "namespace": PRIMARY, "kind": self.plan.fault, **self.plan.drill_fault.settings}
-        await self._ask(self.primary, fault)
+        fault = self.plan.drill_fault
+        target = {"namespace": PRIMARY, "kind": fault.kind or self.plan.fault}
+        await self._ask(self.primary, {"command": "fault", **target, **fault.settings})
         yield
-        await self._ask(self.primary, {"command": "clear", "namespace": PRIMARY, "kind": self.plan.fault})
+        await self._ask(self.primary, {"command": "clear", **target})
 
     async def _healthy_again(self) -> None:
         """Wait until pings have brought every entity back (P21, P31)."""
@@ -250,10 +265,11 @@ class Rehearsal:
             sending.result()
             await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
-    async def _ask(self, broker: BrokerProcess, message: dict[str, Any]) -> None:
+    async def _ask(self, broker: BrokerProcess, message: dict[str, Any]) -> dict[str, Any]:
         answer = await on_a_thread(lambda: request(broker.data, message))
         if not answer.get("ok"):
             raise DrillFailed(f"the {broker.name} refused a command: {answer.get('error')}")
+        return answer
 
     def _heard(self, fact: dict[str, Any]) -> None:
         self._tell_all(self.timeline.heard(fact))

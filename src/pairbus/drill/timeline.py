@@ -98,8 +98,7 @@ class Timeline:
         assert self.outage is not None
         began, _ = self.outage
         self.outage = (began, now)
-        how = "runs again, on the same data" if self.plan.fault == "kill" else "works again"
-        return self.say(now, "RETURN", f"{PRIMARY} {how}, after {now - began:.1f} s")
+        return self.say(now, "RETURN", f"{PRIMARY} {self.plan.drill_fault.ends}, after {now - began:.1f} s")
 
     def moved(self, now: float, count: int) -> list[TimelineEntry]:
         """Note how many messages the syphon has moved so far."""

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.types import Timestamp
+from pairbus.broker.access.throttling import MEASURES
 from pairbus.broker.config.config_file import PROPERTIES, ConfigError, parse
 from pairbus.broker.config.config_table import snake_case
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.operations.quotas import TIERS, Quotas
 from pairbus.sas import AuthorizationRule
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
@@ -55,6 +58,8 @@ def test_the_document_s_toml() -> None:
         ports=(0,),
         link_idle_timeout=600.0,
         keys=(AuthorizationRule(key_name="dashboard", rights=("Listen",), primary_key=""),),
+        throttling={"credits": 1000.0},
+        quotas=Quotas(entities=100),
         queues=(
             EntityPlan(
                 description=QueueDescription(
@@ -77,6 +82,7 @@ def test_the_document_s_toml() -> None:
                     }
                 ),
                 keys=(AuthorizationRule(key_name="web", rights=("Send",), primary_key="a key that a test can know"),),
+                throttling={"messages": 500.0, "links": 100.0},
             ),
             EntityPlan(
                 description=QueueDescription(name="carts", requires_session=True), given=frozenset({"requires_session"})
@@ -107,6 +113,38 @@ def test_the_document_s_toml() -> None:
         ),
     )
     assert fabrikam == NamespacePlan(name="fabrikam")
+
+
+def test_p47_a_tier_sets_quotas_and_credits_and_the_file_may_change_them() -> None:
+    (plan,) = toml("[namespaces.a]\ntier='standard'\nquotas={connections=10}")
+    assert plan.quotas == replace(TIERS["standard"], connections=10)
+    assert plan.throttling == {"credits": 1000.0}
+    (plan,) = toml("[namespaces.a]\ntier='basic'\nthrottling={credits_per_second=7}")
+    assert (plan.quotas.sku, plan.throttling) == ("Basic", {"credits": 7.0})
+    (plan,) = toml("[namespaces.a]\ntier='premium'")
+    assert (plan.quotas, plan.throttling) == (TIERS["premium"], {})
+
+
+def test_p47_thresholds_are_known_by_the_paths_of_what_they_are_for() -> None:
+    (plan,) = toml(
+        "[namespaces.a]\nthrottling={cpu_percent=90}\n"
+        "[[namespaces.a.queues]]\nname='Orders'\nthrottling={bytes_per_second=5}\n"
+        "[[namespaces.a.topics]]\nname='News'\nthrottling={links=2}\n"
+        "[[namespaces.a.topics.subscriptions]]\nname='All'\nthrottling={concurrent_receives=1}\n"
+    )
+    assert plan.thresholds == {
+        None: {"cpu": 90.0},
+        "orders": {"bytes": 5.0},
+        "news": {"links": 2.0},
+        "news/subscriptions/all": {"receives": 1.0},
+    }
+
+
+def test_the_document_names_every_threshold_and_quota() -> None:
+    for measure, about in MEASURES.items():
+        assert f"| `{about.key}` | `{measure}` |" in DOCUMENT
+    for tier in TIERS:
+        assert f"`{tier}`" in DOCUMENT
 
 
 def test_the_document_s_config_json() -> None:
@@ -338,6 +376,17 @@ def test_wrong_rules(rule: dict[str, Any], place: str, words: str) -> None:
             + "".join(f"[[namespaces.a.queues.authorization_rules]]\nname='{n}'\nrights=['Send']\n" for n in range(13)),
             "namespaces.a.queues[0].authorization_rules",
             "up to 12",
+        ),
+        ("[namespaces.a]\ntier='gold'", "namespaces.a.tier", "one of basic, standard, premium"),
+        ("[namespaces.a]\ntier=['basic']", "namespaces.a.tier", "one of basic, standard, premium"),
+        ("[namespaces.a.quotas]\nconnections=0", "namespaces.a.quotas.connections", "a whole number from 1"),
+        ("[namespaces.a.quotas]\nqueues=5", "namespaces.a.quotas.queues", "queues_and_topics, subscriptions_per_topic"),
+        ("[namespaces.a.throttling]\nlinks=-1", "namespaces.a.throttling.links", "a number from 0"),
+        ("[namespaces.a.throttling]\nlinks=nan", "namespaces.a.throttling.links", "a number from 0"),
+        (
+            "[[namespaces.a.queues]]\nname='q'\nthrottling={credits_per_second=5}",
+            "namespaces.a.queues[0].throttling.credits_per_second",
+            "is not known",
         ),
         ("[namespaces.a", "", "is not TOML: "),
         ("[namespaces.a]\nport=1\nport=2", "", "is not TOML: "),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pairbus.amqp.errors import SERVER_BUSY
+from pairbus.broker.access.throttling import Throttling
 from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults
 from pairbus.errors import InvalidFault
 
@@ -132,6 +133,42 @@ def test_a_clock_that_goes_back_gives_no_permits(faults: Faults) -> None:
     assert faults.refusal("send", "q", NOW) is not None
 
 
+def test_p47_throttles_that_count_different_things_stand_beside_each_other(faults: Faults) -> None:
+    faults.set(Fault("throttle", entity="orders", rate=100))
+    faults.set(Fault("throttle", entity="orders", rate=1000, by="bytes"))
+    faults.set(Fault("throttle", entity="orders", rate=500, by="bytes"))
+    assert [each.by for each in faults.active(NOW)] == [None, "bytes"]
+    assert faults.refusal("send", "orders", NOW, 1, 400) is None
+    assert faults.refusal("send", "orders", NOW, 1, 400) is not None
+    assert faults.clear("throttle", "orders", which="bytes") == 1
+    assert faults.refusal("send", "orders", NOW, 1, 400) is None
+    assert faults.clear("throttle", "orders") == 1
+    assert not faults
+
+
+def test_p47_a_threshold_of_the_configuration_is_no_fault_and_is_there_again_after_one() -> None:
+    faults = Faults(throttling=Throttling({"orders": {"messages": 1}}))
+    assert faults and faults.active(NOW) == []
+    faults.set(Fault("throttle", entity="Orders", rate=0))
+    assert faults.refusal("send", "orders", NOW) is not None
+    assert faults.clear() == 1
+    assert [faults.refusal("send", "orders", NOW) is None for _ in range(3)] == [True, False, False]
+    assert faults.refusal("send", "invoices", NOW) is None
+
+
+def test_p50_one_client_is_cut_off_and_another_is_not(faults: Faults) -> None:
+    faults.set(Fault("unreachable", client="Web", until=NOW + 5))
+    faults.set(Fault("black-hole", client="10.0.0.7"))
+    assert faults.cuts_off({"10.0.0.1", "web"}, NOW)
+    assert not faults.cuts_off({"10.0.0.7", "other"}, NOW)
+    assert faults.silences({"10.0.0.7", "other"}, NOW)
+    assert not faults.cuts_off({"web"}, NOW + 5)
+    assert not faults.unreachable(None, NOW) and not faults.black_hole("orders", NOW)
+    assert faults.clear("unreachable", exact=True) == 0
+    assert faults.clear("unreachable", which="web", exact=True) == 1
+    assert not faults.cuts_off({"web"}, NOW)
+
+
 def test_latencies_of_namespace_and_entity_add_up(faults: Faults) -> None:
     faults.set(Fault("latency", delay=0.25))
     faults.set(Fault("latency", entity="orders", delay=0.5))
@@ -231,6 +268,12 @@ def test_clear(kind: str | None, entity: str | None, exact: bool, left: list[str
         ({"kind": "no-send", "entity": ""}, "leave it out for the whole namespace"),
         ({"kind": "no-send", "entity": "//"}, "leave it out for the whole namespace"),
         ({"kind": "no-send", "until": math.nan}, "until nan"),
+        ({"kind": "no-send", "by": "bytes"}, "no-send takes no by; throttle does"),
+        ({"kind": "throttle", "rate": 1, "by": "weight"}, "it counts messages, bytes, credits"),
+        ({"kind": "throttle", "rate": 1, "by": "credits", "entity": "orders"}, "leave out the entity"),
+        ({"kind": "latency", "delay": 1, "client": "web"}, "takes no client; unreachable and black-hole do"),
+        ({"kind": "unreachable", "client": ""}, "neither an address nor the name of a key"),
+        ({"kind": "unreachable", "client": "web", "entity": "orders"}, "leave out the entity"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_refused_with_what_would(fields: dict[str, object], says: str) -> None:

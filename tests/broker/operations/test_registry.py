@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import pytest
-
 from pairbus.broker.model.description import QueueDescription, TopicDescription
-from pairbus.broker.operations import registry as module
+from pairbus.broker.operations.quotas import Quotas
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import Rig, condition
 
 
-def test_how_many_queues_and_topics_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ENTITIES_MAX", 3)
+def test_how_many_queues_and_topics_there_can_be() -> None:
     with Rig() as rig:
+        rig.namespace.quotas = Quotas(entities=3)
         rig.create("a")
         rig.create_topic("b")
         for name in ("s", "t"):

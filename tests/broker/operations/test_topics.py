@@ -10,6 +10,7 @@ from pairbus.broker.model.description import QueueDescription, SubscriptionDescr
 from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
 from pairbus.broker.model.topic import Subscription
 from pairbus.broker.operations import topics as module
+from pairbus.broker.operations.quotas import Quotas
 from pairbus.broker.refusal import Refusal
 from tests.broker.namespace_rig import Rig, condition, make, refused
 
@@ -193,8 +194,8 @@ def test_a_deleted_subscription_leaves_the_others(rig: Rig) -> None:
     assert rig.bodies("news/Subscriptions/a") == []
 
 
-def test_how_many_subscriptions_a_topic_can_have(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SUBSCRIPTIONS_MAX", 2)
+def test_how_many_subscriptions_a_topic_can_have(rig: Rig) -> None:
+    rig.namespace.quotas = Quotas(subscriptions=2)
     rig.subscribe("a")
     rig.subscribe("b")
     refused(

@@ -40,8 +40,10 @@ from pairbus.broker.model.rule_description import (
     UnzonedTimestamp,
     validate_rule,
 )
+from pairbus.broker.operations.quotas import TIER_CREDITS, TIERS, Quotas
 
 from .config_table import (
+    COUNT,
     DURATION,
     FLAG,
     JSON,
@@ -53,6 +55,7 @@ from .config_table import (
     TABLE,
     TEXT,
     TEXT_OR_NONE,
+    TIER,
     TIMEOUT,
     TOML,
     WHOLE,
@@ -200,7 +203,10 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
     ports: tuple[int, ...] = ()
     link_idle_timeout = None
     keys: tuple[AuthorizationRule, ...] = ()
-    throttling = _throttling(table, MEASURES)
+    tier = (table.take("Tier", TIER) if table.form is TOML else None) or ""
+    throttling = {"credits": TIER_CREDITS[tier]} if tier in TIER_CREDITS else {}
+    throttling |= _throttling(table, MEASURES)
+    quotas = _quotas(table, TIERS.get(tier, Quotas()))
     if table.form is TOML:
         port = table.take("Port", PORT)
         ports = table.take("Ports", PORTS) or (() if port is None else (port,))
@@ -218,6 +224,7 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
         link_idle_timeout=link_idle_timeout,
         keys=keys,
         throttling=throttling,
+        quotas=quotas,
         queues=queues,
         topics=topics,
     )
@@ -269,6 +276,25 @@ def _entity(table: Table, make: Callable[..., D], **others: Any) -> EntityPlan[D
         inner.refuse(name, inner.raw(name), error.allowed)
     throttling = _throttling(table, [measure for measure in MEASURES if measure != "credits"])
     return EntityPlan(description=description, given=frozenset(values), keys=keys, throttling=throttling)
+
+
+_QUOTAS: Final = {
+    "QueuesAndTopics": "entities",
+    "SubscriptionsPerTopic": "subscriptions",
+    "Connections": "connections",
+    "MaxSizeInMegabytes": "size_mb",
+    "MaxMessageSizeInKilobytes": "message_size_kb",
+}
+
+
+def _quotas(table: Table, of_tier: Quotas) -> Quotas:
+    """Read how much a namespace may have, where that is not what its tier has."""
+    inner = table.table("Quotas") if table.form is TOML else None
+    if inner is None:
+        return of_tier
+    found = {attribute: inner.take(name, COUNT) for name, attribute in _QUOTAS.items()}
+    inner.finish()
+    return replace(of_tier, **{attribute: count for attribute, count in found.items() if count is not None})
 
 
 def _throttling(table: Table, measures: Iterable[str]) -> dict[str, float]:

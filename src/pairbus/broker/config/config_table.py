@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from pairbus.broker.access.throttling import LIMIT_MAX
 from pairbus.broker.http.xml import read_duration
 from pairbus.broker.model.description import RIGHTS
+from pairbus.broker.operations.quotas import TIERS
 from pairbus.errors import BrokerError, PairbusError, did_you_mean
 
 from .plan import PORTS_MAX, parse_namespace, wrong_ports
@@ -82,6 +83,18 @@ def _limit(value: Any) -> float:
     return float(value)
 
 
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+        raise ValueError
+    return value
+
+
+def _tier(value: Any) -> str:
+    if not isinstance(value, str) or value not in TIERS:
+        raise ValueError
+    return value
+
+
 def _rights(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(right in RIGHTS for right in value):
         raise ValueError
@@ -112,6 +125,8 @@ PORT: Final = EntryKind("a port from 0 (any free one) to 65535", _port)
 PORTS: Final = EntryKind(
     f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports
 )
+COUNT: Final = EntryKind("a whole number from 1 to 1000000", _count)
+TIER: Final = EntryKind(f"one of {', '.join(TIERS)}", _tier)
 LIMIT: Final = EntryKind(f"a number from 0 to {LIMIT_MAX:.0f}", _limit)
 TIMEOUT: Final = EntryKind("a duration above zero, in seconds or as PT10M", _timeout)
 RIGHTS_LIST: Final = EntryKind(f"a list of {', '.join(RIGHTS)}", _rights)

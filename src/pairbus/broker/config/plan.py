@@ -22,6 +22,7 @@ from pairbus.broker.model.description import (
 )
 from pairbus.broker.model.rule_description import RuleDescription
 from pairbus.broker.model.topic import SUBSCRIPTIONS
+from pairbus.broker.operations.quotas import Quotas
 from pairbus.errors import BrokerError
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -68,6 +69,7 @@ class NamespacePlan:
     """Seconds; None leaves it to the broker."""
     keys: tuple[AuthorizationRule, ...] = ()
     throttling: Mapping[str, float] = field(default_factory=dict)
+    quotas: Quotas = field(default_factory=Quotas)
     queues: tuple[EntityPlan[QueueDescription], ...] = ()
     topics: tuple[TopicPlan, ...] = ()
 

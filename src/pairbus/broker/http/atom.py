@@ -342,11 +342,11 @@ def write_feed(entries: Iterable[str], *, title: str, url: str, updated: float, 
     )
 
 
-def write_namespace_info(name: str) -> str:
+def write_namespace_info(name: str, sku: str) -> str:
     """Return the description of a namespace; when it was created is not known."""
     return (
         f'<NamespaceInfo xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"><CreatedTime>{NEVER}</CreatedTime>'
-        f"<MessagingSKU>Standard</MessagingSKU><ModifiedTime>{NEVER}</ModifiedTime>"
+        f"<MessagingSKU>{sku}</MessagingSKU><ModifiedTime>{NEVER}</ModifiedTime>"
         f"<Name>{escaped(name)}</Name><NamespaceType>Messaging</NamespaceType></NamespaceInfo>"
     )
 

@@ -22,8 +22,8 @@ from pairbus.journal import Journal
 
 from .enqueue import EnqueueOperations
 from .lock_tokens import random_tokens
+from .quotas import ENTITIES_MAX
 from .receive import ReceiveOperations
-from .registry import ENTITIES_MAX
 from .session_access import SessionAccess
 from .topics import TopicOperations
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
@@ -24,8 +24,7 @@ from pairbus.broker.storage.live_records import UNPLACED
 from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, not_found, refusal_of
 from pairbus.journal import JournalError
 
-#: Queues and topics.
-ENTITIES_MAX: Final = 10_000
+from .quotas import Quotas
 
 
 class Registry(StoreOperations):
@@ -34,6 +33,7 @@ class Registry(StoreOperations):
     def __init__(self, name: str, store: Store) -> None:
         super().__init__(store)
         self.name = name
+        self.quotas = Quotas()
         self._queues: dict[str, QueueEntity] = {}
         self._topics: dict[str, Topic] = {}
         #: Queues and topics by name in lower case.
@@ -84,15 +84,17 @@ class Registry(StoreOperations):
 
     # ---- any entity
 
-    def _refuses_name(self, name: str) -> Refusal | None:
-        """Return why a queue or topic can't be created with this name, if it can't."""
+    def _refuses(self, description: QueueDescription | TopicDescription) -> Refusal | None:
+        """Return why a queue or topic can't be created with this name and description, if it can't."""
+        name = description.name
         key = name.lower()
         if key in self.queues or key in self.topics or key in self._claimed:
             return self._exists(name)
-        if len(self.queues) + len(self.topics) + len(self._claimed) >= ENTITIES_MAX:
-            text = f"Namespace '{self.name}' has {ENTITIES_MAX} entities, the most that it can have."
+        most = self.quotas.entities
+        if len(self.queues) + len(self.topics) + len(self._claimed) >= most:
+            text = f"Namespace '{self.name}' has {most} entities, the most that it can have."
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
-        return None
+        return self.quotas.refuses_description(description)
 
     def _exists(self, name: str) -> Refusal:
         text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
@@ -107,7 +109,7 @@ class Registry(StoreOperations):
         done: Done,
     ) -> None:
         """Create a queue or topic, to be found by its name."""
-        refusal = self._refuses_name(description.name)
+        refusal = self._refuses(description)
         if refusal is not None:
             done(refusal)
             return
@@ -121,6 +123,10 @@ class Registry(StoreOperations):
         """Replace the description of a queue or topic, but for its name and when it was created."""
         if entity is None or entity.deleting:
             done(not_found(description.name))
+            return
+        refusal = self.quotas.refuses_description(description)
+        if refusal is not None:
+            done(refusal)
             return
         old = entity.description
         new: Any = replace(description, name=old.name, created_at=old.created_at, updated_at=now)

@@ -18,7 +18,6 @@ from pairbus.broker.model.rules import RULES_MAX
 from pairbus.broker.model.topic import (
     RULES,
     SUBSCRIPTIONS,
-    SUBSCRIPTIONS_MAX,
     Subscription,
     Topic,
     subscription_document,
@@ -69,8 +68,9 @@ class TopicOperations(Registry):
         if key in topic.subscriptions or key in topic.arriving:
             done(self._exists(path))
             return
-        if len(topic.subscriptions) + len(topic.arriving) >= SUBSCRIPTIONS_MAX:
-            text = f"Topic '{topic.name}' has {SUBSCRIPTIONS_MAX} subscriptions, the most that it can have."
+        most = self.quotas.subscriptions
+        if len(topic.subscriptions) + len(topic.arriving) >= most:
+            text = f"Topic '{topic.name}' has {most} subscriptions, the most that it can have."
             done(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
             return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)

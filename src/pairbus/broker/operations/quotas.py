@@ -1,0 +1,73 @@
+"""How much a namespace may have, by default and like the service's tiers. Pure.
+
+Decides whether an entity that is described so is within the quotas, and what is said of one that is not, in the
+service's way: 403 for a quota that is spent, 400 for a value or a feature that the tier does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pairbus.amqp import errors as conditions
+from pairbus.broker.model.description import (
+    MESSAGE_SIZE_KB_MAX,
+    SIZE_MB_MAX,
+    Description,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.broker.model.topic import SUBSCRIPTIONS_MAX
+from pairbus.broker.refusal import Refusal
+
+ENTITIES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """What a namespace may have. `sku` is what it is called where a client asks for its properties."""
+
+    sku: str = "Standard"
+    entities: int = ENTITIES_MAX
+    subscriptions: int = SUBSCRIPTIONS_MAX
+    connections: int = 5_000
+    size_mb: int = SIZE_MB_MAX
+    message_size_kb: int = MESSAGE_SIZE_KB_MAX
+    #: Topics, sessions and duplicate detection.
+    has_all_features: bool = True
+
+    def refuses_description(self, description: Description) -> Refusal | None:
+        """Return why an entity can't be as described in this namespace, if it can't."""
+        if not self.has_all_features:
+            wanted = next((name for name, has in _FEATURES.items() if has(description)), None)
+            if wanted is not None:
+                return _wrong(f"{wanted} are not there in the tier {self.sku}; take Standard or Premium")
+        if isinstance(description, SubscriptionDescription):
+            return None
+        for name, value, most in (
+            ("MaxSizeInMegabytes", description.max_size_mb, self.size_mb),
+            ("MaxMessageSizeInKilobytes", description.max_message_size_kb, self.message_size_kb),
+        ):
+            if value > most:
+                return _wrong(f"{name} of '{description.name}' may be up to {most} in this namespace; it is {value}")
+        return None
+
+
+_FEATURES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "Topics": lambda described: isinstance(described, TopicDescription | SubscriptionDescription),
+    "Sessions": lambda described: described.requires_session,
+    "Duplicate detection and its settings": lambda described: described.requires_duplicate_detection,
+}
+#: Of the service, for one messaging unit of Premium; the sizes are those of entities that are not partitioned.
+TIERS: Final[Mapping[str, Quotas]] = {
+    "basic": Quotas(sku="Basic", size_mb=5_120, message_size_kb=256, has_all_features=False),
+    "standard": Quotas(size_mb=5_120, message_size_kb=256),
+    "premium": Quotas(sku="Premium", entities=1_000),
+}
+#: Credits a second that a tier has unless the configuration says otherwise.
+TIER_CREDITS: Final[Mapping[str, float]] = {"basic": 1_000.0, "standard": 1_000.0}
+
+
+def _wrong(text: str) -> Refusal:
+    return Refusal(conditions.ARGUMENT_OUT_OF_RANGE, f"{text}.")
