@@ -18,7 +18,9 @@ FUNCTION_LINES_MAX = 60
 
 # Decisions take `now` and bytes and give answers. A folder in this list is pure, every module of it. In other folders a
 # module whose docstring says "Pure." is held to the same.
-PURE_FOLDERS = {"amqp", "broker/format", "broker/model", "pairing/backlog", "pairing/routing", "syphon/core"}
+PURE_FOLDERS = {
+    "amqp", "broker/format", "broker/model", "broker/sql", "pairing/backlog", "pairing/routing", "syphon/core",
+}  # fmt: skip
 IO_MODULES = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
     "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
@@ -43,7 +45,8 @@ ROOMS: dict[str, set[str]] = {
     "broker/refusal": set(),
     "broker/clock": set(),
     "broker/format": {"amqp"},
-    "broker/model": {"amqp", "errors", "sas", "broker/format", "broker/refusal"},
+    "broker/sql": {"amqp"},
+    "broker/model": {"amqp", "errors", "sas", "broker/format", "broker/refusal", "broker/sql"},
     "broker/storage": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal"},
     "broker/operations": {"amqp", "journal", "broker/format", "broker/model", "broker/refusal", "broker/storage"},
     "broker/telemetry": {"amqp", "billing", "ledger", "broker/format", "broker/model", "broker/operations",
