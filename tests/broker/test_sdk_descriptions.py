@@ -194,12 +194,17 @@ async def test_the_life_of_a_rule(sdk: Sdk) -> None:
         assert type((await admin.get_rule(*path, "One")).filter) is theirs.FalseRuleFilter
         await admin.create_rule(*path, "two")
         assert await names() == ["$Default", "One", "two"]
+        sql = theirs.SqlRuleFilter("a = @p", parameters={"@p": 1})
+        await admin.update_rule(*path, got, filter=sql, action=theirs.SqlRuleAction("SET a = 1"))
+        again = await admin.get_rule(*path, "one")
+        assert (again.filter.sql_expression, again.filter.parameters) == ("a = @p", {"@p": 1})
+        assert again.action.sql_expression == "SET a = 1"
         for refused in (
-            lambda: admin.create_rule(*path, "sql", filter=theirs.SqlRuleFilter("a = 1")),
-            lambda: admin.create_rule(*path, "sql", action=theirs.SqlRuleAction("SET a = 1")),
-            lambda: admin.update_rule(*path, got, filter=theirs.SqlRuleFilter("a = 1")),
+            lambda: admin.create_rule(*path, "sql", filter=theirs.SqlRuleFilter("a = ")),
+            lambda: admin.create_rule(*path, "sql", action=theirs.SqlRuleAction("SET a = ")),
+            lambda: admin.update_rule(*path, got, filter=theirs.SqlRuleFilter("a = ")),
         ):
-            with pytest.raises(HttpResponseError, match="SQL rules are not supported yet") as info:
+            with pytest.raises(HttpResponseError, match=r"column \d: expected a value after '='") as info:
                 await refused()
             assert info.value.status_code == 400
         for name in ("absent", ""):

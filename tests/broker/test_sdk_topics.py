@@ -8,7 +8,7 @@ import uuid
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
-from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter
+from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from tests.untidy_sdk import UNTIDY_SDK
 
@@ -62,6 +62,36 @@ async def test_correlation_filters_decide_who_gets_what(sdk: Sdk) -> None:
     )
     for name, expected in {"all": ["1", "2", "3"], "red": ["1"], "label": ["2"], "nothing": [], "no-rules": []}.items():
         assert [str(m) for m in await sdk.read(topic, name, 4, wait=1)] == expected, name
+
+
+async def test_sql_rules_decide_and_actions_change(sdk: Sdk) -> None:
+    topic = await sdk.topic()
+    rules = {
+        "high": (SqlRuleFilter("priority >= @least AND sys.Label LIKE 'order%'", parameters={"@least": 5}), None),
+        "marked": (SqlRuleFilter("EXISTS(colour)"), SqlRuleAction("SET colour = 'was ' + colour; SET sys.To = 'x'")),
+        "error": (SqlRuleFilter("sys.NoSuch = 1"), None),
+    }
+    async with sdk.admin() as admin:
+        for name, (filter, action) in rules.items():
+            await admin.create_subscription(topic, name, dead_lettering_on_filter_evaluation_exceptions=True)
+            await admin.delete_rule(topic, name, "$Default")
+            await admin.create_rule(topic, name, "mine", filter=filter, action=action)
+        (listed,) = await admin.collect("list_rules", topic, "marked")
+        assert (listed.filter.sql_expression, listed.action.sql_expression) == (
+            "EXISTS(colour)", "SET colour = 'was ' + colour; SET sys.To = 'x'",
+        )  # fmt: skip
+    await sdk.publish(
+        topic,
+        ServiceBusMessage("1", application_properties={"priority": 7}, subject="order 1"),
+        ServiceBusMessage("2", application_properties={"priority": 3, "colour": "red"}, subject="order 2"),
+    )
+    assert [str(m) for m in await sdk.read(topic, "high", 2, wait=1)] == ["1"]
+    (marked,) = await sdk.read(topic, "marked", 2, wait=1)
+    assert marked.application_properties == {b"priority": 3, b"colour": b"was red", b"RuleName": b"mine"}
+    assert (str(marked), marked.to) == ("2", "x")
+    assert await sdk.read(topic, "error", 1, wait=1) == []
+    dead = await sdk.read(topic, "error", 2, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert [(str(m), m.dead_letter_reason) for m in dead] == [(n, "FilterEvaluationException") for n in "12"]
 
 
 async def test_a_topic_without_subscriptions_takes_messages_and_keeps_none(sdk: Sdk) -> None:

@@ -7,14 +7,21 @@ import pytest
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.types import Described, Timestamp
 from pairbus.broker.amqp.rule_codec import UnknownRule, read_rule, write_rule
-from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 
 
 @pytest.mark.parametrize(
     ("description", "expected"),
     [
-        ({"sql-filter": {"expression": "1=1"}}, TrueFilter()),
-        ({"sql-filter": {"expression": " 1 = 0 "}}, FalseFilter()),
+        ({"sql-filter": {"expression": "1=1"}}, SqlFilter("1=1")),
+        ({"sql-filter": {"expression": "colour = 'red'"}, "sql-rule-action": {}}, SqlFilter("colour = 'red'")),
         ({"true-filter": {}}, TrueFilter()),
         ({"false-filter": {}}, FalseFilter()),
         ({"correlation-filter": {"label": "l", "to": None}, "sql-rule-action": None}, CorrelationFilter(label="l")),
@@ -29,20 +36,32 @@ def test_what_clients_ask_for(description: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("description", "is_sql", "text"),
+    ("description", "text"),
     [
-        ({"sql-filter": {"expression": "colour = 'red'"}}, True, "SQL filters"),
-        ({"correlation-filter": {}, "sql-rule-action": {"expression": "SET a = 1"}}, True, "SQL rule actions"),
-        ({}, False, "no filter"),
-        (None, False, "must be a map"),
-        ({"correlation-filter": {"label": 5}}, False, "label"),
-        ({"correlation-filter": {"properties": {1: 2}}}, False, "string keys"),
+        ({"sql-filter": {"expression": "colour = "}}, "column 9: expected a value after '='"),
+        ({"correlation-filter": {}, "sql-rule-action": {"expression": "SET a"}}, "column 6: expected '=' after 'a'"),
+        ({"correlation-filter": {"properties": {"a": b"x"}}}, "numbers of up to 64 bits"),
+        ({}, "no filter"),
+        (None, "must be a map"),
+        ({"correlation-filter": {"label": 5}}, "label"),
+        ({"correlation-filter": {"properties": {1: 2}}}, "string keys"),
     ],
 )
-def test_what_is_refused(description: Any, is_sql: bool, text: str) -> None:
-    with pytest.raises(UnknownRule, match=text) as caught:
+def test_what_is_refused(description: Any, text: str) -> None:
+    with pytest.raises(UnknownRule, match=text):
         read_rule("mine", description, 0.0)
-    assert caught.value.is_sql is is_sql
+
+
+def test_a_rule_with_an_action_comes_and_goes() -> None:
+    description = {"sql-filter": {"expression": "a > 1"}, "sql-rule-action": {"expression": "SET a = 1"}}
+    rule = read_rule("mine", description, 5.0)
+    assert rule == RuleDescription(
+        name="mine", filter=SqlFilter("a > 1"), action=SqlAction("SET a = 1"), created_at=5.0
+    )
+    decoded, _ = decode(encode(write_rule(rule)))
+    written, action, *_ = decoded.value
+    assert (written.descriptor, written.value) == (83483426822, ["a > 1"])
+    assert (action.descriptor, action.value) == (1335734829062, ["SET a = 1"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,14 @@ from pairbus.broker.config.config_file import PROPERTIES, ConfigError, parse
 from pairbus.broker.config.config_table import snake_case
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 from pairbus.broker.operations.quotas import TIERS, Quotas
 from pairbus.sas import AuthorizationRule
 
@@ -193,16 +200,19 @@ def test_a_rule_without_a_type_and_one_of_every_type() -> None:
         subscriptions = [{ name = "s", rules = [
           { name = "a", filter_type = "true" },
           { name = "b", filter_type = "False" },
-          { name = "c", filter_type = "sql", sql_filter = { sql_expression = "1 = 1" } },
+          { name = "c", filter_type = "sql", sql_filter = { sql_expression = "a = @p", parameters = { "@p" = 1 } } },
+          { name = "f", filter_type = "true", action = { sql_expression = "SET a = 1" } },
           { name = "d", filter_type = "correlation", correlation_filter = { session_id = "x" } },
           { name = "e", correlation_filter = { properties = { at = 1970-01-01T00:00:01Z, n = 3, x = 1.5 } } },
         ] }]
         """
     )
-    filters = [rule.filter for rule in plan.topics[0].subscriptions[0].rules]
-    assert filters == [
+    rules = plan.topics[0].subscriptions[0].rules
+    assert [rule.action for rule in rules] == [None, None, None, SqlAction("SET a = 1"), None, None]
+    assert [rule.filter for rule in rules] == [
         TrueFilter(),
         FalseFilter(),
+        SqlFilter("a = @p", {"@p": 1}),
         TrueFilter(),
         CorrelationFilter(session_id="x"),
         CorrelationFilter(properties={"at": Timestamp(1000), "n": 3, "x": 1.5}),
@@ -298,14 +308,14 @@ def test_wrong_properties(name: str, value: Any, words: str) -> None:
         ({"Name": "r", "Properties": {"FilterType": "Correlation"}}, "Properties.CorrelationFilter", "is missing"),
         ({"Name": "r", "Properties": {"FilterType": "Sql"}}, "Properties.SqlFilter", "is missing"),
         (
-            {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a > 3"}}},
+            {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a > "}}},
             "Properties.SqlFilter.SqlExpression",
-            "SQL rules are not supported yet",
+            "column 4: expected a value after '>'",
         ),
         (
-            {"Name": "r", "Properties": {"FilterType": "True", "Action": {"SqlExpression": "SET a = 1"}}},
+            {"Name": "r", "Properties": {"FilterType": "True", "Action": {"SqlExpression": "a = 1"}}},
             "Properties.Action.SqlExpression",
-            "SQL rules are not supported yet",
+            "column 1: expected SET or REMOVE, not 'a'",
         ),
         (
             {"Name": "r", "Properties": {"CorrelationFilter": {"Labels": "x"}}},
@@ -424,7 +434,7 @@ def test_an_error_behind_comments_names_its_line_and_column() -> None:
         parse('{ // one\n"a": 1, // two\n      "b": }', is_json=True)
 
 
-def test_the_sql_rule_of_the_emulator_s_file_is_refused_by_its_place() -> None:
+def test_the_sql_rule_of_the_emulator_s_file_is_taken_as_it_is() -> None:
     rule = {
         "Name": "app-prop-filter-2",
         "Properties": {
@@ -435,9 +445,14 @@ def test_the_sql_rule_of_the_emulator_s_file_is_refused_by_its_place() -> None:
     }
     topic = {"Name": "topic.1", "Subscriptions": [{"Name": "subscription.4", "Rules": [rule]}]}
     config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Topics": [topic]}]}}
-    with pytest.raises(ConfigError, match="SQL rules are not supported yet") as caught:
-        parse(json.dumps(config), is_json=True)
-    assert "Subscriptions[0].Rules[0]" in caught.value.place
+    (plan,) = parse(json.dumps(config), is_json=True)
+    assert plan.topics[0].subscriptions[0].rules == (
+        RuleDescription(
+            name="app-prop-filter-2",
+            filter=SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'"),
+            action=SqlAction("SET sys.To = 'Entity'"),
+        ),
+    )
 
 
 @pytest.mark.parametrize(

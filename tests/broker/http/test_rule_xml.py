@@ -26,9 +26,10 @@ def sent(filter, action=None):
     return ElementTree.tostring(root)  # type: ignore[call-overload]
 
 
-def shown(filter):
-    """What the SDK reads from what is written of a filter."""
-    content = atom.write_description(atom.RULE, model.RuleDescription(name="r", filter=filter), atom.RuntimeCounts())
+def shown(filter, action=None):
+    """What the SDK reads from what is written of a rule."""
+    rule = model.RuleDescription(name="r", filter=filter, action=action)
+    content = atom.write_description(atom.RULE, rule, atom.RuntimeCounts())
     text = atom.write_entry(content, title="r", url="https://h/r", author="ns", published=1.0, updated=1.0)
     root = ElementTree.fromstring(text)
     entry = RuleDescriptionEntry.deserialize(root)
@@ -55,11 +56,6 @@ OURS = {
     "time": model.UnzonedTimestamp(1593947533000),
     "duration": model.timespan(93780),
 }
-
-
-@pytest.mark.parametrize(("sql", "ours"), [("1=1", model.TrueFilter()), (" 1 = 0 ", model.FalseFilter())])
-def test_true_and_false_may_be_said_in_sql_as_javascript_does(sql, ours):
-    assert atom.read_entry(sent(sdk.SqlRuleFilter(sql)), [atom.RULE])[1]["filter"] == ours
 
 
 @pytest.mark.parametrize(
@@ -107,17 +103,54 @@ def test_what_is_written_is_read_back_with_its_types(properties):
             assert back[key] == value
 
 
+PARAMETERS = {f"@{name}": value for name, value in PROPERTIES.items()}
+OUR_PARAMETERS = {f"@{name}": value for name, value in OURS.items()}
+
+
 @pytest.mark.parametrize(
-    ("filter", "action"),
+    ("filter", "action", "ours"),
     [
-        (sdk.SqlRuleFilter("Priority = 'low'"), None),
-        (sdk.SqlRuleFilter("a = @p", parameters={"@p": 1}), None),
-        (sdk.CorrelationRuleFilter(label="x"), sdk.SqlRuleAction("SET a = 1")),
+        (sdk.SqlRuleFilter("a < 'x&y'"), None, (model.SqlFilter("a < 'x&y'"), None)),
+        (sdk.SqlRuleFilter("1=1"), None, (model.SqlFilter("1=1"), None)),
+        (
+            sdk.SqlRuleFilter("a = @text AND b = @time", parameters=PARAMETERS),
+            sdk.SqlRuleAction("SET a = @int SET b = @duration", parameters=PARAMETERS),
+            (
+                model.SqlFilter("a = @text AND b = @time", OUR_PARAMETERS),
+                model.SqlAction("SET a = @int SET b = @duration", OUR_PARAMETERS),
+            ),
+        ),
+        (
+            sdk.CorrelationRuleFilter(label="x"),
+            sdk.SqlRuleAction("SET a = 1"),
+            (model.CorrelationFilter(label="x"), model.SqlAction("SET a = 1")),
+        ),
     ],
 )
-def test_sql_is_refused_in_words(filter, action):
-    with pytest.raises(InvalidDescription, match="SQL rules are not supported yet"):
+def test_sql_comes_and_goes_with_its_parameters(filter, action, ours):
+    fields = atom.read_entry(sent(filter, action), [atom.RULE])[1]
+    assert (fields["filter"], fields["action"]) == ours
+    back = shown(**fields)
+    for mine, theirs in ((back.filter, filter), (back.action, action)):
+        if isinstance(theirs, sdk.SqlRuleFilter | sdk.SqlRuleAction):
+            assert mine.sql_expression == theirs.sql_expression
+            assert (mine.parameters or {}) == (theirs.parameters or {})
+        else:
+            assert type(mine) is type(theirs)
+
+
+@pytest.mark.parametrize(
+    ("filter", "action", "words"),
+    [
+        (sdk.SqlRuleFilter("Priority = "), None, "column 11: expected a value after '='"),
+        (sdk.SqlRuleFilter("a = @p", parameters={"@q": 1}), None, "the parameter @p has no value; given are: @q"),
+        (sdk.TrueRuleFilter(), sdk.SqlRuleAction("a = 1"), "column 1: expected SET or REMOVE, not 'a'"),
+    ],
+)
+def test_wrong_sql_is_refused_with_its_column(filter, action, words):
+    with pytest.raises(InvalidDescription, match=words) as info:
         atom.read_entry(sent(filter, action), [atom.RULE])
+    assert info.value.field == "SqlExpression"
 
 
 def properties(inside):

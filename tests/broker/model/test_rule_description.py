@@ -12,6 +12,8 @@ from pairbus.broker.model.rule_description import (
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
+    SqlAction,
+    SqlFilter,
     TrueFilter,
     UnzonedTimestamp,
     is_timespan,
@@ -75,8 +77,24 @@ def test_what_a_rule_may_not_be(rule, field):
     with pytest.raises(InvalidDescription) as info:
         validate_rule(rule)
     assert info.value.field == field
-    if field in ("filter", "action"):
-        assert "SQL rules are not supported yet" in str(info.value)
+
+
+@pytest.mark.parametrize("kind", [SqlFilter, SqlAction])
+@pytest.mark.parametrize(
+    ("arguments", "field", "words"),
+    [
+        (("a = ",), "SqlExpression", "in this, column "),
+        (("a = @p",), "SqlExpression", "in this, column "),
+        ((" " * 1025,), "SqlExpression", "1025 characters; 1024 are allowed"),
+        ((7,), "SqlExpression", "text"),
+        (("a = 1", {"@p": b"x"}), "Parameters", "numbers of up to 64 bits"),
+        (("a = 1", {"": 1}), "Parameters", "names of 1 to 1024 characters"),
+    ],
+)
+def test_sql_that_can_t_be_is_refused_when_it_is_described(kind, arguments, field, words):
+    with pytest.raises(InvalidDescription, match=words) as info:
+        kind(*arguments)
+    assert info.value.field == field and len(str(info.value)) < 300
 
 
 def test_durations_are_counted_in_ticks():
@@ -105,16 +123,19 @@ filters = st.one_of(
         content_type=texts,
         properties=st.dictionaries(st.text(min_size=1, max_size=8), values, max_size=5),
     ),
+    st.builds(SqlFilter, st.just("a = @p"), st.fixed_dictionaries({"@p": values})),
 )
+actions = st.none() | st.builds(SqlAction, st.just("SET a = @p"), st.fixed_dictionaries({"@P": values}))
 
 
-@given(st.builds(RuleDescription, name=st.just("r"), filter=filters, created_at=st.floats(0, 4e9)))
+@given(st.builds(RuleDescription, name=st.just("r"), filter=filters, action=actions, created_at=st.floats(0, 4e9)))
 def test_json_and_back_is_the_same_with_its_types(rule):
     back = RuleDescription.from_json(json.loads(json.dumps(rule.to_json(), allow_nan=False)))
     assert back == rule
-    if isinstance(rule.filter, CorrelationFilter):
-        for key, value in rule.filter.properties.items():
-            assert type(back.filter.properties[key]) is type(value)
+    for mine, other in ((rule.filter, back.filter), (rule.action, back.action)):
+        for name in ("properties", "parameters"):
+            for key, value in getattr(mine, name, {}).items():
+                assert type(getattr(other, name)[key]) is type(value)
 
 
 def test_not_a_number_survives_too():
@@ -124,7 +145,7 @@ def test_not_a_number_survives_too():
 
 
 def test_a_filter_of_a_later_version_is_not_guessed_at():
-    data = RuleDescription().to_json() | {"filter": {"kind": "sql"}}
+    data = RuleDescription().to_json() | {"filter": {"kind": "odd"}}
     with pytest.raises(InvalidDescription):
         RuleDescription.from_json(data)
     assert dataclasses.replace(RuleDescription(), name="x").to_json()["name"] == "x"

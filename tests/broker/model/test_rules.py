@@ -25,8 +25,10 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
+from pairbus.broker.format.content import SCHEDULED_TIME
 from pairbus.broker.model import rule_description as rules
 from pairbus.broker.model.rules import Facts, RuleSet, comparable
+from pairbus.broker.sql.system_properties import SYSTEM_PROPERTIES
 
 TRUE, FALSE = rules.TrueFilter(), rules.FalseFilter()
 AMQP_NAMES = {"label": "subject", "session_id": "group_id", "reply_to_session_id": "reply_to_group_id"}
@@ -232,3 +234,96 @@ def test_rules_decide_as_they_read(
 def test_whatever_a_message_holds_can_be_compared(value: Any) -> None:
     facts = message({"a": value})
     assert isinstance(ruleset(wants(a=1)).matches(facts), bool)
+
+
+# ---- SQL and actions
+
+
+def sql(expression: str, action: str | None = None, name: str = "r") -> rules.RuleDescription:
+    return rules.RuleDescription(
+        name=name,
+        filter=rules.SqlFilter(expression),
+        action=None if action is None else rules.SqlAction(action),
+    )
+
+
+def judged(*described: rules.RuleDescription, **properties: Any) -> tuple[bool, list[dict[str, Any]], str | None]:
+    verdict = RuleSet(described).judge(message(properties, label="news"))
+    return verdict.is_match, [draft.properties for draft in verdict.drafts], verdict.error
+
+
+def test_matches_without_an_action_make_one_copy_and_each_with_one_its_own() -> None:
+    described = [
+        sql("n > 1"),
+        sql("n > 2"),
+        rules.RuleDescription(name="plain", filter=wants(n=3)),
+        sql("n = 3", "SET a = 1", name="First"),
+        rules.RuleDescription(name="second", filter=wants(n=3), action=rules.SqlAction("SET n = n + 1")),
+        sql("n = 4", "SET a = 1"),
+        rules.RuleDescription(filter=FALSE, action=rules.SqlAction("SET a = 1")),
+    ]
+    is_match, changed, error = judged(*described, n=3)
+    assert (is_match, error) == (True, None)
+    assert changed == [{"n": 4, "RuleName": "second"}, {"n": 3, "a": 1, "RuleName": "First"}]
+
+
+@pytest.mark.parametrize(
+    ("filter", "count"), [(TRUE, 1), (FALSE, 0), (rules.SqlFilter("1=1"), 1), (rules.CorrelationFilter(), 1)]
+)
+def test_an_action_alone_makes_a_copy_wherever_its_filter_matches(filter: rules.Filter, count: int) -> None:
+    made = RuleSet([rules.RuleDescription(name="r", filter=filter, action=rules.SqlAction("SET a = 1"))])
+    verdict = made.judge(message())
+    assert not made.always
+    assert (verdict.is_match, len(verdict.drafts), verdict.error) == (False, count, None)
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ([sql("sys.Odd = 1")], (False, 0, "The filter of rule 'r' can't be evaluated: messages have no system")),
+        ([sql("sys.Odd = 1"), sql("n = 1")], (True, 0, None)),
+        ([sql("n = 1"), sql("sys.Odd = 1")], (True, 0, None)),
+        ([sql("1 / (n - 1) = 1"), rules.RuleDescription()], (True, 0, None)),
+        ([sql("n = 1"), sql("sys.Odd = 1", "SET a = 1")], (True, 0, "The filter of rule 'r' can't be evaluated")),
+        ([sql("n = 1", "SET sys.Odd = 1")], (False, 0, "The action of rule 'r' can't be carried out: messages have")),
+        ([sql("n = 1", "SET a = 1 / 0"), sql("n = 1", "SET a = 1")], (False, 1, "The action of rule 'r'")),
+        ([sql("absent = 1")], (False, 0, None)),
+        ([sql("n = 'one'")], (False, 0, None)),
+    ],
+)
+def test_what_can_t_be_evaluated(described: list[rules.RuleDescription], expected: tuple[Any, ...]) -> None:
+    is_match, changed, error = judged(*described, n=1)
+    assert (is_match, len(changed)) == expected[:2]
+    assert (error is None) if expected[2] is None else str(error).startswith(expected[2])
+
+
+def test_what_sql_asks_of_a_message() -> None:
+    properties = Properties(
+        message_id=UUID(int=1), subject="s", to="t", reply_to="r", group_id="g", reply_to_group_id="rg",
+        correlation_id=ULong(5), content_type="c",
+    )  # fmt: skip
+    bare = encode_message(properties=properties, application_properties={"A": 1, "a": 2, "null": None}, body=b"x")
+    pairs = encode(Symbol("x-opt-partition-key")) + encode("pk") + encode(Symbol(SCHEDULED_TIME))
+    pairs += encode(Timestamp(7000))
+    facts = Facts(pairs + bare, (2, len(pairs)), 1000.5, 60.0, lambda: bytes(16))
+    assert {name: facts.system(name) for name in set(SYSTEM_PROPERTIES.values())} == {
+        "MessageId": str(UUID(int=1)), "CorrelationId": "5", "SessionId": "g", "ReplyToSessionId": "rg", "Label": "s",
+        "ContentType": "c", "To": "t", "ReplyTo": "r", "PartitionKey": "pk", "ViaPartitionKey": None,
+        "TimeToLive": rules.timespan(60.0), "ExpiresAtUtc": Timestamp(1_060_500), "EnqueuedTimeUtc": Timestamp(1000500),
+        "ScheduledEnqueueTimeUtc": Timestamp(7000), "SequenceNumber": None, "DeliveryCount": 0,
+        "Size": len(pairs) + len(bare),
+    }  # fmt: skip
+    assert (facts.user("a"), facts.user("null"), facts.user("b")) == (1, None, None)
+    assert (facts.has_user("a"), facts.has_user("null"), facts.has_user("b")) == (True, True, False)
+    assert facts.new_id() == UUID(bytes=bytes(16), version=4)
+    endless = Facts(bare)
+    assert endless.system("TimeToLive").value == 2**63 - 1
+    assert endless.system("ExpiresAtUtc") == 253402300799999
+
+
+def test_rules_are_counted_by_kind() -> None:
+    made = RuleSet([sql("a = 1"), sql("1=1"), rules.RuleDescription(), rules.RuleDescription(filter=wants(a=1))])
+    assert made.counts == [2, 1]
+    assert repr(RuleSet([sql("a = 1")])) == "<RuleSet: 1 in SQL>"
+    assert not made.is_plain
+    assert RuleSet([sql("1=1"), rules.RuleDescription(filter=wants(a=1))]).is_plain

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -9,8 +10,9 @@ from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.amqp.types import UInt
 from pairbus.broker.format.content import PING_CONTENT_TYPE
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer
-from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from pairbus.broker.model.shared_bodies import Copy
+from pairbus.broker.operations import publish
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Options
 from tests.broker.namespace_rig import PING, Rig, body_of, condition, make, make_special, properties_of, refused
@@ -516,3 +518,169 @@ def test_a_scheduled_message_that_is_copied_while_it_is_published_is_published_o
     with rig.reopened() as again:
         assert again.namespace.topics["news"].scheduled_count == 0
         assert again.bodies(A) == [b"x"]
+
+
+# SQL rules and actions
+
+
+def rule(expression: str, action: str | None = None, name: str = "$Default") -> RuleDescription:
+    return RuleDescription(
+        name=name, filter=SqlFilter(expression), action=None if action is None else SqlAction(action)
+    )
+
+
+def add_rules(rig: Rig, name: str, *rules: RuleDescription) -> None:
+    rig.do(rig.namespace.delete_rule, "news", name, "$Default")
+    for each in rules:
+        assert rig.do(rig.namespace.create_rule, "news", name, each) is None
+
+
+def test_sql_decides(rig: Rig) -> None:
+    add_rules(rig, "b", rule("color = 'red' AND sys.Label LIKE 'u%'"), rule("color = 'green'", name="green"))
+    rig.send_payloads(
+        colored(b"1", "red", subject="urgent"), colored(b"2", "red"), colored(b"3", "green"), make(b"4"), path="news"
+    )
+    assert rig.bodies(A) == [b"1", b"2", b"3", b"4"]
+    assert rig.bodies(B) == [b"1", b"3"]
+
+
+def test_five_matches_of_which_two_have_actions_are_three_copies(rig: Rig) -> None:
+    add_rules(
+        rig,
+        "b",
+        rule("color = 'red'", name="one"),
+        rule("color LIKE 'r%'", name="two"),
+        RuleDescription(name="three", filter=RED),
+        rule("color = 'red'", "SET color = 'blue'; SET sys.To = 'Entity'; SET n = 1", name="four"),
+        RuleDescription(name="five", filter=RED, action=SqlAction("REMOVE color")),
+    )
+    rig.send_payloads(colored(b"x", "red"), colored(b"y", "green"), path="news")
+    for each in rig.lives():
+        assert each.bodies(A) == [b"x", b"y"]
+        peeked = each.peeked(B)
+        assert [body_of(payload) for payload in peeked] == [b"x"] * 3
+        assert [properties_of(payload) for payload in peeked] == [
+            {"color": "red"},
+            {"RuleName": "five"},
+            {"color": "blue", "n": 1, "RuleName": "four"},
+        ]
+        assert [View(payload).properties.to for payload in peeked] == [None, None, "Entity"]
+        assert [copy.sequence_number for copy in copies(each, B)] == [1, 2, 3]
+        assert [len({copy.shared for copy in copies(each, *paths)}) for paths in ((A, B), (B,))] == [4, 3]
+
+
+def test_changed_copies_are_settled_and_released_like_any_other(rig: Rig) -> None:
+    add_rules(rig, "a", rule("1=1", "SET n = 1", name="one"))
+    add_rules(rig, "b", rule("1=1", "SET n = 2", name="two"))
+    before = rig.live_bytes()
+    rig.send(b"x" * 300, path="news")
+    assert rig.namespace.topics["news"].size_bytes > 600
+    rig.settle(rig.tokens(1, A), Abandon({"tried": 1}), A)
+    rig.settle(rig.tokens(1, B), DeadLetter("why"), B)
+    for each in rig.lives():
+        (first,), (second,) = each.peeked(A), each.peeked(B + "/$DeadLetterQueue")
+        assert properties_of(first) == {"n": 1, "RuleName": "one", "tried": 1}
+        assert properties_of(second) == {"n": 2, "RuleName": "two", "DeadLetterReason": "why"}
+    with rig.reopened() as again:
+        again.settle(again.tokens(1, A), Complete(), A)
+        again.settle(again.tokens(1, B + "/$DeadLetterQueue"), Complete(), B + "/$DeadLetterQueue")
+        assert again.namespace.topics["news"].size_bytes == 0
+        assert again.live_bytes() <= before
+
+
+def test_a_filter_error_is_dead_lettered_where_the_subscription_asks_for_it(rig: Rig) -> None:
+    broken = SqlFilter("sys.NoSuch = 1")
+    rig.subscribe("asks", broken, dead_letter_on_filter_errors=True)
+    rig.subscribe("not", broken, dead_letter_on_filter_errors=False)
+    rig.send(b"x", path="news")
+    assert rig.bodies(A) == rig.bodies(B) == [b"x"]
+    for each in rig.lives():
+        asks, does_not = "news/Subscriptions/asks", "news/Subscriptions/not"
+        (dead,) = each.peeked(asks + "/$DeadLetterQueue")
+        assert body_of(dead) == b"x"
+        assert properties_of(dead) == {
+            "DeadLetterReason": "FilterEvaluationException",
+            "DeadLetterErrorDescription": "The filter of rule '$Default' can't be evaluated: messages have no system "
+            "property 'NoSuch'.",
+        }
+        assert [each.bodies(path) for path in (asks, does_not, does_not + "/$DeadLetterQueue")] == [[], [], []]
+
+
+def test_an_action_that_fails_is_an_error_of_its_rule_alone(rig: Rig) -> None:
+    add_rules(rig, "a", rule("1=1", "SET sys.Size = 1", name="fails"), rule("1=1", "SET n = 1", name="works"))
+    rig.send(b"x", path="news")
+    assert [properties_of(payload) for payload in rig.peeked(A)] == [{"n": 1, "RuleName": "works"}]
+    (dead,) = rig.peeked(A + "/$DeadLetterQueue")
+    assert "The action of rule 'fails'" in str(properties_of(dead)["DeadLetterErrorDescription"])
+
+
+def test_copies_that_would_take_too_much_are_errors(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "_CHANGED_BYTES_MAX", 500)
+    add_rules(rig, "a", *(rule("1=1", "SET n = 1", name=f"r{n}") for n in range(4)))
+    rig.send(b"x" * 200, path="news")
+    assert len(rig.peeked(A)) == 2
+    assert len(rig.peeked(A + "/$DeadLetterQueue")) == 1
+
+
+def test_what_an_action_says_of_time_to_live_counts_and_of_the_session_does_not(rig: Rig) -> None:
+    entity = rig.subscribe("c", SqlFilter("1=0"), requires_session=True)
+    change = "SET sys.TimeToLive = '00:01:00' SET sys.SessionId = 'other' SET sys.MessageId = 'new'"
+    add_rules(rig, "c", rule("1=1", change, name="r"))
+    rig.send_payloads(make(b"x", group_id="s"), path="news")
+    for each in rig.lives():
+        entity = each.namespace.topics["news"].subscriptions["c"]
+        (copy,) = copies(each, C)
+        assert (copy.session_id, copy.expires_at) == ("s", 1060.0)
+        view = View(each.peeked(C)[0])
+        assert (view.header.ttl, view.properties.group_id, view.properties.message_id) == (60_000, "other", "new")
+        assert entity.active.sessions is not None
+    pass_time(rig, 61.0)
+    assert rig.bodies(C) == []
+
+
+def test_the_lifetime_that_a_topic_allows_is_the_most_that_an_action_can_give() -> None:
+    with Rig() as rig:
+        rig.create_topic(default_ttl=30.0)
+        rig.subscribe("a")
+        add_rules(
+            rig,
+            "a",
+            rule("1=1", "SET sys.TimeToLive = '1.00:00:00'", name="more"),
+            rule("1=1", "REMOVE sys.TimeToLive", name="x"),
+        )
+        rig.send(b"x", path="news")
+        assert [copy.expires_at for copy in copies(rig, A)] == [1030.0, 1030.0]
+        assert [View(payload).header.ttl for payload in rig.peeked(A)] == [30_000, 30_000]
+
+
+def test_a_scheduled_message_meets_the_rules_of_its_time(rig: Rig) -> None:
+    rig.subscribe("c", SqlFilter("1=0"))
+    rig.schedule(make_special(b"x", at=1060.0), make_special(b"y", at=1060.0, id="y"), path="news")
+    add_rules(rig, "a", rule("sys.MessageId = 'm'", "SET n = 1", name="one"), rule("1=1", name="all"))
+    add_rules(rig, "b", rule("sys.MessageId = 'm'", "SET n = sys.EnqueuedTimeUtc", name="two"))
+    pass_time(rig, 60.0)
+    for each in rig.lives():
+        assert [body_of(payload) for payload in each.peeked(A)] == [b"x", b"x", b"y"]
+        assert [properties_of(payload) for payload in each.peeked(A)] == [{}, {"n": 1, "RuleName": "one"}, {}]
+        assert [properties_of(payload)["n"] for payload in each.peeked(B)] == [1_060_000]
+        assert each.namespace.topics["news"].scheduled_count == 0
+        assert each.bodies(C) == []
+
+
+def test_a_scheduled_message_whose_publication_the_disk_answered_with_an_error_is_not_doubled(rig: Rig) -> None:
+    add_rules(rig, "a", rule("1=1", "SET n = 1", name="one"), rule("1=1", name="all"))
+    rig.schedule(make_special(b"x", at=1060.0), path="news")
+    rig.fail_calls("fdatasync", "fsync", times=1)
+    for _ in range(20):
+        pass_time(rig, 60.0)
+    for each in rig.lives():
+        assert [properties_of(payload) for payload in each.peeked(A)] == [{}, {"n": 1, "RuleName": "one"}]
+
+
+def test_new_ids(rig: Rig) -> None:
+    add_rules(rig, "a", rule("1=1", "SET a = newid() SET b = newid()", name="one"))
+    rig.send(b"x", path="news")
+    (payload,) = rig.peeked(A)
+    ids = properties_of(payload)
+    assert isinstance(ids["a"], UUID)
+    assert ids["a"] != ids["b"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, SqlFilter, TrueFilter
 from pairbus.broker.model.topic import Subscription
 from pairbus.broker.operations import topics as module
 from pairbus.broker.operations.quotas import Quotas
@@ -284,6 +284,26 @@ def test_how_many_rules_and_waiting_changes_there_can_be(rig: Rig, monkeypatch: 
         "amqp:resource-limit-exceeded",
         "amqp:resource-limit-exceeded",
     ]
+
+
+def test_how_many_filters_a_topic_can_have(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SQL_FILTERS_MAX", 2)
+    monkeypatch.setattr(module, "CORRELATION_FILTERS_MAX", 2)
+    rig.subscribe("all")
+    rig.subscribe("sql", SqlFilter("a = 1"))
+    create, path = rig.namespace.create_rule, ("news", "all")
+    for kind, noun in ((SqlFilter("b = 2"), "SQL"), (RED, "correlation")):
+        answers = [rig.do(create, *path, RuleDescription(name=f"{noun}{n}", filter=kind)) for n in range(3)]
+        assert [condition(each) for each in answers][-1] == "amqp:resource-limit-exceeded"
+        refused(answers[-1], "amqp:resource-limit-exceeded", f"Topic 'news' has 2 {noun} filters")
+    assert list(rules(rig)) == ["$Default", "SQL0", "correlation0", "correlation1"]
+    described = SubscriptionDescription(topic="news", name="n", default_rule=RuleDescription(filter=SqlFilter("a = 1")))
+    refused(rig.do(rig.namespace.create_subscription, described), "amqp:resource-limit-exceeded")
+    update = rig.namespace.update_rule
+    assert rig.do(update, *path, RuleDescription(name="SQL0", filter=SqlFilter("c = 3"))) is None
+    refused(rig.do(update, *path, RuleDescription(filter=RED)), "amqp:resource-limit-exceeded")
+    assert rig.do(update, *path, RuleDescription(name="correlation0")) is None
+    assert rig.do(update, *path, RuleDescription(filter=RED)) is None
 
 
 def test_a_change_of_rules_counts_for_what_is_published_afterwards(rig: Rig) -> None:

@@ -186,8 +186,6 @@ def _failure(error: BadArgument | UnknownRule | _SessionLost | JournalError) -> 
         case _SessionLost():
             text = f"The session lock of '{error}' has expired, or is not held over this connection."
             return Response(410, text, conditions.SESSION_LOCK_LOST)
-        case UnknownRule(is_sql=True):
-            return Response(501, str(error), conditions.NOT_IMPLEMENTED)
     return Response(400, str(error), conditions.ARGUMENT_ERROR)
 
 

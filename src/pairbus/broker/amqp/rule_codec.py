@@ -2,7 +2,7 @@
 
 Pure. See docs/reference/protocol.md#rules-on-the-wire.
 
-SQL filters and actions are not supported yet and are refused by name. model/rules.py decides what a filter means.
+model/rules.py decides what a filter means.
 """
 
 from __future__ import annotations
@@ -11,10 +11,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from pairbus.amqp.types import Described, Timestamp, ULong
-from pairbus.broker.model.rule_description import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter
+from pairbus.broker.model.bounds import InvalidDescription
+from pairbus.broker.model.rule_description import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    validate_rule,
+)
 
 _RULE = ULong(0x0000013700000004)
 _EMPTY_ACTION = ULong(0x0000013700000005)
+_SQL_ACTION = ULong(0x0000013700000006)
+_SQL = ULong(0x0000001370000006)
 _TRUE = ULong(0x0000001370000007)
 _FALSE = ULong(0x0000001370000008)
 _CORRELATION = ULong(0x0000001370000009)
@@ -30,40 +42,42 @@ _FIELDS = {
     "reply-to-session-id": "reply_to_session_id",
     "content-type": "content_type",
 }
-#: How the SDKs write "all" and "none" where they have only SQL to say it with.
-_CONSTANT_SQL: dict[str, TrueFilter | FalseFilter] = {"1=1": TrueFilter(), "1=0": FalseFilter()}
 
 
 class UnknownRule(ValueError):
-    """A rule can't be read. `is_sql`: it is well-formed, but of a kind that is not supported yet."""
-
-    def __init__(self, text: str, is_sql: bool = False) -> None:
-        super().__init__(text)
-        self.is_sql = is_sql
+    """A rule can't be read."""
 
 
 def read_rule(name: str, description: Any, now: float) -> RuleDescription:
     """Return the rule that a request's rule-description describes, or raise UnknownRule."""
     if not isinstance(description, Mapping):
         raise UnknownRule("rule-description must be a map with a sql-filter or a correlation-filter")
-    if _expression(description.get("sql-rule-action")):
-        raise UnknownRule("SQL rule actions are not supported yet", is_sql=True)
+    try:
+        action = _expression(description.get("sql-rule-action"))
+        rule = RuleDescription(
+            name=name,
+            filter=_read_filter(description),
+            action=None if action is None else SqlAction(action),
+            created_at=now,
+        )
+        validate_rule(rule)
+    except InvalidDescription as error:
+        raise UnknownRule(str(error)) from None
+    return rule
+
+
+def _read_filter(description: Mapping[Any, Any]) -> Filter:
     correlation = description.get("correlation-filter")
     if isinstance(correlation, Mapping):
-        return RuleDescription(name=name, filter=_read_correlation(correlation), created_at=now)
+        return _read_correlation(correlation)
     if "true-filter" in description:
-        return RuleDescription(name=name, filter=TrueFilter(), created_at=now)
+        return TrueFilter()
     if "false-filter" in description:
-        return RuleDescription(name=name, filter=FalseFilter(), created_at=now)
+        return FalseFilter()
     expression = _expression(description.get("sql-filter"))
     if expression is None:
-        raise UnknownRule("rule-description has no filter; give a correlation-filter")
-    constant = _CONSTANT_SQL.get("".join(expression.split()))
-    if constant is None:
-        raise UnknownRule(
-            f"SQL filters are not supported yet ({expression[:80]!r}); use a correlation filter", is_sql=True
-        )
-    return RuleDescription(name=name, filter=constant, created_at=now)
+        raise UnknownRule("rule-description has no filter; give a sql-filter or a correlation-filter")
+    return SqlFilter(expression)
 
 
 def _expression(part: Any) -> str | None:
@@ -87,10 +101,13 @@ def _read_correlation(part: Mapping[Any, Any]) -> CorrelationFilter:
 def write_rule(rule: RuleDescription) -> Described:
     """Return the rule as `enumerate-rules` answers it."""
     created_at = Timestamp(int(rule.created_at * 1000))
-    return Described(_RULE, [_write_filter(rule.filter), Described(_EMPTY_ACTION, []), rule.name, created_at])
+    action = Described(_EMPTY_ACTION, []) if rule.action is None else Described(_SQL_ACTION, [rule.action.expression])
+    return Described(_RULE, [_write_filter(rule.filter), action, rule.name, created_at])
 
 
-def _write_filter(filter: Any) -> Described:
+def _write_filter(filter: Filter) -> Described:
+    if isinstance(filter, SqlFilter):
+        return Described(_SQL, [filter.expression])
     if isinstance(filter, CorrelationFilter):
         values = [getattr(filter, field) for field in _FIELDS.values()]
         return Described(_CORRELATION, [*values, dict(filter.properties)])

@@ -104,7 +104,7 @@ class _PlanApplier:
             old = rules.get(rule.name.lower())
             if old is None:
                 await self._do(f"rule {rule.name!r} of {what}", "made", namespace.create_rule, topic, name, rule)
-            elif old.filter != rule.filter:
+            elif (old.filter, old.action) != (rule.filter, rule.action):
                 await self._do(f"rule {rule.name!r} of {what}", "changed", namespace.update_rule, topic, name, rule)
 
     def _find(self, topic: str, name: str) -> Subscription | None:

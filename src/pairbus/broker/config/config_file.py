@@ -36,6 +36,8 @@ from pairbus.broker.model.rule_description import (
     FalseFilter,
     Filter,
     RuleDescription,
+    SqlAction,
+    SqlFilter,
     TrueFilter,
     UnzonedTimestamp,
     validate_rule,
@@ -70,9 +72,9 @@ from .plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 __all__ = ["ConfigError", "parse"]
 
 TEXT_CHARS_MAX = 16 * 1024 * 1024
-_SQL_NOT_YET: Final = "SQL rules are not supported yet"
 
 R = TypeVar("R")
+S = TypeVar("S", SqlFilter, SqlAction)
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 # The service's name → the field of the description, and how it is read.
@@ -113,8 +115,6 @@ _CORRELATION: Final = {
     )
 }  # fmt: skip
 _FILTER_TYPES: Final = ("Correlation", "Sql", "True", "False")
-# The two SQL filters that are no SQL; the emulator's file has no other way to write them.
-_SQL_AS_FILTER: Final[Mapping[str, Filter]] = {"1=1": TrueFilter(), "1=0": FalseFilter()}
 
 
 def parse(text: str, *, is_json: bool) -> list[NamespacePlan]:
@@ -325,14 +325,10 @@ def _rule(table: Table) -> RuleDescription:
     correlation = inner.table("CorrelationFilter")
     made = _filter(inner, correlation)
     action = inner.table("Action")
-    if action is not None:
-        expression = action.take("SqlExpression", TEXT)
-        action.finish()
-        if expression:
-            action.refuse("SqlExpression", expression, f"none; {_SQL_NOT_YET}")
+    changes = None if action is None else _sql(action, SqlAction, required=False)
     if inner is not table:
         inner.finish()
-    rule = RuleDescription(name=name, filter=made)
+    rule = RuleDescription(name=name, filter=made, action=changes)
     try:
         validate_rule(rule)
     except InvalidDescription as error:
@@ -350,10 +346,7 @@ def _filter(table: Table, correlation: Table | None) -> Filter:
     if said is None and correlation is None:
         raise ConfigError(table.at("FilterType"), f"is missing; allowed: {allowed}")
     sql = table.table("SqlFilter")
-    expression = None
-    if sql is not None:
-        expression = sql.take("SqlExpression", TEXT, required=True)
-        sql.finish()
+    written = None if sql is None else _sql(sql, SqlFilter, required=True)
     match "correlation" if said is None else said.lower():
         case "correlation":
             if correlation is None:
@@ -364,11 +357,22 @@ def _filter(table: Table, correlation: Table | None) -> Filter:
         case "false":
             return FalseFilter()
         case "sql":
-            if sql is None or expression is None:
+            if written is None:
                 raise ConfigError(table.at("SqlFilter"), "is missing; the filter's type says that there is one")
-            known = _SQL_AS_FILTER.get("".join(expression.split()))
-            return known or sql.refuse("SqlExpression", expression, f"1=1 and 1=0; other {_SQL_NOT_YET}")
+            return written
     return table.refuse("FilterType", said, allowed)
+
+
+def _sql(table: Table, kind: type[S], *, required: bool) -> S | None:
+    expression = table.take("SqlExpression", TEXT, required=required)
+    parameters = table.take("Parameters", TABLE) or {}
+    table.finish()
+    if not expression and not required:
+        return None
+    try:
+        return kind(expression, {name: _property(value) for name, value in parameters.items()})
+    except InvalidDescription as error:
+        table.refuse(error.field, error.value, error.allowed)
 
 
 def _correlation(table: Table) -> CorrelationFilter:

@@ -16,12 +16,14 @@ from pairbus.broker.access.authorization import ordered_rights
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.rule_description import (
     DEFAULT_RULE,
+    FILTERS,
     PROPERTIES_MAX,
-    SQL_NOT_YET,
     CorrelationFilter,
     FalseFilter,
     Filter,
     RuleDescription,
+    SqlAction,
+    SqlFilter,
     TrueFilter,
     timespan,
     timespan_seconds,
@@ -47,8 +49,6 @@ from .xml import (
 
 # A ready-made filter says what it would be in SQL, which is what the JS SDK shows of it.
 _SAME_IN_SQL: Final = {TrueFilter: ("TrueFilter", "1=1"), FalseFilter: ("FalseFilter", "1=0")}
-# And it has no other way to ask for one.
-_CONSTANT_SQL: Final[Mapping[str, Filter]] = {"1=1": TrueFilter(), "1=0": FalseFilter()}
 
 _SYSTEM: Final = {
     "CorrelationId": "correlation_id",
@@ -100,7 +100,7 @@ def read_rule(element: Element) -> RuleDescription:
         if name == "Filter":
             rule["filter"] = read_filter(child)
         elif name == "Action":
-            read_action(child)
+            rule["action"] = read_action(child)
         elif name == "Name" and child.text:
             rule["name"] = child.text.strip()
     return RuleDescription(**rule)
@@ -113,12 +113,9 @@ def read_filter(element: Element) -> Filter:
     if kind == "FalseFilter":
         return FalseFilter()
     if kind == "SqlFilter":
-        sql = "".join(child.text or "" for child in element if local_name(child) == "SqlExpression")
-        constant = _CONSTANT_SQL.get("".join(sql.split()))
-        if constant is not None:
-            return constant
+        return SqlFilter(*_read_sql(element))
     if kind != "CorrelationFilter":
-        raise InvalidDescription("Filter", kind[:SHOWN_CHARS_MAX], SQL_NOT_YET)
+        raise InvalidDescription("Filter", kind[:SHOWN_CHARS_MAX], FILTERS)
     fields: dict[str, Any] = {}
     for child in element:
         name = local_name(child)
@@ -129,25 +126,38 @@ def read_filter(element: Element) -> Filter:
     return CorrelationFilter(**fields)
 
 
-def read_action(element: Element) -> None:
+def read_action(element: Element) -> SqlAction | None:
     kind = type_of(element)
-    if kind not in ("", "EmptyRuleAction"):
-        raise InvalidDescription(
-            "Action", kind[:SHOWN_CHARS_MAX], "an EmptyRuleAction; SQL rules are not supported yet"
-        )
+    if kind in ("", "EmptyRuleAction"):
+        return None
+    if kind != "SqlRuleAction":
+        raise InvalidDescription("Action", kind[:SHOWN_CHARS_MAX], "an EmptyRuleAction or a SqlRuleAction")
+    return SqlAction(*_read_sql(element))
+
+
+def _read_sql(element: Element) -> tuple[str, dict[str, Any]]:
+    expression, parameters = "", {}
+    for child in element:
+        name = local_name(child)
+        if name == "SqlExpression":
+            expression = child.text or ""
+        elif name == "Parameters":
+            parameters = _read_properties(child)
+    return expression, parameters
 
 
 def _read_properties(element: Element) -> dict[str, Any]:
+    holder = local_name(element)
     if len(element) > PROPERTIES_MAX:
-        raise InvalidDescription("Properties", f"{len(element)} of them", f"up to {PROPERTIES_MAX}")
+        raise InvalidDescription(holder, f"{len(element)} of them", f"up to {PROPERTIES_MAX}")
     properties: dict[str, Any] = {}
     for pair in element:
         parts = {local_name(child): child for child in pair}
         if local_name(pair) != "KeyValueOfstringanyType" or not {"Key", "Value"} <= parts.keys():
-            raise BadDocument("Properties must hold elements KeyValueOfstringanyType, each with a Key and a Value")
+            raise BadDocument(f"{holder} must hold elements KeyValueOfstringanyType, each with a Key and a Value")
         key, value = parts["Key"].text or "", parts["Value"]
         if key in properties:
-            raise BadDocument(f"Properties holds the key {key[:SHOWN_CHARS_MAX]!r} twice")
+            raise BadDocument(f"{holder} holds the key {key[:SHOWN_CHARS_MAX]!r} twice")
         kind = type_of(value) or "string"
         read = _READ_VALUE.get(kind)
         if read is None:
@@ -166,8 +176,9 @@ def write_filter(filter: Filter) -> str:
     if isinstance(filter, CorrelationFilter):
         given = {element: getattr(filter, name) for element, name in _SYSTEM.items()}
         inside = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in given.items() if text is not None)
-        pairs = "".join(_write_property(key, value) for key, value in filter.properties.items())
-        return f'<Filter i:type="CorrelationFilter">{inside}<Properties>{pairs}</Properties></Filter>'
+        return f'<Filter i:type="CorrelationFilter">{inside}{_write_values("Properties", filter.properties)}</Filter>'
+    if isinstance(filter, SqlFilter):
+        return f'<Filter i:type="SqlFilter">{_write_sql(filter)}</Filter>'
     kind, sql = _SAME_IN_SQL[type(filter)]
     return (
         f'<Filter i:type="{kind}"><SqlExpression>{sql}</SqlExpression>'
@@ -175,8 +186,20 @@ def write_filter(filter: Filter) -> str:
     )
 
 
-def write_action(_: None) -> str:
-    return '<Action i:type="EmptyRuleAction"/>'
+def write_action(action: SqlAction | None) -> str:
+    if action is None:
+        return '<Action i:type="EmptyRuleAction"/>'
+    return f'<Action i:type="SqlRuleAction">{_write_sql(action)}</Action>'
+
+
+def _write_sql(sql: SqlFilter | SqlAction) -> str:
+    return f"<SqlExpression>{escaped(sql.expression)}</SqlExpression><CompatibilityLevel>20</CompatibilityLevel>" + (
+        _write_values("Parameters", sql.parameters) if sql.parameters else "<Parameters/>"
+    )
+
+
+def _write_values(element: str, values: Mapping[str, Any]) -> str:
+    return f"<{element}>{''.join(_write_property(key, value) for key, value in values.items())}</{element}>"
 
 
 def _write_property(key: str, value: Any) -> str:

@@ -1,11 +1,11 @@
-"""Descriptions of rules: name, filter, and the values that a filter may compare with.
+"""Descriptions of rules: name, filter, action, and the values that a filter may compare with.
 
-Says nothing about whether a message matches (rules.py). SQL filters and actions are refused where they are read, in
-the words of `SQL_NOT_YET`.
+Says nothing about whether a message matches (rules.py). SQL is compiled when it is described, and only then.
 
-Values of a correlation filter's properties are those of the AMQP codec, so that they compare with a message's own:
-str, bool, Int (32 bit), int (64 bit), float, Timestamp, and a duration as the service puts it into a message, described
-by `com.microsoft:timespan` and counted in ticks of 100 ns. `to_json`/`from_json` keep the type beside the value.
+Values of a correlation filter's properties, and of SQL's parameters, are those of the AMQP codec, so that they compare
+with a message's own: str, bool, Int (32 bit), int (64 bit), float, Timestamp, and a duration as the service puts it
+into a message, described by `com.microsoft:timespan` and counted in ticks of 100 ns. `to_json`/`from_json` keep the
+type beside the value.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from pairbus.amqp.types import Byte, Char, Described, Int, Short, Symbol, Timestamp, UByte, UShort
+from pairbus.amqp.types import Byte, Char, Described, Int, Short, Timestamp, UByte, UShort
+from pairbus.broker.sql.actions import Action
+from pairbus.broker.sql.compiler import Predicate, compile_filter
+from pairbus.broker.sql.kinds import TIMESPAN
+from pairbus.broker.sql.tokens import SqlSyntaxError
 
 from .bounds import InvalidDescription, validate_rule_name
 
 DEFAULT_RULE: Final = "$Default"
-SQL_NOT_YET: Final = "a TrueFilter, a FalseFilter or a CorrelationFilter; SQL rules are not supported yet"
+FILTERS: Final = "a TrueFilter, a FalseFilter, a CorrelationFilter or a SqlFilter"
 
 PROPERTIES_MAX = 256
 PROPERTY_NAME_CHARS_MAX = 1024
 TEXT_CHARS_MAX = 32768
 
-_TIMESPAN: Final = Symbol("com.microsoft:timespan")
 _TICKS_PER_S: Final = 10_000_000
 # The years 1 to 9999, which is what can be written.
 _TIME_MS_MIN: Final = -62_135_596_800_000
@@ -41,11 +44,11 @@ class UnzonedTimestamp(Timestamp):
 
 def timespan(seconds: float) -> Described:
     """Return a duration as a .NET client puts it into a message's properties."""
-    return Described(_TIMESPAN, round(seconds * _TICKS_PER_S))
+    return Described(TIMESPAN, round(seconds * _TICKS_PER_S))
 
 
 def is_timespan(value: object) -> bool:
-    return isinstance(value, Described) and value.descriptor == _TIMESPAN and type(value.value) is int
+    return isinstance(value, Described) and value.descriptor == TIMESPAN and type(value.value) is int
 
 
 def timespan_seconds(value: Described) -> float:
@@ -100,7 +103,47 @@ class CorrelationFilter:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-Filter: TypeAlias = TrueFilter | FalseFilter | CorrelationFilter
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A SQL filter with the values of its parameters. Raises InvalidDescription for what can't be read."""
+
+    expression: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: What tells whether a message matches, or the answer for all messages.
+    predicate: Predicate | bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicate", _compiled(compile_filter, "filter", self.expression, self.parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAction:
+    """A SQL action with the values of its parameters. Raises InvalidDescription for what can't be read."""
+
+    expression: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    action: Action = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "action", _compiled(Action, "action", self.expression, self.parameters))
+
+
+_Compiled = TypeVar("_Compiled")
+
+
+def _compiled(
+    compile: Callable[[str, Mapping[str, Any]], _Compiled], what: str, expression: str, parameters: Mapping[str, Any]
+) -> _Compiled:
+    if not isinstance(expression, str):
+        raise InvalidDescription("SqlExpression", _shown(expression), "text")
+    _validate_values("Parameters", parameters)
+    try:
+        return compile(expression, parameters)
+    except SqlSyntaxError as error:
+        raise InvalidDescription("SqlExpression", _shown(expression), f"a SQL {what}; in this, {error}") from None
+
+
+Filter: TypeAlias = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
 
 SYSTEM_FIELDS: Final = tuple(f.name for f in fields(CorrelationFilter) if f.name != "properties")
 
@@ -109,41 +152,51 @@ SYSTEM_FIELDS: Final = tuple(f.name for f in fields(CorrelationFilter) if f.name
 class RuleDescription:
     name: str = DEFAULT_RULE
     filter: Filter = TrueFilter()
-    action: None = None
+    action: SqlAction | None = None
     created_at: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "filter": _filter_to_json(self.filter), "created_at": self.created_at}
+        data = {"name": self.name, "filter": _filter_to_json(self.filter), "created_at": self.created_at}
+        return data if self.action is None else data | {"action": _sql_to_json(self.action)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(name=data["name"], filter=_filter_from_json(data["filter"]), created_at=data["created_at"])
+        action = data.get("action")
+        return cls(
+            name=data["name"],
+            filter=_filter_from_json(data["filter"]),
+            action=None if action is None else SqlAction(action["expression"], _values_from_json(action["parameters"])),
+            created_at=data["created_at"],
+        )
 
 
 def validate_rule(rule: RuleDescription) -> None:
     """Raise `InvalidDescription` for the first field that can't be."""
     validate_rule_name(rule.name)
-    if rule.action is not None:
-        raise InvalidDescription("action", type(rule.action).__name__, "none; SQL rules are not supported yet")
-    if isinstance(rule.filter, TrueFilter | FalseFilter):
+    if not isinstance(rule.action, SqlAction | None):
+        raise InvalidDescription("action", type(rule.action).__name__, "a SqlAction or none")
+    if isinstance(rule.filter, TrueFilter | FalseFilter | SqlFilter):
         return
     if not isinstance(rule.filter, CorrelationFilter):
-        raise InvalidDescription("filter", type(rule.filter).__name__, SQL_NOT_YET)
+        raise InvalidDescription("filter", type(rule.filter).__name__, FILTERS)
     for name in SYSTEM_FIELDS:
         value = getattr(rule.filter, name)
         if value is not None and not (isinstance(value, str) and len(value) <= TEXT_CHARS_MAX):
             raise InvalidDescription(name, _shown(value), f"text of up to {TEXT_CHARS_MAX} characters")
-    properties = rule.filter.properties
-    if len(properties) > PROPERTIES_MAX:
-        raise InvalidDescription("properties", f"{len(properties)} of them", f"up to {PROPERTIES_MAX}")
-    for key, value in properties.items():
+    _validate_values("properties", rule.filter.properties)
+
+
+def _validate_values(field: str, values: Mapping[str, Any]) -> None:
+    if len(values) > PROPERTIES_MAX:
+        raise InvalidDescription(field, f"{len(values)} of them", f"up to {PROPERTIES_MAX}")
+    for key, value in values.items():
         if not isinstance(key, str) or not 0 < len(key) <= PROPERTY_NAME_CHARS_MAX:
-            raise InvalidDescription("properties", _shown(key), f"names of 1 to {PROPERTY_NAME_CHARS_MAX} characters")
+            raise InvalidDescription(field, _shown(key), f"names of 1 to {PROPERTY_NAME_CHARS_MAX} characters")
         try:
             property_value(value)
         except ValueError:
             raise InvalidDescription(
-                "properties",
+                field,
                 f"{_shown(key)}: {_shown(value)}",
                 f"text of up to {TEXT_CHARS_MAX} characters, numbers of up to 64 bits, booleans, times, durations",
             ) from None
@@ -164,7 +217,7 @@ _STORED: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Any], Callable[
     ("double", lambda v: isinstance(v, float) and math.isfinite(v), float, float),
     ("double-text", lambda v: isinstance(v, float), repr, float),
     ("string", lambda v: isinstance(v, str), str, str),
-    ("duration", is_timespan, lambda v: v.value, lambda ticks: Described(_TIMESPAN, ticks)),
+    ("duration", is_timespan, lambda v: v.value, lambda ticks: Described(TIMESPAN, ticks)),
 )
 
 
@@ -176,12 +229,27 @@ def _filter_to_json(filter: Filter) -> dict[str, Any]:
             return {"kind": "false"}
         case CorrelationFilter():
             given = {name: value for name in SYSTEM_FIELDS if (value := getattr(filter, name)) is not None}
-            properties = {}
-            for key, raw in filter.properties.items():
-                value = property_value(raw)
-                kind, _, write, _ = next(row for row in _STORED if row[1](value))
-                properties[key] = [kind, write(value)]
-            return {"kind": "correlation", **given, "properties": properties}
+            return {"kind": "correlation", **given, "properties": _values_to_json(filter.properties)}
+        case SqlFilter():
+            return {"kind": "sql", **_sql_to_json(filter)}
+
+
+def _sql_to_json(sql: SqlFilter | SqlAction) -> dict[str, Any]:
+    return {"expression": sql.expression, "parameters": _values_to_json(sql.parameters)}
+
+
+def _values_to_json(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    stored = {}
+    for key, raw in values.items():
+        value = property_value(raw)
+        kind, _, write, _ = next(row for row in _STORED if row[1](value))
+        stored[key] = [kind, write(value)]
+    return stored
+
+
+def _values_from_json(stored: Mapping[str, list[Any]]) -> dict[str, Any]:
+    read = {row[0]: row[3] for row in _STORED}
+    return {key: read[kind](value) for key, (kind, value) in stored.items()}
 
 
 def _filter_from_json(data: dict[str, Any]) -> Filter:
@@ -191,9 +259,9 @@ def _filter_from_json(data: dict[str, Any]) -> Filter:
         return TrueFilter()
     if kind == "false":
         return FalseFilter()
+    if kind == "sql":
+        return SqlFilter(data["expression"], _values_from_json(data["parameters"]))
     if kind != "correlation":
         # Written by a later version: half a filter would let the wrong messages through.
-        raise InvalidDescription("filter", kind, "true, false, correlation")
-    read = {row[0]: row[3] for row in _STORED}
-    properties = {key: read[kind](value) for key, (kind, value) in data.pop("properties").items()}
-    return CorrelationFilter(**data, properties=properties)
+        raise InvalidDescription("filter", kind, "true, false, correlation, sql")
+    return CorrelationFilter(**data | {"properties": _values_from_json(data["properties"])})

@@ -18,13 +18,15 @@ from .description import SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
 from .rule_description import RuleDescription
-from .rules import Facts, RuleSet
+from .rules import Facts, RuleSet, Verdict
 from .shared_bodies import Account
 
 SUBSCRIPTIONS_MAX: Final = 2000
 SUBSCRIPTIONS: Final = "/Subscriptions/"
 RULES: Final = "/Rules/"
 
+#: Why a message is dead-lettered that a filter or an action could not be evaluated for.
+FILTER_ERROR: Final = "FilterEvaluationException"
 #: What the service says of a message that a subscription with sessions can't take.
 SESSION_MISSING: Final = DeadLetter(
     "Session ID is null", "Session enabled entity doesn't allow a message whose session identifier is null."
@@ -34,7 +36,7 @@ SESSION_MISSING: Final = DeadLetter(
 class Topic(QueueEntity):
     """A topic; its `active` queue holds the scheduled messages."""
 
-    __slots__ = ("_subscriptions", "account", "arriving", "has_sessions", "on_deleted", "subscriptions")
+    __slots__ = ("_subscriptions", "account", "arriving", "has_sessions", "is_plain", "on_deleted", "subscriptions")
 
     KIND = records.TOPIC
     # Not a queue's, but with all that is asked of one that messages are sent to.
@@ -49,6 +51,8 @@ class Topic(QueueEntity):
         self.arriving: dict[str, Subscription] = {}
         #: Whether one of them requires sessions.
         self.has_sessions = False
+        #: Whether `targets` says who gets what: no rule is SQL or has an action.
+        self.is_plain = True
         self.on_deleted: Callable[[], None] | None = None
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
@@ -89,16 +93,31 @@ class Topic(QueueEntity):
         subscription.topic = self
         self._subscriptions[subscription.name.lower()] = subscription
         self._note_sessions()
+        self.note_rules()
 
     def drop(self, subscription: Subscription) -> None:
         key = subscription.name.lower()
         if self._subscriptions.get(key) is subscription:
             del self._subscriptions[key]
             self._note_sessions()
+            self.note_rules()
 
     def _note_sessions(self) -> None:
         self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
         self.describe(self.description, self.revision)
+
+    def note_rules(self) -> None:
+        """Note that rules of a subscription may have changed."""
+        self.is_plain = all(each.ruleset.is_plain for each in self._subscriptions.values())
+
+    def filter_counts(self) -> tuple[int, int]:
+        """Return how many SQL and how many correlation filters there are."""
+        counts = [each.ruleset.counts for each in (*self._subscriptions.values(), *self.arriving.values())]
+        return sum(sql for sql, _ in counts), sum(correlation for _, correlation in counts)
+
+    def verdicts(self, facts: Facts) -> list[tuple[Subscription, Verdict]]:
+        """Return what each subscription makes of a message, where some rules are SQL or have actions."""
+        return [(each, each.ruleset.judge(facts)) for each in self._subscriptions.values() if not each.deleting]
 
     def targets(self, facts: Facts) -> list[Subscription]:
         """Return the subscriptions that get a copy (docs/reference/protocol.md#topics-and-rules)."""
@@ -151,6 +170,8 @@ class Subscription(QueueEntity):
         #: By name in lower case, as they were created.
         self.rules: Mapping[str, RuleDescription] = MappingProxyType({rule.name.lower(): rule for rule in rules})
         self.ruleset = RuleSet(self.rules.values())
+        if self.topic is not None:
+            self.topic.note_rules()
 
     def document(self) -> dict[str, Any]:
         return subscription_document(self.topic_id, self.description, self.rules.values())

@@ -1,13 +1,14 @@
 """Publish operations: a message sent to a topic becomes one record with its body and a copy for each subscription.
 
 Which subscriptions get a copy is decided in topic.py and rules.py when the message is published: at once or, if it is
-scheduled, when it is due; until then it waits on the topic. What no subscription takes is checked and confirmed like
-the rest, and stored nowhere. A ping goes as far as the disk and reaches nobody (P32).
+scheduled, when it is due; until then it waits on the topic. What an action of a rule has changed is one more body in
+the same record, with a single copy. What no subscription takes is checked and confirmed like the rest, and stored
+nowhere. A ping goes as far as the disk and reaches nobody (P32).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -17,11 +18,12 @@ from pairbus.broker.format.content import Content, Traits, message_id_in, pack_c
 from pairbus.broker.format.publication import pack_copy, pack_new_copy, pack_publication
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SCHEDULED, SETTLING, Message
+from pairbus.broker.model.outcomes import DeadLetter
 from pairbus.broker.model.queue import MessageQueue
-from pairbus.broker.model.rules import Facts
+from pairbus.broker.model.rules import Facts, changed_content
 from pairbus.broker.model.send_results import NO_SUBSCRIPTION
 from pairbus.broker.model.shared_bodies import Copy, Shared, header_of
-from pairbus.broker.model.topic import SESSION_MISSING, Subscription, Topic
+from pairbus.broker.model.topic import FILTER_ERROR, SESSION_MISSING, Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.store import Done, nobody
 from pairbus.journal import JournalError
@@ -31,6 +33,10 @@ from .settlement import SettlementOperations
 # Published with one record; those behind them are due at once.
 _DUE_MAX: Final = 100
 _DUE_BYTES_MAX: Final = 1 << 20
+
+# Of the bodies that actions have changed, in one record.
+_CHANGED_BYTES_MAX: Final = 64 << 20
+_CHANGED_TOO_MUCH: Final = f"Actions of rules make more than {_CHANGED_BYTES_MAX} bytes of copies."
 
 _SESSION: Final = ("sys.group_id",)
 _SESSION_MISSING: Final = pack_changes(None, SESSION_MISSING.changes()) or b""
@@ -58,7 +64,7 @@ class PublishOperations(SettlementOperations):
     ) -> tuple[list[StoredPublication], list[bytes], list[int], Done]:
         """Return what a topic stores of these messages, the parts of the PUBLISH record (none if nothing is stored),
         the number of each message (0: it has none) and `done`, which then also reports what no subscription takes."""
-        record = _PublishRecord(topic)
+        record = _PublishRecord(topic, self._store.new_token)
         numbers = []
         unmatched: list[str | None] = []
         for content, payload in zip(contents, payloads, strict=True):
@@ -112,7 +118,7 @@ class PublishOperations(SettlementOperations):
 
     def _publish_some(self, topic: Topic, due: list[Message], now: float) -> list[Message]:
         """Publish with one record those that fit into it, and return the others."""
-        record = _PublishRecord(topic)
+        record = _PublishRecord(topic, self._store.new_token)
         messages: list[Message] = []
         left = list(due)
         unmatched: list[tuple[int, str | None]] = []
@@ -123,9 +129,9 @@ class PublishOperations(SettlementOperations):
             except JournalError:
                 self._store.restore(topic.active, [message])
                 continue
-            record.add_due(message, content, now)
+            is_stored = record.add_due(message, content, now)
             messages.append(message)
-            if self._store.observer is not None and not record.publications[-1].copies:
+            if self._store.observer is not None and not is_stored:
                 unmatched.append((message.sequence_number, message_id_in(content, message.pairs_bytes)))
         if messages:
             written = partial(self._due_published, topic, messages, record.publications, unmatched)
@@ -174,10 +180,12 @@ class PublishOperations(SettlementOperations):
 class _PublishRecord:
     """Lays out a PUBLISH record and gives the copies their numbers."""
 
-    __slots__ = ("_parts", "_topic", "length", "publications")
+    __slots__ = ("_changed_bytes", "_new_token", "_parts", "_topic", "length", "publications")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, new_token: Callable[[], bytes]) -> None:
         self._topic = topic
+        self._new_token = new_token
+        self._changed_bytes = 0
         self.publications: list[StoredPublication] = []
         self._parts = [b""]  # the head, once the count is known
         self.length = records.BATCH_HEAD_BYTES
@@ -211,24 +219,66 @@ class _PublishRecord:
             packed = [pack_copy(topic.id, number, expires_at, 0, records.SCHEDULED, b"")]
             self._add(0, at, content, None, [(topic.active, copy)], packed)
             return number, True
+        session_id = None if traits is None else traits.session_id
+        if not topic.is_plain:
+            return number, self._add_judged(number, content, lifetime, session_id, now)
         targets = topic.targets(Facts(payload))
         if targets:
-            session_id = None if traits is None else traits.session_id
             self._add(number, now, content, session_id, *_copies(targets, content, lifetime, session_id, now))
         return number, bool(targets)
 
-    def add_due(self, message: Message, body: bytes, now: float) -> None:
-        """Add a scheduled message whose time has come, for the subscriptions that take it now."""
+    def add_due(self, message: Message, body: bytes, now: float) -> bool:
+        """Add a scheduled message whose time has come, for the subscriptions that take it now. Return whether one
+        does."""
         topic = self._topic
-        facts = Facts(body[message.pairs_bytes :])
+        pairs = (message.pairs_count, message.pairs_bytes)
+        facts = Facts(body, pairs)
         session = facts.values(_SESSION) if topic.has_sessions else None
         session_id = None if session is None else str(session[0])
-        content: Content = (message.header, message.pairs_count, message.pairs_bytes, body, None)
+        content: Content = (message.header, *pairs, body, None)
         lifetime = message.expires_at - message.enqueued_at
-        copies, packed = _copies(topic.targets(facts), content, lifetime, session_id, now)
+        if topic.is_plain:
+            targets = topic.targets(facts)
+        elif self._add_judged(message.sequence_number, content, lifetime, session_id, now):
+            return True
+        else:
+            targets = []
+        copies, packed = _copies(targets, content, lifetime, session_id, now)
         if not copies:
             content = (*content[:3], b"", None)
         self._add(message.sequence_number, now, content, session_id, copies, packed)
+        return bool(copies)
+
+    def _add_judged(self, number: int, content: Content, lifetime: float, session_id: str | None, now: float) -> bool:
+        """Add a message to a topic with SQL rules or actions, and return whether a subscription takes it. What actions
+        have changed are publications of their own, under the same number."""
+        topic = self._topic
+        verdicts = topic.verdicts(Facts(content[3], content[1:3], now, lifetime, self._new_token))
+        changed: list[tuple[Subscription, Content, float]] = []
+        errors: list[tuple[Subscription, str]] = []
+        for subscription, verdict in verdicts:
+            error = verdict.error
+            for draft in verdict.drafts:
+                made, its_lifetime = changed_content(content, draft, topic.description.default_ttl, now)
+                self._changed_bytes += len(made[3])
+                if self._changed_bytes > _CHANGED_BYTES_MAX:
+                    error = error or _CHANGED_TOO_MUCH
+                    break
+                changed.append((subscription, made, lifetime if its_lifetime is None else its_lifetime))
+            if error is not None and subscription.description.dead_letter_on_filter_errors:
+                errors.append((subscription, error))
+        targets = [subscription for subscription, verdict in verdicts if verdict.is_match]
+        copies, packed = _copies(targets, content, lifetime, session_id, now)
+        for subscription, error in errors:
+            changes = pack_changes(None, DeadLetter(FILTER_ERROR, error).changes()) or b""
+            copy, packed_copy = _dead_copy(subscription, content, content[0], now, changes)
+            copies.append((subscription.dead_letter, copy))
+            packed.append(packed_copy)
+        if copies:
+            self._add(number, now, content, session_id, copies, packed)
+        for subscription, made, its_lifetime in changed:
+            self._add(number, now, made, session_id, *_copies([subscription], made, its_lifetime, session_id, now))
+        return bool(copies or changed)
 
     def _add(
         self,
@@ -265,21 +315,29 @@ def _copies(
     copies: list[tuple[MessageQueue, Copy]] = []
     packed: list[bytes] = []
     for target in targets:
-        number = target.last_sequence = target.last_sequence + 1
         header, ends_after = sent_header, lifetime
         if target.default_ttl < lifetime:
             ends_after = target.default_ttl
             header = header_of(header, ends_after)
         queue = target.active
         if queue.sessions is not None and session_id is None:
-            copy = Copy(number, now, header, pairs_count, pairs_bytes, None, length)
-            copy.changes = _SESSION_MISSING
+            copy, packed_copy = _dead_copy(target, content, header, now, _SESSION_MISSING)
             copies.append((target.dead_letter, copy))
-            packed.append(pack_copy(target.id, number, inf, 0, records.DEAD, _SESSION_MISSING))
+            packed.append(packed_copy)
             continue
+        number = target.last_sequence = target.last_sequence + 1
         expires_at = now + ends_after
         its_session = None if queue.sessions is None else session_id
         copy = Copy(number, now, header, pairs_count, pairs_bytes, body, length, expires_at, its_session)
         copies.append((queue, copy))
         packed.append(pack_new_copy(target.id, number, expires_at))
     return copies, packed
+
+
+def _dead_copy(target: Subscription, content: Content, header: bytes, now: float, changes: bytes) -> tuple[Copy, bytes]:
+    """Return a copy for the dead-letter queue of a subscription, and the same as packed for the record."""
+    number = target.last_sequence = target.last_sequence + 1
+    _, pairs_count, pairs_bytes, body, _ = content
+    copy = Copy(number, now, header, pairs_count, pairs_bytes, None, len(body))
+    copy.changes = changes
+    return copy, pack_copy(target.id, number, inf, 0, records.DEAD, changes)

@@ -13,8 +13,8 @@ from typing import Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
-from pairbus.broker.model.rule_description import DEFAULT_RULE, RuleDescription
-from pairbus.broker.model.rules import RULES_MAX
+from pairbus.broker.model.rule_description import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
+from pairbus.broker.model.rules import CORRELATION_FILTERS_MAX, RULES_MAX, SQL_FILTERS_MAX
 from pairbus.broker.model.topic import (
     RULES,
     SUBSCRIPTIONS,
@@ -74,6 +74,10 @@ class TopicOperations(Registry):
             done(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
             return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
+        refusal = _too_many_filters(topic, rule)
+        if refusal is not None:
+            done(refusal)
+            return
         described = replace(description, topic=topic.name, created_at=now, updated_at=now)
         subscription = Subscription(self._store.live_records.next_id, topic.id, described, [rule])
         subscription.topic = topic
@@ -104,6 +108,7 @@ class TopicOperations(Registry):
 
     def create_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
         path = f"{topic}{SUBSCRIPTIONS}{subscription}"
+        found = self.find_subscription(topic, subscription)
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
             if rule.name.lower() in rules:
@@ -113,21 +118,22 @@ class TopicOperations(Registry):
                 text = f"Subscription '{path}' has {RULES_MAX} rules, the most that it can have."
                 return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
             rules[rule.name.lower()] = replace(rule, created_at=now)
-            return stands
+            return _too_many_filters(None if found is None else found.topic, rule) or stands
 
-        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+        self._change(found, path, change, now, done)
 
     def update_rule(self, topic: str, subscription: str, rule: RuleDescription, now: float, done: Done) -> None:
         path = f"{topic}{SUBSCRIPTIONS}{subscription}"
+        found = self.find_subscription(topic, subscription)
 
         def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
             old = rules.get(rule.name.lower())
             if old is None:
                 return _no_rule(path, rule.name)
             rules[rule.name.lower()] = replace(rule, name=old.name, created_at=old.created_at)
-            return stands
+            return _too_many_filters(None if found is None else found.topic, rule, old) or stands
 
-        self._change(self.find_subscription(topic, subscription), path, change, now, done)
+        self._change(found, path, change, now, done)
 
     def delete_rule(self, topic: str, subscription: str, name: str, now: float, done: Done) -> None:
         path = f"{topic}{SUBSCRIPTIONS}{subscription}"
@@ -183,3 +189,21 @@ class TopicOperations(Registry):
 def _no_rule(path: str, name: str) -> Refusal:
     text = f"The messaging entity '{path}/Rules/{name}' could not be found."
     return Refusal(conditions.NOT_FOUND, text)
+
+
+def _too_many_filters(topic: Topic | None, new: RuleDescription, old: RuleDescription | None = None) -> Refusal | None:
+    """Return a refusal when a topic can't have one more filter of the kind that a rule brings."""
+    if topic is None or not isinstance(new.filter, SqlFilter | CorrelationFilter):
+        return None
+    if old is not None and type(old.filter) is type(new.filter):
+        return None
+    sql, correlation = topic.filter_counts()
+    count, most, noun = (
+        (sql, SQL_FILTERS_MAX, "SQL")
+        if isinstance(new.filter, SqlFilter)
+        else (correlation, CORRELATION_FILTERS_MAX, "correlation")
+    )
+    if count < most:
+        return None
+    text = f"Topic '{topic.name}' has {most} {noun} filters, the most that it can have."
+    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)

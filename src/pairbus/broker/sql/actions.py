@@ -29,10 +29,11 @@ _EXAMPLES: Final = {TEXT: "", DURATION: Described(TIMESPAN, 0), TIME: Timestamp(
 class Draft:
     """A message while an action changes it: its application properties, and the system properties that are set."""
 
-    __slots__ = ("_names", "_scope", "properties", "system_set")
+    __slots__ = ("_names", "_original", "_scope", "properties", "system_set")
 
     def __init__(self, scope: Scope, properties: Mapping[str, Any]) -> None:
         self._scope = scope
+        self._original = properties
         self.properties = dict(properties)
         # As a look-up finds them: of names that differ in their capitals only, the first.
         self._names = {name.lower(): name for name in reversed(self.properties)}
@@ -84,6 +85,14 @@ class Draft:
         if kind == DURATION and value is not None and value.value <= 0:
             raise EvaluationError(f"{name} is longer than nothing")
         self.system_set[name] = value
+
+    def changes(self) -> tuple[dict[str, Any], set[str]]:
+        """Return the application properties that were set, and the names of those that were removed."""
+        old = self._original
+        return (
+            {name: value for name, value in self.properties.items() if name not in old or old[name] is not value},
+            old.keys() - self.properties.keys(),
+        )
 
     def finish(self) -> None:
         """Raise EvaluationError for a message that is more than it may be."""

@@ -224,4 +224,6 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 def storable(value: Any) -> Any:
     """Return a value as the AMQP codec knows it."""
-    return write_decimal(bounded(value)) if isinstance(value, Decimal) else value
+    if isinstance(value, Decimal):
+        return write_decimal(bounded(value))
+    return Timestamp(value) if isinstance(value, Timestamp) else value

@@ -251,9 +251,15 @@ class _Replay:
         topic_id, publications, seen = read_publish(record.payload)
         topic = self._entity(topic_id)
         self.release(record.segment, records.BATCH_HEAD_BYTES)
+        ended: dict[int, set[tuple[int, int]]] = {}
         for publication in publications:
+            # What actions have changed are publications of their own, under the number of the scheduled message.
             if publication.scheduled:
-                self._end_schedule(topic, publication)
+                copies = ended.setdefault(publication.scheduled, set())
+                copies.update((entry.subscription_id, entry.sequence_number) for entry in publication.copies)
+        for number, copies in ended.items():
+            self._end_schedule(topic, number, copies)
+        for publication in publications:
             shared = Shared(self._account(topic_id), len(publication.head) + publication.content_length)
             for entry in publication.copies:
                 self._insert_copy(record, publication, entry, shared)
@@ -262,12 +268,10 @@ class _Replay:
         if seen is not None:
             self._see(topic, record, seen)
 
-    def _end_schedule(self, topic: QueueEntity, publication: Publication) -> None:
-        """Remove a scheduled message that has been published. If it was published before, by a record that the disk
-        answered with an error, this publication replaces that one."""
-        number = publication.scheduled
+    def _end_schedule(self, topic: QueueEntity, number: int, copies: set[tuple[int, int]]) -> None:
+        """Remove a scheduled message that has become these copies. If it was published before, by a record that the
+        disk answered with an error, they replace those of that record."""
         topic.last_sequence = max(topic.last_sequence, number)
-        copies = {(entry.subscription_id, entry.sequence_number) for entry in publication.copies}
         gone = self._published.get((topic.id, number), set()) - copies
         self._published[topic.id, number] = copies
         for id, each in (*gone, (topic.id, number)):
