@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -33,6 +34,18 @@ async def create_topic(server: PairbusServer, name: str, subscriptions: Sequence
         admin.create_topic(name, max_size_in_megabytes=5120)
         for subscription in subscriptions:
             admin.create_subscription(name, subscription, lock_duration="PT5M")
+
+
+async def add_rules(server: PairbusServer, path: str, descriptions: Sequence[dict[str, Any]]) -> None:
+    """Give a subscription these rules instead of the one that it was born with."""
+    client = WireClient.from_connection_string(server.connection_string, timeout=CALL_S)
+    try:
+        await client.request(path, "com.microsoft:remove-rule", {"rule-name": "$Default"})
+        for n, description in enumerate(descriptions):
+            rule = {"rule-name": f"r{n}", "rule-description": description}
+            await client.request(path, "com.microsoft:add-rule", rule)
+    finally:
+        await client.close()
 
 
 def subscription_path(topic: str, subscription: str) -> str:
@@ -97,8 +110,8 @@ class AmqpDriver:
     async def close(self) -> None:
         await self._client.close()
 
-    async def send(self, payload: bytes, count: int, window: int) -> None:
-        message, sender = encoded(payload), self._sender
+    async def send(self, payload: bytes, count: int, window: int, destination: str = "") -> None:
+        message, sender = encoded(payload, destination=destination), self._sender
         assert sender is not None, "opened without a sender"
         if window == 1:
             for _ in range(count):

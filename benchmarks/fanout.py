@@ -2,8 +2,9 @@
 
 Publishing: one broker with a plain queue and a topic for each number of subscriptions, every subscription with its
 `$Default` rule, so that everyone gets a copy; what is published is received from all subscriptions at once before the
-next is measured. Stored: a fresh broker each time, filled, weighed in memory and on disk, killed with -9, started again
-(timed to its ready line) and weighed once more: copies share the stored body, so ten must not weigh ten times one.
+next is measured. Rules: a topic whose subscriptions have so many rules, a hundred each, of which one matches, by an
+application property. Stored: a fresh broker each time, filled, weighed in memory and on disk, killed with -9, started
+again (timed to its ready line) and weighed once more: copies share the stored body, so ten must not weigh ten times one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.amqp_driver import AmqpDriver, create_queues, create_topic, subscription_path
+from benchmarks.amqp_driver import AmqpDriver, add_rules, create_queues, create_topic, subscription_path
 from benchmarks.figures import Column, Row, Table
 from benchmarks.meter import Meter, disk_bytes, process_tree, resident_bytes
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
@@ -37,6 +39,9 @@ COLUMNS = (
     Column("others", "others' CPU", "share"),
 )
 PUBLISH, RECEIVE = "publish, 1,000 in flight", "receive + settle all copies"
+RULES = "publish, by rules"
+RULES_EACH = 100  # of a subscription
+WANTED = "wanted"
 MEMORY, RESTART, AFTER = "stored", "restart after kill -9", "memory after restart"
 
 
@@ -66,6 +71,55 @@ class Outlet:
             found["copy_rate"] = found["rate"] * self.copies
             found["copy_us"] = found["server_us"] / self.copies
         return found
+
+
+class RuledOutlet(Outlet):
+    """A topic with so many rules of a kind; one of them, of its first subscription, matches what is published."""
+
+    __slots__ = ("_kind", "_rules")
+
+    def __init__(self, kind: str, rules: int) -> None:
+        super().__init__(1)
+        self._kind = kind
+        self._rules = rules
+        self.path = f"rules-{kind.lower()}-{rules}"
+        self.sources = [subscription_path(self.path, "s0")]
+        self.who = f"topic, {rules:,} {kind} rule{'s' * (rules > 1)}"
+
+    async def create(self, server: PairbusServer) -> None:
+        names = [f"s{n}" for n in range(-(-self._rules // RULES_EACH))]
+        await create_topic(server, self.path, names)
+        described = [self._rule(f"other-{n}" if n else WANTED) for n in range(self._rules)]
+        adding = (
+            add_rules(server, subscription_path(self.path, name), described[n * RULES_EACH : (n + 1) * RULES_EACH])
+            for n, name in enumerate(names)
+        )
+        await asyncio.gather(*adding)
+
+    def _rule(self, wanted: str) -> dict[str, Any]:
+        if self._kind == "SQL":
+            return {"sql-filter": {"expression": f"[x-ms-path] = '{wanted}'"}}
+        return {"correlation-filter": {"properties": {"x-ms-path": wanted}}}
+
+    def count(self, settings: Settings) -> int:
+        """How many messages are published: SQL rules are judged one by one."""
+        return settings.published // (1 + self._rules // 100 if self._kind == "SQL" else 1)
+
+
+def _rules_step(outlet: RuledOutlet, server: PairbusServer, sender: AmqpDriver, settings: Settings) -> Step:
+    payload, count = body(), outlet.count(settings)
+
+    async def run() -> Mapping[Key, Metrics]:
+        with Meter(server.pid) as publishing:
+            await sender.send(payload, count, WINDOW, WANTED)
+        reader = await AmqpDriver.to_pairbus(server, outlet.sources[0], send=False)
+        try:
+            await reader.receive(count, WINDOW)
+        finally:
+            await reader.close()
+        return {(RULES, outlet.who): outlet.metrics(publishing, count)}
+
+    return Step(f"rules · {outlet.who}", run)
 
 
 def _publish_step(outlet: Outlet, server: PairbusServer, sender: AmqpDriver, settings: Settings) -> Step:
@@ -138,6 +192,23 @@ async def _measure_publish(outlets: list[Outlet], settings: Settings) -> Outcome
                 await sender.close()
 
 
+async def _measure_rules(outlets: list[RuledOutlet], settings: Settings) -> Outcome:
+    progress = Progress(f"{NAME}, rules")
+    progress.show("making the rules", always=True)
+    senders: list[AmqpDriver] = []
+    with PairbusServer(settings.data / "fanout-rules") as server:
+        try:
+            steps = []
+            for outlet in outlets:
+                await outlet.create(server)
+                senders.append(await AmqpDriver.to_pairbus(server, outlet.path, receive=False))
+                steps.append(_rules_step(outlet, server, senders[-1], settings))
+            return await run_rounds(steps, settings.rounds, progress)
+        finally:
+            for sender in senders:
+                await sender.close()
+
+
 async def _measure_stored(outlets: list[Outlet], settings: Settings) -> Outcome:
     # each step starts from nothing: there is nothing to warm up
     steps = [_stored_step(outlet, settings) for outlet in outlets]
@@ -167,15 +238,20 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     outlets = [Outlet(None), *(Outlet(copies) for copies in settings.fanout)]
     ends = [outlets[0], outlets[1], outlets[-1]]  # between one and the most, memory is a straight line
     publish = await _measure_publish(outlets, settings) if settings.wants(NAME, "publish") else nothing
+    ruled = [RuledOutlet(kind, rules) for kind, rules in settings.rules]
+    judged = await _measure_rules(ruled, settings) if settings.wants(NAME, "rules") else nothing
     stored = await _measure_stored(ends, settings) if settings.wants(NAME, "stored") else nothing
     who = [outlet.who for outlet in outlets]
     table.rows = rows_from(publish, (PUBLISH, RECEIVE), who) + rows_from(stored, (MEMORY, RESTART, AFTER), who)
+    table.rows += rows_from(judged, (RULES,), [outlet.who for outlet in ruled])
     table.notes += [
         f"1 KB messages, confirmed when all copies are synced; {settings.published:,} a round. Every subscription has "
         "the rule it is born with and gets a copy of each. A message is one publish, whatever becomes of it.",
         "receive + settle: every subscription on a connection of its own, all at once; its messages count as received "
         "when all their copies are.",
+        f"Rules: {RULES_EACH} a subscription, each asking for an application property; one of them matches, so that a "
+        "message becomes one copy.",
         f"Stored: {settings.fanout_stored:,} messages sent in batches of {BATCH} to a fresh broker; what the empty "
         "broker has is taken off before dividing.",
     ]
-    return table, publish.failures + stored.failures
+    return table, publish.failures + judged.failures + stored.failures

@@ -27,6 +27,7 @@ class Settings:
     sdk_listed: int = 3_000
     depths: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     fanout: tuple[int, ...] = (1, 2, 5, 10)  # subscriptions of a topic
+    rules: tuple[tuple[str, int], ...] = (("SQL", 1), ("SQL", 100), ("SQL", 1_000), ("correlation", 10_000))
     published: int = 10_000
     fanout_stored: int = 50_000
     crowd: int = 1_000  # queues, and connections
@@ -61,6 +62,7 @@ class Settings:
             sdk_listed=200,
             depths=(1_000, 3_000),
             fanout=(1, 3),
+            rules=(("SQL", 1), ("SQL", 150), ("correlation", 150)),
             published=500,
             fanout_stored=1_000,
             crowd=20,

@@ -28,8 +28,8 @@ def sent(filter, action=None):
 
 def shown(filter, action=None):
     """What the SDK reads from what is written of a rule."""
-    rule = model.RuleDescription(name="r", filter=filter, action=action)
-    content = atom.write_description(atom.RULE, rule, atom.RuntimeCounts())
+    ours = model.RuleDescription(name="r", filter=filter, action=action)
+    content = atom.write_description(atom.RULE, ours, atom.RuntimeCounts())
     text = atom.write_entry(content, title="r", url="https://h/r", author="ns", published=1.0, updated=1.0)
     root = ElementTree.fromstring(text)
     entry = RuleDescriptionEntry.deserialize(root)

@@ -27,7 +27,7 @@ from pairbus.amqp.types import (
 )
 from pairbus.broker.format.content import SCHEDULED_TIME
 from pairbus.broker.model import rule_description as rules
-from pairbus.broker.model.rules import Facts, RuleSet, comparable
+from pairbus.broker.model.rules import Facts, RuleIndex, RuleSet, comparable
 from pairbus.broker.sql.system_properties import SYSTEM_PROPERTIES
 
 TRUE, FALSE = rules.TrueFilter(), rules.FalseFilter()
@@ -327,3 +327,28 @@ def test_rules_are_counted_by_kind() -> None:
     assert repr(RuleSet([sql("a = 1")])) == "<RuleSet: 1 in SQL>"
     assert not made.is_plain
     assert RuleSet([sql("1=1"), rules.RuleDescription(filter=wants(a=1))]).is_plain
+
+
+LOOKED_UP = st.lists(
+    st.sampled_from([TRUE, FALSE, wants(a=1), wants(a=2), wants(b=1), wants(a=1, b=2), rules.SqlFilter("a = 1")]),
+    max_size=4,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.none() | LOOKED_UP), max_size=12), st.integers(0, 3))
+def test_the_index_knows_what_the_rules_of_each_would_say(changes: list[tuple[str, Any]], value: int) -> None:
+    index: RuleIndex[str] = RuleIndex()
+    known: dict[str, RuleSet] = {}
+    for name, filters in changes:
+        if filters is None:
+            index.drop(name)
+            known.pop(name, None)
+        else:
+            known[name] = ruleset(*filters)
+            index.put(name, known[name])
+    facts = message({"a": value, "b": 2})
+    assert index.special == {name: each for name, each in known.items() if not each.is_plain}
+    assert set(index.matching(facts)) == {name for name, each in known.items() if each.is_plain and each.matches(facts)}
+    for name in known:
+        index.drop(name)
+    assert repr(index) == "<RuleIndex: 0 subscriptions, 0 combinations of properties>"

@@ -297,6 +297,20 @@ def test_of_two_publications_of_a_scheduled_message_the_later_stands() -> None:
     assert history.live().get(5, 0) == 0
 
 
+def test_a_scheduled_message_may_become_several_publications_of_one_record() -> None:
+    history = History().topic().subscription(2, "a").publish((1, 5), place=records.SCHEDULED)
+    for number in (1, 3):  # what the disk answered with an error, and what was written instead
+        parts = [records.pack_batch_head(1, 2)]
+        for each in (number, number + 1):
+            copy = pack_copy(2, each, inf, 0, records.ACTIVE, b"")
+            parts += (pack_publication(5, 1.5, b"@@@@", None, 0, 0, 3, [copy]), b"abc")
+        history.add(records.PUBLISH, b"".join(parts))
+    rebuilt = history.rebuild()
+    assert (numbers(rebuilt, 1), numbers(rebuilt, 2)) == ([], [3, 4])
+    assert history.live().get(4, 0) == 0
+    assert rebuilt.entities[1].size_bytes == 6
+
+
 def test_a_topic_goes_with_its_subscriptions_whatever_was_told_before() -> None:
     history = History().publish((2, 1), (3, 1)).topic().subscription(2, "a").deleted(1, 2, 3)
     rebuilt = history.rebuild()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from pairbus.amqp.codec import decode
@@ -268,7 +268,7 @@ class Verdict(NamedTuple):
 class RuleSet:
     """The rules of a subscription, laid out for matching."""
 
-    __slots__ = ("_acting", "_sql", "_wanted", "always", "counts", "is_plain")
+    __slots__ = ("_acting", "_sql", "always", "counts", "is_plain", "wanted")
 
     def __init__(self, rules: Iterable[RuleDescription]) -> None:
         #: Every message matches, whatever it holds.
@@ -295,7 +295,8 @@ class RuleSet:
                 wanted.setdefault(signature, set()).add(values)
             else:
                 self.always = True
-        self._wanted = () if self.always else tuple(wanted.items())
+        #: Names of properties, and the values that one of the filters without an action wants of them.
+        self.wanted = () if self.always else tuple(wanted.items())
         self._acting = tuple(acting.items())
         self._sql = tuple(sql)
         #: `matches` says all that there is to say.
@@ -305,7 +306,7 @@ class RuleSet:
         """Return whether at least one rule matches that is neither SQL nor has an action."""
         if self.always:
             return True
-        for signature, wanted in self._wanted:  # noqa: SIM110 - half the time of any()
+        for signature, wanted in self.wanted:  # noqa: SIM110 - half the time of any()
             if facts.values(signature) in wanted:
                 return True
         return False
@@ -351,9 +352,67 @@ class RuleSet:
     def __repr__(self) -> str:
         if self.always:
             return "<RuleSet: everything>"
-        names = [" ".join(signature) + f" in {len(wanted)}" for signature, wanted in self._wanted]
+        names = [" ".join(signature) + f" in {len(wanted)}" for signature, wanted in self.wanted]
         names += [f"{len(self._sql)} in SQL"] if self._sql else []
         return f"<RuleSet: {', '.join(names) or 'nothing'}>"
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class RuleIndex(Generic[K]):
+    """The rules of all subscriptions of a topic: who wants which values, so that a message costs one look-up for each
+    combination of properties that filters name, however many filters and subscriptions there are."""
+
+    __slots__ = ("_always", "_known", "_wanted", "special")
+
+    def __init__(self) -> None:
+        self._known: dict[K, RuleSet] = {}
+        self._always: dict[K, None] = {}
+        self._wanted: dict[Signature, dict[tuple[Hashable, ...], dict[K, None]]] = {}
+        #: Those who are to be asked: some of their rules are SQL or have an action.
+        self.special: dict[K, RuleSet] = {}
+
+    def __repr__(self) -> str:
+        return f"<RuleIndex: {len(self._known)} subscriptions, {len(self._wanted)} combinations of properties>"
+
+    def put(self, key: K, rules: RuleSet) -> None:
+        """Take in the rules of a subscription, instead of those that it had."""
+        self.drop(key)
+        self._known[key] = rules
+        if not rules.is_plain:
+            self.special[key] = rules
+        elif rules.always:
+            self._always[key] = None
+        else:
+            for signature, wanted in rules.wanted:
+                table = self._wanted.setdefault(signature, {})
+                for values in wanted:
+                    table.setdefault(values, {})[key] = None
+
+    def drop(self, key: K) -> None:
+        rules = self._known.pop(key, None)
+        self.special.pop(key, None)
+        self._always.pop(key, None)
+        for signature, wanted in () if rules is None or not rules.is_plain else rules.wanted:
+            table = self._wanted[signature]
+            for values in wanted:
+                del table[values][key]
+                if not table[values]:
+                    del table[values]
+            if not table:
+                del self._wanted[signature]
+
+    def matching(self, facts: Facts) -> Iterable[K]:
+        """Return who gets a message, but for the special ones."""
+        if not self._wanted:
+            return self._always
+        found = dict(self._always)
+        for signature, table in self._wanted.items():
+            values = facts.values(signature)
+            if values in table:
+                found.update(table[values])
+        return found
 
 
 def _changed(rule: RuleDescription, facts: Facts) -> Draft | str:

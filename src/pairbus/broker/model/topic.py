@@ -18,7 +18,7 @@ from .description import SubscriptionDescription, TopicDescription, as_queue
 from .entity import QueueEntity
 from .outcomes import DeadLetter
 from .rule_description import RuleDescription
-from .rules import Facts, RuleSet, Verdict
+from .rules import Facts, RuleIndex, RuleSet, Verdict
 from .shared_bodies import Account
 
 SUBSCRIPTIONS_MAX: Final = 2000
@@ -36,7 +36,7 @@ SESSION_MISSING: Final = DeadLetter(
 class Topic(QueueEntity):
     """A topic; its `active` queue holds the scheduled messages."""
 
-    __slots__ = ("_subscriptions", "account", "arriving", "has_sessions", "is_plain", "on_deleted", "subscriptions")
+    __slots__ = ("_index", "_subscriptions", "account", "arriving", "has_sessions", "on_deleted", "subscriptions")
 
     KIND = records.TOPIC
     # Not a queue's, but with all that is asked of one that messages are sent to.
@@ -51,8 +51,7 @@ class Topic(QueueEntity):
         self.arriving: dict[str, Subscription] = {}
         #: Whether one of them requires sessions.
         self.has_sessions = False
-        #: Whether `targets` says who gets what: no rule is SQL or has an action.
-        self.is_plain = True
+        self._index: RuleIndex[Subscription] = RuleIndex()
         self.on_deleted: Callable[[], None] | None = None
         super().__init__(id, description, revision)  # type: ignore[arg-type]
 
@@ -93,22 +92,28 @@ class Topic(QueueEntity):
         subscription.topic = self
         self._subscriptions[subscription.name.lower()] = subscription
         self._note_sessions()
-        self.note_rules()
+        self.note_rules(subscription)
 
     def drop(self, subscription: Subscription) -> None:
         key = subscription.name.lower()
         if self._subscriptions.get(key) is subscription:
             del self._subscriptions[key]
             self._note_sessions()
-            self.note_rules()
+            self._index.drop(subscription)
 
     def _note_sessions(self) -> None:
         self.has_sessions = any(each.description.requires_session for each in self._subscriptions.values())
         self.describe(self.description, self.revision)
 
-    def note_rules(self) -> None:
-        """Note that rules of a subscription may have changed."""
-        self.is_plain = all(each.ruleset.is_plain for each in self._subscriptions.values())
+    def note_rules(self, subscription: Subscription) -> None:
+        """Note that the rules of a subscription may have changed."""
+        if self._subscriptions.get(subscription.name.lower()) is subscription:
+            self._index.put(subscription, subscription.ruleset)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `targets` says who gets what: no rule is SQL or has an action."""
+        return not self._index.special
 
     def filter_counts(self) -> tuple[int, int]:
         """Return how many SQL and how many correlation filters there are."""
@@ -116,16 +121,13 @@ class Topic(QueueEntity):
         return sum(sql for sql, _ in counts), sum(correlation for _, correlation in counts)
 
     def verdicts(self, facts: Facts) -> list[tuple[Subscription, Verdict]]:
-        """Return what each subscription makes of a message, where some rules are SQL or have actions."""
-        return [(each, each.ruleset.judge(facts)) for each in self._subscriptions.values() if not each.deleting]
+        """Return what each of the subscriptions makes of a message of which some rules are SQL or have actions."""
+        return [(each, rules.judge(facts)) for each, rules in self._index.special.items() if not each.deleting]
 
     def targets(self, facts: Facts) -> list[Subscription]:
-        """Return the subscriptions that get a copy (docs/reference/protocol.md#topics-and-rules)."""
-        return [
-            each
-            for each in self._subscriptions.values()
-            if (each.ruleset.always or each.ruleset.matches(facts)) and not each.deleting
-        ]
+        """Return the subscriptions that get a copy, but for those of `verdicts`
+        (docs/reference/protocol.md#topics-and-rules)."""
+        return [each for each in self._index.matching(facts) if not each.deleting]
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}: {len(self._subscriptions)} subscriptions, {self.scheduled_count} scheduled>"
@@ -171,7 +173,7 @@ class Subscription(QueueEntity):
         self.rules: Mapping[str, RuleDescription] = MappingProxyType({rule.name.lower(): rule for rule in rules})
         self.ruleset = RuleSet(self.rules.values())
         if self.topic is not None:
-            self.topic.note_rules()
+            self.topic.note_rules(self)
 
     def document(self) -> dict[str, Any]:
         return subscription_document(self.topic_id, self.description, self.rules.values())

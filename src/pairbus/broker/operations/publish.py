@@ -253,7 +253,8 @@ class _PublishRecord:
         """Add a message to a topic with SQL rules or actions, and return whether a subscription takes it. What actions
         have changed are publications of their own, under the same number."""
         topic = self._topic
-        verdicts = topic.verdicts(Facts(content[3], content[1:3], now, lifetime, self._new_token))
+        facts = Facts(content[3], content[1:3], now, lifetime, self._new_token)
+        verdicts = topic.verdicts(facts)
         changed: list[tuple[Subscription, Content, float]] = []
         errors: list[tuple[Subscription, str]] = []
         for subscription, verdict in verdicts:
@@ -267,7 +268,7 @@ class _PublishRecord:
                 changed.append((subscription, made, lifetime if its_lifetime is None else its_lifetime))
             if error is not None and subscription.description.dead_letter_on_filter_errors:
                 errors.append((subscription, error))
-        targets = [subscription for subscription, verdict in verdicts if verdict.is_match]
+        targets = topic.targets(facts) + [subscription for subscription, verdict in verdicts if verdict.is_match]
         copies, packed = _copies(targets, content, lifetime, session_id, now)
         for subscription, error in errors:
             changes = pack_changes(None, DeadLetter(FILTER_ERROR, error).changes()) or b""
