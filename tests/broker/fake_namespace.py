@@ -8,7 +8,10 @@ from pairbus.broker.model.rule_description import RuleDescription
 
 def entity(description):
     counts = dict.fromkeys(("active_count", "dead_letter_count", "scheduled_count", "size_bytes"), 0)
-    return SimpleNamespace(description=description, accessed_at=0.0, rules={}, subscriptions={}, **counts)
+    forwards = ((None, getattr(description, "forward_to", None)), (None, None))
+    return SimpleNamespace(
+        description=description, accessed_at=0.0, rules={}, subscriptions={}, forwards=forwards, **counts
+    )
 
 
 class FakeNamespace:

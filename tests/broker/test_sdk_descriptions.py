@@ -136,7 +136,7 @@ async def test_the_life_of_a_subscription(sdk: Sdk) -> None:
         assert (got.max_delivery_count, got.user_metadata, got.status) == (3, "m", "ReceiveDisabled")
         for change, said in (
             ({"requires_session": False}, "fixed when the subscription is created"),
-            ({"forward_to": "q"}, "not supported yet"),
+            ({"forward_to": "q"}, "ForwardTo may not be 'q'; allowed: none where RequiresSession is true"),
             ({"lock_duration": timedelta(days=25)}, "LockDuration may not be"),
         ):
             with pytest.raises(HttpResponseError, match=said) as info:

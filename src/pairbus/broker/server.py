@@ -113,6 +113,7 @@ class NamespaceServer:
         self._timer: asyncio.TimerHandle | None = None
         self._claims_checked_at = float("-inf")
         self._fault_timer: asyncio.TimerHandle | None = None
+        self._forwarding: asyncio.Handle | None = None
 
     def __repr__(self) -> str:
         return f"<NamespaceServer {self.name} on {self.host}:{self.port}: {len(self.connections)} connections>"
@@ -182,6 +183,9 @@ class NamespaceServer:
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
+        self.namespace.on_forwarded = self.recorder.forwarded
+        self.namespace.on_forwards_due = self._forward_soon
+        self.namespace.on_forwarding = self._refuse_receivers
         if ledger is not None:
             self.namespace.observe_removals(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
@@ -196,6 +200,7 @@ class NamespaceServer:
             metrics=lambda: self._broker.metrics.exposition(self.name),
             trouble=lambda: _journal_trouble(journal),
             answered=self.recorder.answered,
+            ports=lambda: self.ports,
         )
         for follower in (self.namespace.shift, self.faults.shift):
             self.clock.followers.append(follower)
@@ -222,7 +227,7 @@ class NamespaceServer:
 
     async def stop(self) -> None:
         """Stop in the reverse order of starting: accept nobody, close the connections, sync the journal."""
-        for timer in (self._timer, self._fault_timer):
+        for timer in (self._timer, self._fault_timer, self._forwarding):
             if timer is not None:
                 timer.cancel()
         self._timer = self._fault_timer = None
@@ -292,6 +297,15 @@ class NamespaceServer:
         delay = 1.0 if deadline is None else min(1.0, max(0.0, deadline - self.clock()))
         self._timer = self.loop.call_later(delay + 0.001, self._tick)
 
+    def _forward_soon(self) -> None:
+        """Forward what waits for it in the next turn of the loop: all of this one goes together."""
+        if self._forwarding is None:
+            self._forwarding = self.loop.call_soon(self._forward)
+
+    def _forward(self) -> None:
+        self._forwarding = None
+        self.namespace.forward_due(self.clock())
+
     def _exists(self, path: str) -> bool:
         """Return whether a path that something was counted for still leads to an entity, or never led to one."""
         entity = path.lower().partition("/rules")[0].removesuffix("/subscriptions")
@@ -347,6 +361,18 @@ class NamespaceServer:
         """Detach the links to an entity when it is deleted."""
         target.on_deleted = partial(self._deleted, target)
 
+    def _refuse_receivers(self, queue: MessageQueue) -> None:
+        """Detach the receivers of a queue that begins to forward."""
+        self._dispatchers.pop(queue, None)
+        if queue.refuses_receives is not None:
+            self._cut_links(queue, queue.refuses_receives)
+
+    def _cut_links(self, target: MessageQueue | Topic, refusal: Refusal) -> None:
+        for connection in list(self.connections):
+            for link in connection.links():
+                if target in (getattr(link.context, "queue", None), getattr(link.context, "target", None)):
+                    connection.cut(link, refusal)
+
     def _deleted(self, target: MessageQueue | Topic) -> None:
         gone = Refusal(
             conditions.NOT_FOUND, f"The messaging entity '{target.path}' could not be found: it was deleted."
@@ -356,10 +382,7 @@ class NamespaceServer:
             waiters = self._session_waiters.pop(target, None)
             if waiters is not None:
                 waiters.close(gone)
-        for connection in list(self.connections):
-            for link in connection.links():
-                if target in (getattr(link.context, "queue", None), getattr(link.context, "target", None)):
-                    connection.cut(link, gone)
+        self._cut_links(target, gone)
 
     # -- faults
 
@@ -521,6 +544,7 @@ class Broker:
         self.metrics.gauge("queue_messages", "Messages of a queue or subscription, by sub-queue.", self._depths)
         self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
         self.metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
+        self.metrics.counter("forwarded_total", "Messages that an entity forwarded, since the start.", self._forwarded)
         self.metrics.gauge("connections", "Connections open now.", self._connections)
         self.metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
         self.metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
@@ -615,6 +639,11 @@ class Broker:
         namespace = self.namespaces[name].namespace
         for entity in [*namespace.queues.values(), *namespace.topics.values()]:
             yield {"namespace": name, "entity": entity.name}, entity.pings
+
+    def _forwarded(self, name: str) -> Iterator[Sample]:
+        for labels, entity in self._entities(name):
+            if entity.forwarded or any(to is not None for _, to in entity.forwards):
+                yield labels, entity.forwarded
 
     def _sizes(self, name: str) -> Iterator[Sample]:
         for labels, entity in self._entities(name):

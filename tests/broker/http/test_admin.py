@@ -166,7 +166,7 @@ def test_sdk_sees_why_a_value_is_refused(client):
         ({"lock_duration": timedelta(days=25)}, "LockDuration may not be .*5 minutes"),
         ({"enable_partitioning": True}, "EnablePartitioning may not be True; allowed: False; .*not supported yet"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount may not be 0"),
-        ({"forward_to": "other"}, "ForwardTo may not be .*not supported yet"),
+        ({"forward_to": "sb://elsewhere/other"}, "ForwardTo may not be .* allowed: a queue or topic of this namespace"),
         ({"auto_delete_on_idle": "PT4M59S"}, "AutoDeleteOnIdle may not be .*at least 5 minutes"),
     ):
         with pytest.raises(HttpResponseError, match=said) as info:
@@ -426,6 +426,50 @@ async def test_a_token_for_one_entity_manages_that_entity(call):
     assert (await call("GET", "/Q", token=token))[0] == 200
     for target in ("/q2", "/$Resources/queues", "/$namespaceinfo"):
         assert (await call("GET", target, token=token))[0] == 401
+
+
+def signed(path="", rule=ROOT):
+    return sas.make_token(f"sb://localhost:1/{path}", rule.key_name, rule.primary_key, NOW + 60)
+
+
+@pytest.mark.parametrize(
+    ("element", "header"),
+    [
+        ("ForwardTo", "servicebussupplementaryauthorization"),
+        ("ForwardDeadLetteredMessagesTo", "servicebusdlqsupplementaryauthorization"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("token", "supplementary", "status"),
+    [
+        (signed(), None, 201),
+        (signed("q"), None, 401),
+        (signed("q"), signed("other"), 201),
+        (signed("q"), f"Bearer {signed()}", 201),
+        (signed("q"), signed("q"), 401),
+        (signed(), signed("other", SENDER), 401),
+        (signed(), "nonsense", 401),
+    ],
+)
+async def test_who_forwards_to_an_entity_may_manage_it(call, namespace, element, header, token, supplementary, status):
+    headers = {} if supplementary is None else {header: supplementary}
+    body = entry(f"<{element}>sb://localhost:1/other</{element}>")
+    answer = await call("PUT", "/q", body, token=token, headers=headers)
+    assert answer[0] == status, answer
+    if status == 201:
+        assert f"<{element}>sb://localhost:1/other</{element}>" in answer[1]
+        headers = {"if-match": "*"}
+        assert (await call("PUT", "/q", body, token=signed("q"), headers=headers))[0] == 200, "it is set already"
+    else:
+        assert "q" not in namespace.queues
+
+
+async def test_what_a_forwarding_entity_holds_waits_to_be_transferred(call, namespace):
+    namespace.queues["q"] = entity(QueueDescription(name="q", forward_to="other"))
+    namespace.queues["q"].active_count = 3
+    _, body, _ = await call("GET", "/q")
+    for said in ("ActiveMessageCount>0<", "TransferMessageCount>3<", "<MessageCount>3<"):
+        assert said in body
 
 
 async def test_the_js_sdk_signs_the_whole_url(call):

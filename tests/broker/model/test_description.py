@@ -85,16 +85,31 @@ def test_names_are_checked():
         assert info.value.field == "name"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("enable_partitioning", True), ("forward_to", "sb://h/other"), ("forward_dead_lettered_to", "sb://h/other")],
-)
+@pytest.mark.parametrize(("field", "value"), [("enable_partitioning", True)])
 def test_what_is_not_built_yet_is_refused_and_said(field, value):
     for description in (model.QueueDescription(name="q"), TOPIC, SUBSCRIPTION):
         if hasattr(description, field):
             with pytest.raises(InvalidDescription, match="not supported yet") as info:
                 model.validate(dataclasses.replace(description, **{field: value}))
             assert info.value.field == field
+
+
+@pytest.mark.parametrize("description", [model.QueueDescription(name="q"), SUBSCRIPTION])
+@pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_to"])
+def test_a_destination_is_the_name_of_a_queue_or_topic(description, field):
+    for right in (None, "q", "a/b"):
+        model.validate(dataclasses.replace(description, **{field: right}))
+    for wrong in ("", "sb://h/other", "news/subscriptions/all", "q/$DeadLetterQueue", "x" * 261):
+        with pytest.raises(InvalidDescription, match="the name of a queue or topic") as info:
+            model.validate(dataclasses.replace(description, **{field: wrong}))
+        assert info.value.field == field
+
+
+def test_an_entity_with_sessions_forwards_its_dead_letters_alone():
+    with_sessions = model.QueueDescription(name="q", requires_session=True, forward_dead_lettered_to="other")
+    model.validate(with_sessions)
+    with pytest.raises(InvalidDescription, match="none where RequiresSession is true"):
+        model.validate(dataclasses.replace(with_sessions, forward_to="other"))
 
 
 def test_express_and_duplicate_detection_exclude_each_other():

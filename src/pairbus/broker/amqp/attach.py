@@ -97,7 +97,7 @@ def _attach_sender(connection: AmqpConnection, link: ReceiverLink, target: Messa
 
 def _attach_receiver(connection: AmqpConnection, link: SenderLink, queue: MessageQueue, now: float) -> Refusal | None:
     path = queue.path
-    refusal = queue.entity.refuses_receives
+    refusal = queue.refuses_receives
     if refusal is None and connection.host.faults:
         refusal = connection.host.faults.refusal("receive", path, now, 0)
     if refusal is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .plan import (
     authorization_rules,
     changed_description,
     new_description,
+    without_forwards,
 )
 
 log = logging.getLogger("pairbus.broker.construction")
@@ -70,21 +72,26 @@ class _PlanApplier:
     def __init__(self, namespace: Namespace, clock: Clock) -> None:
         self._namespace = namespace
         self._clock = clock
+        #: What is new, and what is left to do once all entities exist: an entity forwards to one that does.
+        self._made: set[str] = set()
+        self._forwards: list[Callable[[], Awaitable[None]]] = []
 
     async def apply(self, plan: NamespacePlan) -> None:
         namespace = self._namespace
         for queue in plan.queues:
             what = f"queue {queue.description.name!r}"
-            stands = namespace.queues.get(queue.description.name.lower())
-            await self._entity(what, queue, stands, namespace.create_queue, namespace.update_queue)
+            find = partial(namespace.queues.get, queue.description.name.lower())
+            await self._entity(what, queue, find, namespace.create_queue, namespace.update_queue)
         for topic in plan.topics:
             await self._topic(topic)
+        for forward in self._forwards:
+            await forward()
 
     async def _topic(self, plan: TopicPlan) -> None:
         namespace = self._namespace
         name = plan.entity.description.name
-        stands = namespace.topics.get(name.lower())
-        await self._entity(f"topic {name!r}", plan.entity, stands, namespace.create_topic, namespace.update_topic)
+        find = partial(namespace.topics.get, name.lower())
+        await self._entity(f"topic {name!r}", plan.entity, find, namespace.create_topic, namespace.update_topic)
         for subscription in plan.subscriptions:
             await self._subscription(name, subscription)
 
@@ -95,8 +102,8 @@ class _PlanApplier:
         entity = plan.entity
         if plan.rules:
             entity = replace(entity, description=replace(entity.description, default_rule=plan.rules[0]))
-        stands = self._find(topic, name)
-        await self._entity(what, entity, stands, namespace.create_subscription, namespace.update_subscription)
+        find = partial(self._find, topic, name)
+        await self._entity(what, entity, find, namespace.create_subscription, namespace.update_subscription)
         found = self._find(topic, name)
         assert found is not None
         rules = {rule.name.lower(): rule for rule in found.rules.values()}
@@ -114,14 +121,26 @@ class _PlanApplier:
         self,
         what: str,
         plan: EntityPlan[Any],
-        stands: Any,
+        find: Callable[[], Any],
         create: Callable[..., object],
         update: Callable[..., object],
     ) -> None:
         now = self._clock()
+        stands = find()
+        without = without_forwards(plan)
+        if without is not plan:
+            self._forwards.append(partial(self._entity_as_planned, what, plan, find, update))
         if stands is None:
-            await self._do(what, "made", create, new_description(plan, random_key, now))
+            self._made.add(what)
+            await self._do(what, "made", create, new_description(without, random_key, now))
             return
+        await self._entity_as_planned(what, without, find, update)
+
+    async def _entity_as_planned(
+        self, what: str, plan: EntityPlan[Any], find: Callable[[], Any], update: Callable[..., object]
+    ) -> None:
+        """Change an entity that exists to what is planned."""
+        now, stands = self._clock(), find()
         try:
             changed, notes = changed_description(stands.description, plan, random_key, now)
         except InvalidDescription as error:
@@ -139,5 +158,5 @@ class _PlanApplier:
             why = getattr(refusal, "description", refusal)
             raise BrokerError(f"{self._namespace.name}: {what} of the configuration can't be {done}: {why}")
         # That something changed its nature is worth a line to whoever runs the broker; that it was made is not.
-        level = logging.INFO if done == "made" else logging.WARNING
+        level = logging.INFO if done == "made" or what in self._made else logging.WARNING
         log.log(level, "%s: %s is %s, as configured", self._namespace.name, what, done)

@@ -46,6 +46,7 @@ from pairbus.broker.operations.quotas import TIER_CREDITS, TIERS, Quotas
 
 from .config_table import (
     COUNT,
+    DESTINATION,
     DURATION,
     FLAG,
     JSON,
@@ -56,7 +57,6 @@ from .config_table import (
     RIGHTS_LIST,
     TABLE,
     TEXT,
-    TEXT_OR_NONE,
     TIER,
     TIMEOUT,
     TOML,
@@ -98,8 +98,8 @@ _RECEIVED_FROM: Final[dict[str, tuple[str, EntryKind]]] = {
     "MaxDeliveryCount": ("max_delivery_count", WHOLE),
     "RequiresSession": ("requires_session", FLAG),
     "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", FLAG),
-    "ForwardTo": ("forward_to", TEXT_OR_NONE),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", TEXT_OR_NONE),
+    "ForwardTo": ("forward_to", DESTINATION),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", DESTINATION),
 }
 PROPERTIES: Final[Mapping[type, Mapping[str, tuple[str, EntryKind]]]] = {
     QueueDescription: _RECEIVED_FROM | _SENT_TO | _SHARED,

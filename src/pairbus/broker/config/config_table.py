@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from pairbus.broker.access.throttling import LIMIT_MAX
 from pairbus.broker.http.xml import read_duration
 from pairbus.broker.model.description import RIGHTS
+from pairbus.broker.operations.forward_decisions import entity_at
 from pairbus.broker.operations.quotas import TIERS
 from pairbus.errors import BrokerError, PairbusError, did_you_mean
 
@@ -110,10 +111,19 @@ def _namespace(value: Any) -> str:
     raise ValueError
 
 
+def _destination(value: Any) -> str | None:
+    if not _only(str)(value):
+        return None
+    to = entity_at(value)
+    if not to:
+        raise ValueError
+    return to
+
+
 FLAG: Final = EntryKind("true or false", _only(bool))
 WHOLE: Final = EntryKind("a whole number", _only(int))
 TEXT: Final = EntryKind("text", _only(str))
-TEXT_OR_NONE: Final = EntryKind("text, empty for none", lambda value: _only(str)(value) or None)
+DESTINATION: Final = EntryKind("a queue or topic: its name, or sb://HOST/NAME; empty for none", _destination)
 TABLE: Final = EntryKind("a table of keys and values", _only(dict))
 LIST: Final = EntryKind("a list of tables", _only(list))
 _JSON_DURATION: Final = EntryKind("an ISO 8601 duration such as PT1M30S", _iso)

@@ -14,6 +14,7 @@ from pairbus.broker.access.authorization import complete_rule
 from pairbus.broker.access.throttling import Target
 from pairbus.broker.model.bounds import InvalidDescription
 from pairbus.broker.model.description import (
+    FORWARDS,
     AuthorizationRule,
     QueueDescription,
     SubscriptionDescription,
@@ -140,6 +141,14 @@ def as_emulator(plans: Sequence[NamespacePlan]) -> list[NamespacePlan]:
         )
     (plan,) = plans or [NamespacePlan(name=EMULATOR_NAMESPACE)]
     return [replace(plan, ports=plan.ports or EMULATOR_PORTS)]
+
+
+def without_forwards(plan: EntityPlan[D]) -> EntityPlan[D]:
+    """Return the plan of an entity without what it says of forwarding: the same one if it says nothing."""
+    if not plan.given & set(FORWARDS):
+        return plan
+    description = replace(plan.description, **dict.fromkeys(plan.given & set(FORWARDS)))  # type: ignore[arg-type]
+    return replace(plan, description=description, given=plan.given - set(FORWARDS))
 
 
 def new_description(plan: EntityPlan[D], new_key: Callable[[], str], now: float) -> D:

@@ -41,17 +41,21 @@ ID_CHARS_MAX: Final = 128
 #: Of what abandoning and dead-lettering lay over the application properties; the service's bound for all of them.
 CHANGES_BYTES_MAX: Final = 65536
 
+ENQUEUE_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
+HOP_COUNT: Final = "x-opt-transfer-hop-count"
+DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
 #: What the broker says of a message; a sender's word on it is dropped.
 OWNED: Final = frozenset(
     {
         "x-opt-sequence-number",
         "x-opt-enqueued-time",
-        "x-opt-enqueue-sequence-number",
+        ENQUEUE_SEQUENCE,
         "x-opt-locked-until",
         "x-opt-lock-token",
         "x-opt-message-state",
         "x-opt-partition-id",
-        "x-opt-deadletter-source",
+        DEAD_LETTER_SOURCE,
+        HOP_COUNT,
     }
 )
 

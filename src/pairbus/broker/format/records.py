@@ -19,6 +19,7 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     10 SEEN    id u32, seen                                                 what ENQUEUE says of duplicates
     11 TOPIC, 12 SUBSCRIPTION  as QUEUE; a subscription's JSON has the topic's id and the rules beside the description
     13 PUBLISH a message and its copies: publication.py
+    14 FORWARD messages that leave one entity and arrive at another: forwarded.py
 
     entry      sequence u64, enqueued at f64 (unix s), expires at f64 (infinity: never), delivery count u32, place u8,
                header length u8, session length u16 (2¹⁶-1: none), pairs count u16, pairs length u32,
@@ -50,6 +51,7 @@ SEEN: Final = 10
 TOPIC: Final = 11
 SUBSCRIPTION: Final = 12
 PUBLISH: Final = 13
+FORWARD: Final = 14
 
 ACTIVE: Final = 0
 DEAD: Final = 1

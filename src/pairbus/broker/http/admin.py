@@ -18,7 +18,7 @@ import ipaddress
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -41,7 +41,8 @@ from pairbus.broker.http.resources import (
 from pairbus.broker.http.server import Request, Response
 from pairbus.broker.http.xml import BadDocument
 from pairbus.broker.model.bounds import InvalidDescription
-from pairbus.broker.model.description import IMMUTABLE
+from pairbus.broker.model.description import FORWARDS, IMMUTABLE
+from pairbus.broker.operations.forward_decisions import entity_at
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 
@@ -49,6 +50,10 @@ log = logging.getLogger("pairbus.broker.admin_api")
 
 PAGE_MAX = 100
 RETRY_AFTER_S = 2
+_FORWARD_TOKENS = {
+    "forward_to": "servicebussupplementaryauthorization",
+    "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
+}
 
 Done = Callable[[Any], None]
 
@@ -131,11 +136,12 @@ class AdminApi:
         metrics: Callable[[], str] | None = None,
         trouble: Callable[[], str | None] | None = None,
         answered: Callable[[str, str, int, int, float], None] | None = None,
+        ports: Callable[[], Collection[int]] = tuple,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         """`authorize(token, now)` gives the claims or raises SasError. `refusal(entity path, now)` is asked before each
         call that has authority. `metrics()` gives the exposition text. `trouble()` says what ails the namespace.
-        `answered(method, entity path, status, bytes, seconds)` is told of every call."""
+        `answered(method, entity path, status, bytes, seconds)` is told of every call. `ports()` are the namespace's."""
         self._namespace = namespace
         self._authorize = authorize
         self._clock = clock
@@ -143,6 +149,7 @@ class AdminApi:
         self._metrics = metrics
         self._trouble = trouble
         self._answered = answered
+        self._ports = ports
         self._new_id = new_id
         self._queues = Queues(namespace)
         self._topics = Topics(namespace)
@@ -212,20 +219,31 @@ class AdminApi:
         token = call.request.headers.get("authorization", "")
         if not token:
             raise _Answer(401, 40100, "MissingToken: the Authorization header is missing.")
+        # Lists and the namespace itself (`$…`) are beyond the scope of any one entity; JS signs for their very address.
+        self._require_manage(token, call.path, call.now)
+        refusal = None if self._refusal is None else self._refusal(call.path, call.now)
+        if refusal is not None:
+            raise _refused(refusal)
+
+    def _require_manage(self, token: str, path: str, now: float) -> None:
         # The SDK's credential for a ready-made SAS puts the scheme of another kind of token in front of it.
         scheme, _, rest = token.partition(" ")
         if scheme.lower() == "bearer" and sas.is_sas(rest):
             token = rest
         try:
-            claims = self._authorize(token, call.now)
+            claims = self._authorize(token, now)
         except sas.SasError as error:
             raise _Answer(401, 40103, f"InvalidToken: {error.reason}.") from None
-        # Lists and the namespace itself (`$…`) are beyond the scope of any one entity; JS signs for their very address.
-        if not claims.allows(sas.MANAGE, call.path):
-            raise _Answer(401, 40100, f"The Manage claim is required for this operation on '{call.path}'.")
-        refusal = None if self._refusal is None else self._refusal(call.path, call.now)
-        if refusal is not None:
-            raise _refused(refusal)
+        if not claims.allows(sas.MANAGE, path):
+            raise _Answer(401, 40100, f"The Manage claim is required for this operation on '{path}'.")
+
+    def _admit_forwards(self, call: _Call, new: Any, old: Any | None) -> None:
+        """Check that the caller may manage what is newly forwarded to, by a token of its own or by that of the call."""
+        headers = call.request.headers
+        for field, header in _FORWARD_TOKENS.items():
+            to = getattr(new, field, None)
+            if to is not None and to != getattr(old, field, None):
+                self._require_manage(headers.get(header) or headers.get("authorization", ""), to, call.now)
 
     async def _get_namespace(self, call: _Call) -> Response:
         name = self._namespace.name
@@ -268,6 +286,7 @@ class AdminApi:
                         raise _Answer(409, 40900, f"The messaging entity '{path.path}' already exists.")
             new = self._described(resources, path, fields, old, call)
             resources.check(new, old)
+            self._admit_forwards(call, new, old)
         except BadDocument as error:
             raise _Answer(400, 40000, f"{error}.") from None
         except InvalidDescription as error:
@@ -280,6 +299,15 @@ class AdminApi:
         self, resources: ResourceKind, path: ResourcePath, fields: dict[str, Any], old: Any | None, call: _Call
     ) -> Any:
         """Return the description that the fields give, with what an update of `old` keeps where they do not say."""
+        for field in FORWARDS:
+            if field in fields:
+                to = entity_at(fields[field], urlsplit(call.base).netloc, self._ports())
+                if to is None:
+                    allowed = (
+                        "a queue or topic of this namespace: its name, or sb://HOST/NAME with the host of the call"
+                    )
+                    raise InvalidDescription(field, fields[field], allowed)
+                fields = fields | {field: to}
         if "authorization_rules" in fields:
             before = {} if old is None else {rule.key_name: rule for rule in old.authorization_rules}
             rules = (
@@ -316,6 +344,10 @@ class AdminApi:
 
     def _entry(self, call: _Call, resources: ResourceKind, path: ResourcePath, found: Any) -> str:
         description = resources.description(found)
+        host = urlsplit(call.base).netloc
+        forwards = {field: f"sb://{host}/{to}" for field in FORWARDS if (to := getattr(description, field, None))}
+        if forwards:
+            description = dataclasses.replace(description, **forwards)
         return atom.write_entry(
             atom.write_description(resources.table, description, resources.counts(found), call.version),
             title=description.name,

@@ -59,6 +59,8 @@ class RuntimeCounts:
     active: int = 0
     dead_letter: int = 0
     scheduled: int = 0
+    transfer: int = 0
+    """Those of a forwarding entity that are still there."""
     size_bytes: int = 0
     accessed_at: float = 0.0
     subscriptions: int = 0
@@ -67,7 +69,7 @@ class RuntimeCounts:
 
     @property
     def total(self) -> int:
-        return self.active + self.dead_letter + self.scheduled
+        return self.active + self.dead_letter + self.scheduled + self.transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _write_counts(_: Any, counts: RuntimeCounts) -> str:
         ("Active", counts.active),
         ("DeadLetter", counts.dead_letter),
         ("Scheduled", counts.scheduled),
-        ("Transfer", 0),
+        ("Transfer", counts.transfer),
         ("TransferDeadLetter", 0),
     )
     inside = "".join(f"<d2p1:{name}MessageCount>{count}</d2p1:{name}MessageCount>" for name, count in pairs)

@@ -113,8 +113,10 @@ class ResourceKind(ABC):
         return "".join(map("".join, zip(words, (*self.parents(path), description.name), strict=False)))
 
     def counts(self, found: Any) -> RuntimeCounts:
+        is_forwarding = found.forwards[0][1] is not None
         return RuntimeCounts(
-            active=found.active_count,
+            active=0 if is_forwarding else found.active_count,
+            transfer=found.active_count if is_forwarding else 0,
             dead_letter=found.dead_letter_count,
             scheduled=found.scheduled_count,
             size_bytes=found.size_bytes,

@@ -137,7 +137,8 @@ Description: TypeAlias = QueueDescription | TopicDescription | SubscriptionDescr
 _INFINITE: Final = {"default_ttl", "auto_delete_on_idle", "duplicate_window"}
 
 # Built by later work; until then only the default is taken.
-_NOT_SUPPORTED_YET: Final = {"enable_partitioning": False, "forward_to": None, "forward_dead_lettered_to": None}
+_NOT_SUPPORTED_YET: Final = {"enable_partitioning": False}
+FORWARDS: Final = ("forward_to", "forward_dead_lettered_to")
 
 IMMUTABLE: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
@@ -162,6 +163,8 @@ def validate(description: Description) -> None:
         value = getattr(description, name, default)
         if value != default:
             raise InvalidDescription(name, value, f"{default!r}; anything else is not supported yet")
+    if not isinstance(description, TopicDescription):
+        _validate_forwards(description)
     if isinstance(description, SubscriptionDescription):
         if description.default_rule is not None:
             validate_rule(description.default_rule)
@@ -174,6 +177,19 @@ def validate(description: Description) -> None:
         if rule.key_name in names:
             raise InvalidDescription("authorization_rules", f"{rule.key_name} twice", "every key name once")
         names.add(rule.key_name)
+
+
+def _validate_forwards(description: QueueDescription | SubscriptionDescription) -> None:
+    for field in FORWARDS:
+        to = getattr(description, field)
+        if to is None:
+            continue
+        try:
+            validate_name(to)
+        except InvalidDescription:
+            raise InvalidDescription(field, to, "the name of a queue or topic of the namespace, or none") from None
+    if description.requires_session and description.forward_to is not None:
+        raise InvalidDescription("forward_to", description.forward_to, "none where RequiresSession is true")
 
 
 def validate_update(old: Description, new: Description) -> None:

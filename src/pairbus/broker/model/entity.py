@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, ClassVar, Final
 
-from pairbus.amqp.errors import ENTITY_DISABLED
+from pairbus.amqp.errors import ENTITY_DISABLED, NOT_ALLOWED
 from pairbus.broker.format import records
 from pairbus.broker.refusal import Refusal
 
@@ -65,6 +65,8 @@ class QueueEntity:
         "deleting",
         "description",
         "duplicates",
+        "forwarded",
+        "forwards",
         "id",
         "last_sequence",
         "links",
@@ -98,6 +100,8 @@ class QueueEntity:
         #: Bytes of sends that are being written: they count as stored, or many at once would overfill the queue.
         self.pending_bytes = 0
         self.pings = 0
+        #: Messages and dead letters that it has forwarded since the start.
+        self.forwarded = 0
         self._accessed_at = 0.0
         #: Of clients, sending or receiving: an entity with links is not idle.
         self.links = 0
@@ -139,6 +143,15 @@ class QueueEntity:
         )
         self.refuses_sends = self._refusal(_REFUSES_SENDS, "sent to")
         self.refuses_receives = self._refusal(_REFUSES_RECEIVES, "received from")
+        #: Its two queues, each with the name of the queue or topic that it forwards to, None where it does not.
+        self.forwards = (
+            (self.active, description.forward_to),
+            (self.dead_letter, description.forward_dead_lettered_to),
+        )
+        for queue, to in self.forwards:
+            queue.refuses_receives = self.refuses_receives
+            if to is not None and self.refuses_receives is None:
+                queue.refuses_receives = _forwards(queue, to)
 
     def _refusal(self, statuses: tuple[str, ...], what: str) -> Refusal | None:
         status = self.description.status
@@ -209,7 +222,7 @@ class QueueEntity:
     def idle_deadline(self) -> float:
         """When it has been idle for too long, as far as is known now
         (docs/reference/protocol.md#http-management-api)."""
-        if self.deleting:
+        if self.deleting or self.forwards[0][1] is not None:
             return inf
         return self.accessed_at + self.description.auto_delete_on_idle
 
@@ -253,6 +266,12 @@ class QueueEntity:
 
     def __repr__(self) -> str:
         return f"<QueueEntity {self.name}: {len(self.active)} active, {len(self.dead_letter)} dead-lettered>"
+
+
+def _forwards(queue: MessageQueue, to: str) -> Refusal:
+    name = "ForwardDeadLetteredMessagesTo" if queue.is_dead_letter else "ForwardTo"
+    text = f"Nothing can be received from '{queue.path}': it forwards to '{to}'. Receive there, or clear its {name}."
+    return Refusal(NOT_ALLOWED, text)
 
 
 #: Has the queues of all entities that are deleted.

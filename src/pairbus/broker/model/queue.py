@@ -37,6 +37,8 @@ from .ready_list import ReadyList
 from .sessions import SessionLock, Sessions
 
 if TYPE_CHECKING:
+    from pairbus.broker.refusal import Refusal
+
     from .entity import QueueEntity
 
 # Sequence numbers are dense, so 1,024 neighbours share a dict: no dict of a million entries is ever resized while the
@@ -80,6 +82,7 @@ class MessageQueue:
         "on_session_free",
         "path",
         "ready_list",
+        "refuses_receives",
         "resident_bytes",
         "schedule",
         "scheduled_count",
@@ -95,6 +98,9 @@ class MessageQueue:
         self.max_delivery_count = 10
         self.size_bytes = 0
         self.resident_bytes = 0
+        #: Why nobody can receive from it: its entity is disabled, or it forwards its messages.
+        self.refuses_receives: Refusal | None = None
+        #: Called when messages become available: by its receivers' dispatcher, or by what forwards them.
         self.on_available: Callable[[], None] | None = None
         self.on_deleted: Callable[[], None] | None = None
         #: `Sessions.accept` may now find one: messages came, or a lock ended.

@@ -75,7 +75,7 @@ class EnqueueOperations(PublishOperations):
             laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
             publications, parts, numbers, done = laid_out
         else:
-            messages, parts = _lay_out_entries(entity, contents, now)
+            messages, parts = lay_out_entries(entity, contents, now)
             numbers = range(entity.last_sequence + 1, entity.last_sequence + 1 + len(messages))
         if results is not None:
             if len(numbers) == len(payloads):
@@ -287,7 +287,7 @@ def _record_without_messages(
     return records.PING, sum(map(len, parts)), parts
 
 
-def _lay_out_entries(entity: QueueEntity, contents: Sequence[Content], now: float) -> tuple[list[Message], list[bytes]]:
+def lay_out_entries(entity: QueueEntity, contents: Sequence[Content], now: float) -> tuple[list[Message], list[bytes]]:
     """Return the messages that a queue gets, with their offsets in the ENQUEUE record, and the parts of that record."""
     messages: list[Message] = []
     parts: list[bytes] = []

@@ -1,8 +1,8 @@
 """A namespace: its entities and their messages over a journal, as the AMQP and HTTP servers call it.
 
 It runs on the thread of the event loop, and answers come through callbacks on that thread. Most of its methods are
-inherited: enqueue.py, publish.py, receive.py, settlement.py and session_access.py for messages, registry.py and
-topics.py for entities. This file finds the entity behind an address, and does what is due with time.
+inherited: enqueue.py, publish.py, forward.py, receive.py, settlement.py and session_access.py for messages, registry.py
+and topics.py for entities. This file finds the entity behind an address, and does what is due with time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pairbus.broker.storage.replay import rebuild
 from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of
 from pairbus.journal import Journal
 
-from .enqueue import EnqueueOperations
+from .forward import ForwardOperations
 from .lock_tokens import random_tokens
 from .quotas import ENTITIES_MAX
 from .receive import ReceiveOperations
@@ -33,7 +33,7 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(ForwardOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -144,6 +144,8 @@ class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperat
                 del watched[queue]
             elif earliest is None or deadline < earliest:
                 earliest = deadline
+        if self.forward_deadline != inf and (earliest is None or self.forward_deadline < earliest):
+            earliest = self.forward_deadline
         for entity in self._aging.values():
             deadline = min(entity.idle_deadline, inf if entity.duplicates is None else entity.duplicates.deadline())
             if deadline != inf and (earliest is None or deadline < earliest):
@@ -153,7 +155,8 @@ class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperat
     def tick(self, now: float) -> float | None:
         """Do what is due at `now` and return the next deadline.
 
-        Locks and lifetimes end, scheduled messages become active, message ids are forgotten, idle entities are deleted.
+        Locks and lifetimes end, scheduled messages become active, message ids are forgotten, idle entities are deleted,
+        messages are forwarded.
         """
         for queue in list(self._store.watched):
             if queue.entity.deleting:
@@ -169,6 +172,7 @@ class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperat
                 entity.duplicates.forget(now)
             if entity.is_idle(now):
                 self._delete_idle(entity, now)
+        self.forward_due(now)
         return self.deadline
 
     def shift(self, seconds: float) -> None:
@@ -176,6 +180,7 @@ class Namespace(EnqueueOperations, ReceiveOperations, SessionAccess, TopicOperat
         afterwards."""
         for entity in self._store.by_id.values():
             entity.shift(seconds)
+        self._shift_forwards(seconds)
 
     async def maintain(self, interval_s: float = 0.5) -> None:
         """Keep the journal small, for ever; the broker runs this as a task."""

@@ -43,7 +43,7 @@ class ReceiveOperations(SettlementOperations):
     def acquire(self, queue: MessageQueue, count: int, now: float, session: SessionLock | None = None) -> list[Message]:
         """Return up to `count` messages, locked, or held by the session's lock; none while receiving is disabled."""
         entity = queue.entity
-        if entity.deleting or entity.refuses_receives is not None:
+        if entity.deleting or queue.refuses_receives is not None:
             return []
         if queue.lifetimes.next <= now:
             self.expire_messages(queue, now)
@@ -174,4 +174,4 @@ class ReceiveOperations(SettlementOperations):
 
 
 def _refusal(queue: MessageQueue) -> Refusal | None:
-    return not_found(queue.path) if queue.entity.deleting else queue.entity.refuses_receives
+    return not_found(queue.path) if queue.entity.deleting else queue.refuses_receives

@@ -16,7 +16,7 @@ from typing import Any
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
-from pairbus.broker.model.description import QueueDescription, TopicDescription
+from pairbus.broker.model.description import Description, QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
@@ -25,6 +25,8 @@ from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, n
 from pairbus.journal import JournalError
 
 from .quotas import Quotas
+
+_DEAD_LETTERS_TO: Final = "ForwardDeadLetteredMessagesTo"
 
 
 class Registry(StoreOperations):
@@ -96,6 +98,19 @@ class Registry(StoreOperations):
             return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         return self.quotas.refuses_description(description)
 
+    def _refuses_forwards(self, new: Description, old: Description | None) -> Refusal | None:
+        """Return why an entity can't forward to where its new description says: the destination must exist when it is
+        set."""
+        for field, element in (("forward_to", "ForwardTo"), ("forward_dead_lettered_to", _DEAD_LETTERS_TO)):
+            name = getattr(new, field, None)
+            if name is None or name == getattr(old, field, None):
+                continue
+            entity = self.queues.get(name.lower()) or self.topics.get(name.lower())
+            if entity is None or entity.deleting:
+                text = f"{element} may not be '{name}': there is no queue or topic '{name}' in namespace '{self.name}'."
+                return Refusal(conditions.INVALID_FIELD, text)
+        return None
+
     def _exists(self, name: str) -> Refusal:
         text = f"The messaging entity '{name}' already exists in namespace '{self.name}'."
         return Refusal(conditions.ENTITY_ALREADY_EXISTS, text)
@@ -109,7 +124,7 @@ class Registry(StoreOperations):
         done: Done,
     ) -> None:
         """Create a queue or topic, to be found by its name."""
-        refusal = self._refuses(description)
+        refusal = self._refuses(description) or self._refuses_forwards(description, None)
         if refusal is not None:
             done(refusal)
             return
@@ -124,11 +139,11 @@ class Registry(StoreOperations):
         if entity is None or entity.deleting:
             done(not_found(description.name))
             return
-        refusal = self.quotas.refuses_description(description)
+        old = entity.description
+        refusal = self.quotas.refuses_description(description) or self._refuses_forwards(description, old)
         if refusal is not None:
             done(refusal)
             return
-        old = entity.description
         new: Any = replace(description, name=old.name, created_at=old.created_at, updated_at=now)
         self._describe(entity, new.to_json(), partial(entity.describe, new), now, done)
 

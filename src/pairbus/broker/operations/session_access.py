@@ -192,4 +192,4 @@ def _refusal(queue: MessageQueue, session_id: str | None) -> Refusal | None:
     if len(queue.sessions) >= SESSIONS_MAX:
         text = f"'{queue.path}' has {SESSIONS_MAX} sessions, the most that it can have."
         return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
-    return queue.entity.refuses_receives
+    return queue.refuses_receives

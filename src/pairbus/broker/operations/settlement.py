@@ -316,7 +316,11 @@ class SettlementOperations(StoreOperations):
         self._store.append(records.UPDATE, payload, written, True)
 
     def _dead_letter_all(
-        self, queue: MessageQueue, messages: list[Message], reason: Callable[[int], DeadLetter]
+        self,
+        queue: MessageQueue,
+        messages: list[Message],
+        reason: Callable[[int], DeadLetter],
+        finish: Done = nobody,
     ) -> None:
         """Dead-letter messages for a reason that may name the delivery count."""
         changes: list[Change] = []
@@ -329,7 +333,7 @@ class SettlementOperations(StoreOperations):
                 # Its earlier changes can't be read, or leave no room: it goes without them rather than round again.
                 change = pack_changes(None, added)
             changes.append((message, count, records.DEAD, change))
-        self._update_messages(queue, changes, self._observe_dead_letters(queue, changes, nobody))
+        self._update_messages(queue, changes, self._observe_dead_letters(queue, changes, finish))
 
     def _observe_dead_letters(self, queue: MessageQueue, changes: list[Change], finish: Done) -> Done:
         """Return `finish` so that it also reports the messages that are dead-lettered although nobody asked for it."""

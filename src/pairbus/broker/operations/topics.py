@@ -73,6 +73,10 @@ class TopicOperations(Registry):
             text = f"Topic '{topic.name}' has {most} subscriptions, the most that it can have."
             done(Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text))
             return
+        refusal = self._refuses_forwards(description, None)
+        if refusal is not None:
+            done(refusal)
+            return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
         refusal = _too_many_filters(topic, rule)
         if refusal is not None:
@@ -93,8 +97,8 @@ class TopicOperations(Registry):
     def update_subscription(self, description: SubscriptionDescription, now: float, done: Done) -> None:
         subscription = self.find_subscription(description.topic, description.name)
 
-        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription:
-            return replace(
+        def change(stands: SubscriptionDescription, rules: Rules) -> SubscriptionDescription | Refusal:
+            return self._refuses_forwards(description, stands) or replace(
                 description, topic=stands.topic, name=stands.name, created_at=stands.created_at, updated_at=now
             )
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from pairbus.broker.format import records
+from pairbus.broker.format.forwarded import pack_forward, read_forward
 from pairbus.broker.format.records import Entry, Seen
 from pairbus.broker.model.duplicates import Sighting
 from pairbus.broker.model.entity import QueueEntity
@@ -66,6 +67,8 @@ class LiveRecords:
         self._read = read
         self._release = release
         self._batches: dict[int, Batch] = {}
+        #: By lsn of a FORWARD: the bytes of its copy before that of the record within, and whether that is left.
+        self._heads: dict[int, tuple[int, bool]] = {}
         self._publications = LivePublications(entities, self._changes, release)
 
     def live(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
@@ -75,6 +78,8 @@ class LiveRecords:
             return self._live_messages(record)
         if kind == records.PUBLISH:
             return self._live_publications(record)
+        if kind == records.FORWARD:
+            return self._live_forward(record)
         if kind in _DESCRIPTIONS:
             return self._live_description(record)
         if kind == records.SESSION:
@@ -89,6 +94,9 @@ class LiveRecords:
         """Note that the copy of a record was written there."""
         if record.kind == records.META:
             self.meta = (segment, offset)
+            return
+        if record.kind == records.FORWARD:
+            self._place_forward(record, segment, offset)
             return
         entity = self._entities.get(records.read_id(record.payload))
         if record.kind in _DESCRIPTIONS:
@@ -242,6 +250,32 @@ class LiveRecords:
         count, parts, seen = self._publications.live(record)
         return self._with_ids(record, count, parts, seen, [])
 
+    def _live_forward(self, record: Record) -> tuple[int, tuple[bytes, ...] | bytes] | None:
+        """Return the copy of what was enqueued. As long as the source still has one of the messages, it says again
+        that they are gone there, since a copy of the message may stand before it."""
+        source_id, numbers, _, _ = read_forward(record.payload)
+        source = self._entities.get(source_id)
+        left = [] if source is None else [number for number in numbers if source.find(number) is not None]
+        kept = self.live(_within(record))
+        if not left:
+            if kept is not None:
+                self._heads[record.lsn] = 0, True
+            return kept
+        if kept is None:
+            removal = records.pack_remove(source_id, left)
+            self._heads[record.lsn] = len(removal), False
+            return records.REMOVE, removal
+        kind, payload = kept
+        head = pack_forward(source_id, kind, left)
+        self._heads[record.lsn] = len(head), True
+        return records.FORWARD, (head, *((payload,) if isinstance(payload, bytes) else payload))
+
+    def _place_forward(self, record: Record, segment: int, offset: int) -> None:
+        head_bytes, is_more_left = self._heads.pop(record.lsn)
+        self._release(segment, head_bytes)
+        if is_more_left:
+            self.moved(_within(record), segment, offset + head_bytes)
+
     def _with_ids(
         self, record: Record, count: int, parts: list[bytes], seen: Seen | None, copies: list[Copied]
     ) -> tuple[int, tuple[bytes, ...]] | None:
@@ -258,6 +292,12 @@ class LiveRecords:
         kind, head = (record.kind, records.pack_batch_head(id, count)) if count else (records.SEEN, records.pack_id(id))
         self._batches[record.lsn] = Batch(copies, sighting, len(head))
         return kind, (head, *parts)
+
+
+def _within(record: Record) -> Record:
+    """Return the record within a FORWARD, as if it stood alone."""
+    _, _, kind, at = read_forward(record.payload)
+    return Record(record.lsn, kind, record.payload[at:], record.segment, record.offset + at)
 
 
 def _as_it_was(payload: bytes, entry: Entry, at: int) -> tuple[bytes, Copied]:

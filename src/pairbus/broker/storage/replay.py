@@ -7,7 +7,7 @@ same entity or message. So what belongs to an entity whose description is yet to
 UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
 a message that is recorded again is what the last record says. But what has become active does not become scheduled
 again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
-scheduled on a topic and has been published.
+scheduled on a topic and has been published, and for what has been forwarded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from math import inf
 from typing import Any, Final
 
 from pairbus.broker.format import records
+from pairbus.broker.format.forwarded import read_forward
 from pairbus.broker.format.publication import COPY_BYTES, CopyEntry, Publication, read_publish
 from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, Update
 from pairbus.broker.model.description import QueueDescription, TopicDescription
@@ -67,6 +68,8 @@ class _Replay:
         # By topic: what its bodies take; and by topic and number, the copies that a scheduled message has become.
         self._accounts: dict[int, Account] = {}
         self._published: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        # By source: the numbers of what has been forwarded.
+        self._forwarded: dict[int, set[int]] = {}
         self._by_kind: dict[int, Callable[[Record], None]] = {
             records.META: self._set_meta,
             **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION), self._describe),
@@ -79,6 +82,7 @@ class _Replay:
             records.SESSION: self._set_state,
             records.SEEN: self._seen,
             records.PUBLISH: self._publish,
+            records.FORWARD: self._forward,
         }
 
     def apply(self, record: Record) -> None:
@@ -222,6 +226,10 @@ class _Replay:
             entry.expires_at,
             None if session_id is None else self._session_ids.setdefault(session_id, session_id),
         )
+        if entry.sequence_number in self._forwarded.get(entity.id, ()):
+            entity.last_sequence = max(entity.last_sequence, entry.sequence_number)
+            self.release(record.segment, let_go(message))
+            return
         self._place(record, entity, entry, entry.content_offset, message)
         if entry.place == records.SCHEDULED and (entity.id, entry.sequence_number) in self._activated:
             activation = self._activated[entity.id, entry.sequence_number]
@@ -282,7 +290,8 @@ class _Replay:
     def _insert_copy(self, record: Record, publication: Publication, entry: CopyEntry, shared: Shared) -> None:
         entity = self._entity(entry.subscription_id)
         number = entry.sequence_number
-        if entry.place == records.SCHEDULED and (entity.id, number) in self._published:
+        is_published = entry.place == records.SCHEDULED and (entity.id, number) in self._published
+        if is_published or number in self._forwarded.get(entity.id, ()):
             self.release(record.segment, COPY_BYTES)
             return
         session_id = publication.session_id
@@ -345,7 +354,16 @@ class _Replay:
 
     def _remove(self, record: Record) -> None:
         self.release(record.segment, len(record.payload))
-        id, numbers = records.read_remove(record.payload)
+        self._remove_all(*records.read_remove(record.payload))
+
+    def _forward(self, record: Record) -> None:
+        source_id, numbers, kind, at = read_forward(record.payload)
+        self.release(record.segment, at)
+        self._remove_all(source_id, numbers)
+        self._forwarded.setdefault(source_id, set()).update(numbers)
+        self.apply(Record(record.lsn, kind, record.payload[at:], record.segment, record.offset + at))
+
+    def _remove_all(self, id: int, numbers: Iterable[int]) -> None:
         entity = self._entity(id)
         for number in numbers:
             entity.last_sequence = max(entity.last_sequence, number)

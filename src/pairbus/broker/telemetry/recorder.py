@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS, AmqpError
 from pairbus.amqp.message import read_properties, split
-from pairbus.billing import MANAGE, PING
+from pairbus.billing import APP, MANAGE, PING
 from pairbus.broker.format.content import PING_CONTENT_TYPE, message_id_in
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.send_results import DUPLICATE, PINGED
+from pairbus.broker.operations.forward import Forwarded
 from pairbus.broker.refusal import Refusal
 from pairbus.ledger import LedgerWriter
 
@@ -211,6 +212,21 @@ class Recorder:
         """Record that a message went without a receiver's doing (`Store.observer`)."""
         if self.ledger is not None:
             self.ledger.event(kind, self._clock(), self._name, path, mid=mid, seq=number, outcome=outcome)
+
+    def forwarded(self, source: str, destination: str, messages: Sequence[Forwarded]) -> None:
+        """Record messages that went from one entity to another: they are settled there and sent here, which is one
+        operation."""
+        now = self._clock()
+        for old_number, number, message_id, size in messages:
+            self._count(destination, "send", APP, size)
+            if self.ledger is None:
+                continue
+            mid = message_id.decode("utf-8", "replace") if isinstance(message_id, bytes) else str(message_id)
+            outcome = "duplicate" if number == DUPLICATE else "ok"
+            event, name = self.ledger.event, self._name
+            event("settle", now, name, source, mid=mid, seq=old_number, cause=APP)
+            seq = number if number > 0 else None
+            event("send", now, name, destination, mid=mid, seq=seq, size=size, outcome=outcome, cause=APP)
 
     def unauthorized(self, reason: str) -> None:
         """Count a refused token; one in a while is logged too, or anybody could fill the log."""

@@ -1,0 +1,420 @@
+"""Forward operations: what arrives in a queue, subscription or dead-letter queue that forwards goes to another entity.
+
+See docs/reference/protocol.md#forwarding. A message is stored where it was sent and confirmed there; then one record
+takes it from there and enqueues or publishes it at the destination, hop by hop, so that after a crash it is in one
+place (forwarded.py). Of each source one such record is being written at a time: what arrives meanwhile goes with the
+next, in order.
+
+What can't be forwarded goes to the source's dead-letter queue. A dead letter that can't be forwarded stays where it is:
+for as long as the destination can't take it or, where the reason is its own, until the description of its entity
+changes or the broker starts anew. What the disk refuses is tried again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Final, NamedTuple
+
+from pairbus.amqp.errors import AmqpError
+from pairbus.broker.format import records
+from pairbus.broker.format.content import Content
+from pairbus.broker.format.forwarded import forwarded, pack_forward, travelled
+from pairbus.broker.model.duplicates import Sighting, key_of
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.message import RECOPIED, SETTLING, Message
+from pairbus.broker.model.outcomes import DeadLetter
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.send_results import DUPLICATE
+from pairbus.broker.model.topic import Topic
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import Done, Store, nobody
+from pairbus.journal import JournalError
+
+from .enqueue import EnqueueOperations, lay_out_entries
+from .forward_decisions import UNREADABLE, full, refused, room_in, too_many_hops, unavailable
+from .registry import Registry
+
+# Forwarded with one record; those behind them go with the next.
+_COUNT_MAX: Final = 100
+_BYTES_MAX: Final = 1 << 20
+# After which what the disk refused is tried again, and after which a destination is asked again for dead letters.
+_RETRY_S: Final = 1.0
+_WAIT_S: Final = 10.0
+_UNREADABLE_ERRORS: Final = (AmqpError, struct.error, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+class Forwarded(NamedTuple):
+    """A message that has been forwarded; `number` is its new one, or what became of it (send_results.py)."""
+
+    old_number: int
+    number: int
+    message_id: object
+    size: int
+
+
+#: Path of the source, path of the destination, what has been forwarded
+ForwardObserver = Callable[[str, str, Sequence[Forwarded]], None]
+
+
+class Forwarding:
+    """A queue that forwards."""
+
+    __slots__ = ("destination", "is_writing", "not_before", "parked")
+
+    def __init__(self, destination: str) -> None:
+        self.destination = destination
+        self.is_writing = False
+        self.not_before = -inf
+        #: Dead letters that can't be forwarded, for reasons of their own.
+        self.parked: list[Message] = []
+
+
+class _Load:
+    """What goes to one destination with one record."""
+
+    __slots__ = ("contents", "duplicates", "history", "keys", "messages", "now", "pending", "room", "size", "target")
+
+    def __init__(self, source: MessageQueue, target: QueueEntity, now: float) -> None:
+        self.target = target
+        self.now = now
+        # A message that comes back to the same entity is no duplicate of itself.
+        self.history = None if target is source.entity else target.duplicates
+        if self.history is not None:
+            self.history.forget(now)
+        self.room = room_in(target)
+        self.messages: list[Message] = []
+        self.contents: list[Content] = []
+        self.duplicates: list[tuple[Message, Content]] = []
+        self.keys: dict[bytes, None] = {}
+        self.size = 0
+        #: What the next message may be a duplicate of, once it is written.
+        self.pending: Sighting | None = None
+
+    def sighting_of(self, content: Content) -> Sighting | bool:
+        """Return False for a message that is new to the destination, True for a duplicate, or what must be known
+        first."""
+        if self.history is None:
+            return False
+        traits = content[4]
+        assert traits is not None
+        key = key_of(traits.message_id)
+        earlier = self.history.find(key, self.now)
+        if key in self.keys:
+            return True
+        if earlier is None:
+            self.keys[key] = None
+            return False
+        return earlier if earlier.is_pending else True
+
+    @property
+    def gone(self) -> list[Message]:
+        """What leaves the source."""
+        return [*self.messages, *(message for message, _ in self.duplicates)]
+
+    def add(self, message: Message, content: Content) -> None:
+        self.messages.append(message)
+        self.contents.append(content)
+        self.size += len(content[3])
+
+
+class ForwardOperations(EnqueueOperations, Registry):
+    """Forwards messages and dead letters; part of the namespace."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        super().__init__(name, store)
+        self._forwarding: dict[MessageQueue, Forwarding] = {}
+        # Sources that may have something to forward now, and when others are tried again.
+        self._due: dict[MessageQueue, None] = {}
+        self._retries: dict[MessageQueue, float] = {}
+        #: Called when `forward_due` has something to do; it may come as often as messages do.
+        self.on_forwards_due: Callable[[], None] | None = None
+        #: Called for a queue that begins to forward: its receivers have to go.
+        self.on_forwarding: Callable[[MessageQueue], None] | None = None
+        self.on_forwarded: ForwardObserver | None = None
+
+    # ---- which queues forward
+
+    def _watch(self, entity: QueueEntity) -> None:
+        super()._watch(entity)
+        for queue, destination in entity.forwards:
+            self._set_forwarding(queue, destination)
+
+    def _forget(self, entity: QueueEntity) -> None:
+        for queue, _ in entity.forwards:
+            self._set_forwarding(queue, None)
+        super()._forget(entity)
+
+    def _set_forwarding(self, queue: MessageQueue, destination: str | None) -> None:
+        forwarding = self._forwarding.get(queue)
+        if forwarding is None and destination is None:
+            return
+        self._retries.pop(queue, None)
+        if forwarding is not None:
+            forwarding.not_before = -inf
+            for message in forwarding.parked:
+                queue.offer(message)
+            forwarding.parked.clear()
+        if destination is None:
+            del self._forwarding[queue]
+            self._due.pop(queue, None)
+            queue.on_available = None
+            return
+        if forwarding is None:
+            self._forwarding[queue] = Forwarding(destination)
+            if self.on_forwarding is not None:
+                self.on_forwarding(queue)
+            queue.on_available = partial(self._note_due, queue)
+        else:
+            forwarding.destination = destination
+        self._note_due(queue)
+
+    def _note_due(self, queue: MessageQueue) -> None:
+        if queue in self._forwarding:
+            self._due[queue] = None
+            if self.on_forwards_due is not None:
+                self.on_forwards_due()
+
+    @property
+    def forward_deadline(self) -> float:
+        """When something is tried again."""
+        return min(self._retries.values(), default=inf)
+
+    def _shift_forwards(self, seconds: float) -> None:
+        for forwarding in self._forwarding.values():
+            forwarding.not_before += seconds
+        self._retries = {queue: time + seconds for queue, time in self._retries.items()}
+
+    # ---- forwarding
+
+    def forward_due(self, now: float) -> None:
+        """Begin to forward what waits for it."""
+        for queue in [queue for queue, time in self._retries.items() if time <= now]:
+            del self._retries[queue]
+            self._due[queue] = None
+        due, self._due = self._due, {}
+        for queue in due:
+            self._forward(queue, now)
+
+    def _forward(self, source: MessageQueue, now: float) -> None:
+        forwarding = self._forwarding.get(source)
+        entity = source.entity
+        if forwarding is None or forwarding.is_writing or entity.refuses_receives is not None:
+            return
+        if entity.deleting or now < forwarding.not_before:
+            # Should the disk refuse the deletion, it goes on.
+            self._retries[source] = max(forwarding.not_before, now + _RETRY_S)
+            return
+        if source.lifetimes.next <= now:
+            self.expire_messages(source, now)
+        key = forwarding.destination.lower()
+        target = self._queues.get(key) or self._topics.get(key)
+        problem = unavailable(forwarding.destination, target)
+        if problem is not None:
+            self._refuse_all(source, forwarding, problem, now)
+            return
+        assert target is not None
+        if target.deleting:
+            self._wait(source, forwarding, now + _RETRY_S)
+            return
+        load = self._load(source, forwarding, target, now)
+        if load.messages or load.duplicates:
+            self._write_forward(source, forwarding, load)
+        elif load.pending is not None and load.history is not None:
+            forwarding.is_writing = True
+            load.history.wait(load.pending, lambda _: self._resume(source, forwarding))
+        elif source.available and source not in self._retries:
+            self._note_due(source)
+
+    def _resume(self, source: MessageQueue, forwarding: Forwarding) -> None:
+        forwarding.is_writing = False
+        self._note_due(source)
+
+    def _refuse_all(self, source: MessageQueue, forwarding: Forwarding, reason: DeadLetter, now: float) -> None:
+        """Dead-letter what a destination can't take, some of it at a time; dead letters wait."""
+        if source.is_dead_letter:
+            self._wait(source, forwarding, now + _WAIT_S)
+            return
+        messages = source.draw(_COUNT_MAX)
+        if messages:
+            self._refuse(source, forwarding, messages, reason, now)
+            self._note_due(source)
+
+    def _refuse(
+        self, source: MessageQueue, forwarding: Forwarding, messages: list[Message], reason: DeadLetter, now: float
+    ) -> None:
+        if source.is_dead_letter:
+            forwarding.parked += messages
+            return
+
+        def finish(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                self._wait(source, forwarding, now + _RETRY_S)
+
+        self._dead_letter_all(source, messages, lambda _: reason, finish)
+
+    def _wait(self, source: MessageQueue, forwarding: Forwarding, until: float) -> None:
+        if self._forwarding.get(source) is forwarding:
+            forwarding.not_before = self._retries[source] = until
+
+    def _load(self, source: MessageQueue, forwarding: Forwarding, target: QueueEntity, now: float) -> _Load:
+        """Take from the source what goes with the next record, and out of the way what can't go."""
+        load = _Load(source, target, now)
+        for _ in range(_COUNT_MAX):
+            messages = source.draw(1) if load.size < _BYTES_MAX else []
+            if not messages:
+                break
+            (message,) = messages
+            try:
+                content = self._forwarded_content(source, message, target, now)
+            except JournalError:
+                self._store.restore(source, messages)
+                self._wait(source, forwarding, now + _RETRY_S)
+                break
+            if isinstance(content, DeadLetter):
+                self._refuse(source, forwarding, messages, content, now)
+                continue
+            if load.size + len(content[3]) > load.room:
+                if not source.is_dead_letter:
+                    self._refuse(source, forwarding, messages, full(target), now)
+                    continue
+                source.offer(message)
+                self._wait(source, forwarding, now + _WAIT_S)
+                break
+            if not self._take_in(source, forwarding, load, message, content):
+                break
+        return load
+
+    def _take_in(
+        self, source: MessageQueue, forwarding: Forwarding, load: _Load, message: Message, content: Content
+    ) -> bool:
+        """Add a message to what is forwarded, unless it is a duplicate there. Return False if that is not known yet, or
+        can't be kept."""
+        sighting = load.sighting_of(content)
+        history = load.history
+        if isinstance(sighting, Sighting):
+            source.offer(message)
+            load.pending = sighting
+            return False
+        if sighting:
+            load.duplicates.append((message, content))
+            return True
+        if history is not None and not history.has_room(len(load.keys), load.now):
+            load.keys.popitem()
+            source.offer(message)
+            self._wait(source, forwarding, load.now + _RETRY_S)
+            return False
+        load.add(message, content)
+        return True
+
+    def _forwarded_content(
+        self, source: MessageQueue, message: Message, target: QueueEntity, now: float
+    ) -> Content | DeadLetter:
+        """Return what the destination gets of a message, or why it gets nothing."""
+        store = self._store
+        stored = store.content(message) if message.content is None else message.content
+        changes = None if message.changes is None else store.changes(message)
+        try:
+            way = travelled(stored, message.pairs_count)
+            content = forwarded(
+                message.header,
+                way,
+                stored[message.pairs_bytes :],
+                changes,
+                message.sequence_number,
+                source.entity.active.path if source.is_dead_letter else None,
+                message.expires_at - now,
+            )
+        except _UNREADABLE_ERRORS:
+            return UNREADABLE
+        traits = content[4]
+        assert traits is not None
+        return too_many_hops(way.hops) or refused(target, message.length, traits.session_id) or content
+
+    # ---- records
+
+    def _write_forward(self, source: MessageQueue, forwarding: Forwarding, load: _Load) -> None:
+        target, now, gone = load.target, load.now, load.gone
+        results: list[int] = []
+        done: Done = partial(self._forwarded, source, forwarding, load, results)
+        forwarding.is_writing = True
+        messages: list[Message] = []
+        if isinstance(target, Topic):
+            kind = records.PUBLISH
+            payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
+            laid_out = self._lay_out_publications(target, load.contents, payloads, now, done, False)
+            publications, parts, numbers, done = laid_out
+            results += numbers
+        else:
+            kind, publications = records.ENQUEUE, []
+            messages, parts = lay_out_entries(target, load.contents, now)
+            results += [message.sequence_number for message in messages]
+        head_bytes = records.BATCH_HEAD_BYTES
+        if not parts and load.keys:
+            kind, head_bytes, parts = records.SEEN, records.ID_BYTES, [records.pack_id(target.id)]
+        if not parts:
+            self.remove(source, gone, False, done)
+            return
+        sighting: Sighting | None = None
+        if load.keys:
+            assert load.history is not None
+            parts.append(records.pack_seen(now, load.keys))
+            sighting = load.history.begin(tuple(load.keys), now)
+        target.pending_bytes += load.size
+        sent = partial(self._sent, target, messages, publications, load.size, 0, head_bytes, now, done, sighting)
+        head = pack_forward(source.entity.id, kind, [message.sequence_number for message in gone])
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self._journal.release(segment, len(head))
+                self._removed_by_forward(source, gone)
+            elif not source.entity.deleted:
+                self._store.restore(source, gone)
+            sent(error, segment, offset + len(head))
+
+        if messages:
+            target.last_sequence = messages[-1].sequence_number
+        self._store.append(records.FORWARD, (head, *parts), written)
+
+    def _removed_by_forward(self, source: MessageQueue, messages: list[Message]) -> None:
+        if source.entity.deleted:
+            return
+        recopied = [message for message in messages if message.state == RECOPIED]
+        for message in messages:
+            if message.state != RECOPIED:
+                source.remove(message)
+                self._store.forget(source, message)
+        if recopied:
+            # Compaction has copied them meanwhile: that they are no more must stand behind the copy.
+            for message in recopied:
+                message.state = SETTLING
+            self.remove(source, recopied, False, nobody, True)
+
+    def _forwarded(
+        self,
+        source: MessageQueue,
+        forwarding: Forwarding,
+        load: _Load,
+        numbers: Sequence[int],
+        refusal: Refusal | None,
+    ) -> None:
+        if refusal is not None:
+            self._wait(source, forwarding, load.now + _RETRY_S)
+            forwarding.is_writing = False
+            source.wake()
+            return
+        source.entity.forwarded += len(load.messages) + len(load.duplicates)
+        if self.on_forwarded is not None:
+            stored = zip(load.messages, load.contents, numbers, strict=True)
+            told = [_told(message, content, number) for message, content, number in stored]
+            told += [_told(message, content, DUPLICATE) for message, content in load.duplicates]
+            self.on_forwarded(source.path, load.target.active.path, told)
+        self._resume(source, forwarding)
+
+
+def _told(message: Message, content: Content, number: int) -> Forwarded:
+    traits = content[4]
+    assert traits is not None
+    return Forwarded(message.sequence_number, number, traits.message_id, len(content[3]))
