@@ -29,6 +29,11 @@ async def create_queues(server: PairbusServer, names: Sequence[str]) -> None:
             admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M")
 
 
+async def create_forwarding_queue(server: PairbusServer, name: str, to: str) -> None:
+    with _admin(server) as admin:
+        admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M", forward_to=to)
+
+
 async def create_topic(server: PairbusServer, name: str, subscriptions: Sequence[str]) -> None:
     with _admin(server) as admin:
         admin.create_topic(name, max_size_in_megabytes=5120)

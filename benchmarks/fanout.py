@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import forwarding
 from benchmarks.amqp_driver import AmqpDriver, add_rules, create_queues, create_topic, subscription_path
 from benchmarks.figures import Column, Row, Table
 from benchmarks.meter import Meter, disk_bytes, process_tree, resident_bytes
@@ -241,9 +242,11 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     ruled = [RuledOutlet(kind, rules) for kind, rules in settings.rules]
     judged = await _measure_rules(ruled, settings) if settings.wants(NAME, "rules") else nothing
     stored = await _measure_stored(ends, settings) if settings.wants(NAME, "stored") else nothing
+    forward = await forwarding.measure(settings) if settings.wants(NAME, forwarding.NAME) else nothing
     who = [outlet.who for outlet in outlets]
     table.rows = rows_from(publish, (PUBLISH, RECEIVE), who) + rows_from(stored, (MEMORY, RESTART, AFTER), who)
     table.rows += rows_from(judged, (RULES,), [outlet.who for outlet in ruled])
+    table.rows += rows_from(forward, (forwarding.THROUGH,), [forwarding.who(hops) for hops in forwarding.HOPS])
     table.notes += [
         f"1 KB messages, confirmed when all copies are synced; {settings.published:,} a round. Every subscription has "
         "the rule it is born with and gets a copy of each. A message is one publish, whatever becomes of it.",
@@ -253,5 +256,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "message becomes one copy.",
         f"Stored: {settings.fanout_stored:,} messages sent in batches of {BATCH} to a fresh broker; what the empty "
         "broker has is taken off before dividing.",
+        "Forwarded: sent to the first of a chain of queues, each of which forwards to the next, and received from the "
+        "last meanwhile; with a hop each message is stored, synced and removed once more.",
     ]
-    return table, publish.failures + judged.failures + stored.failures
+    return table, publish.failures + judged.failures + stored.failures + forward.failures

@@ -8,6 +8,8 @@ deferred           wire                                      the same worker: SD
 once, copies/a b   SDK sync: every id until it is            SDK async; b: wire
                    confirmed, and old ones again
 news/all red none  SDK async: at once, scheduled, cancelled  SDK async; red: wire; `none` gets nothing
+arrived            SDK async, at `entry`, which forwards to  wire: some are dead-lettered, which forwards them to
+                   a topic, whose subscription forwards      `complaints`, where the same worker receives them
 shift/live guest   SDK sync, between changes of the rules    wire; `guest` comes and goes
 changing, passing  wire sync                                 nobody: they are created, updated and deleted
 """
@@ -74,6 +76,11 @@ def create_features(connection_string: str, ca_file: str, history: History) -> N
         admin.create_queue("due", **plain)
         admin.create_queue("deferred", **plain)
         admin.create_queue("once", **twice, **plain)
+        admin.create_queue("complaints", **plain)
+        admin.create_queue("arrived", forward_dead_lettered_messages_to="complaints", **plain)
+        admin.create_topic("hub")
+        admin.create_subscription("hub", "end", forward_to="arrived", **plain)
+        admin.create_queue("entry", forward_to="hub", **plain)
         admin.create_topic("copies", **twice)
         admin.create_topic("news")
         admin.create_topic("shift")
@@ -321,6 +328,34 @@ class SendOnce:
                     self._pending = []
 
 
+# -- forwarding
+
+
+async def send_on_the_way(worker: Worker) -> None:
+    async with async_sdk_client(worker) as client, client.get_queue_sender("entry") as sender:
+        while await worker.proceed_async(_PAUSE_S, ahead_of="arrived"):
+            ids = worker.new_ids(worker.rng.choice((1, 1, 5)))
+            with worker.sending(ids, "arrived"):
+                await sender.send_messages([sdk_message(id) for id in ids])
+
+
+async def receive_forwarded(worker: Worker) -> None:
+    async with wire_client(worker) as client:
+        arrived, complaints = await client.receiver("arrived"), await client.receiver("complaints")
+        while await worker.proceed_async():
+            for message in await arrived.receive(20, 0.1):
+                look = worker.saw(look_at("arrived", False, message.payload))
+                if worker.rng.random() < 0.3:
+                    # a dead letter is gone from here and comes there
+                    with worker.sending([look.id], "complaints"), worker.settling(look, GONE):
+                        await arrived.dead_letter([message], "forwarded")
+                else:
+                    to = worker.rng.choice((GONE, GONE, ABANDON))
+                    with worker.settling(look, to) as reason:
+                        await settle_by_wire(arrived, [message], to, reason)
+            await receive_and_settle(worker, complaints, "complaints", (GONE, GONE, ABANDON))
+
+
 # -- topics, subscriptions, rules
 
 
@@ -490,6 +525,8 @@ def workers() -> Workers:
         "once-receive": receive_at("once", GONE, GONE, GONE, ABANDON),
         "copies-a": receive_at("copies/a", GONE),
         "copies-b": receive_by_wire("copies/b", GONE, GONE, DEAD),
+        "forward-send": send_on_the_way,
+        "forward-receive": receive_forwarded,
         "news-send": publish_news,
         "news-all": receive_at("news/all", GONE, GONE, ABANDON),
         "news-red": receive_by_wire("news/red", GONE, ABANDON, DEAD),

@@ -55,6 +55,8 @@ DESCRIPTION: Final = "said by the crash load"
 PING: Final = "application/vnd.ms-servicebus-ping"
 SESSIONS: Final = [f"s{number}" for number in range(5)]
 OUTAGE_S: Final = 0.05
+#: What forwards, in the order of the way.
+FORWARDING: Final = ("entry", "hub/Subscriptions/end", "arrived/$DeadLetterQueue")
 _DEPTH_MAX: Final = 400
 _BATCH_BYTES_MAX: Final = 200_000
 _WIRE_OPTIONS: Final[dict[str, Any]] = {"timeout": 10.0, "backoff": lambda: itertools.repeat(0.03)}
@@ -456,6 +458,7 @@ async def take_inventory(connection_string: str, ca_file: str) -> Inventory:
     async with WireClient.from_connection_string(connection_string, timeout=60.0) as client:
         if ("queue", "due") in registers:
             await _catch_up(client)
+            await _end_forwarding(client)
         begun = time.time()
         homes = [key[1] for key in registers if key[0] in ("queue", "subscription")]
         looks, *states = await asyncio.gather(
@@ -473,6 +476,18 @@ async def _catch_up(client: WireClient) -> None:
     sender = await client.sender("due")
     for _ in range(2):
         await sender.send(payload_of("ping", content_type=PING))
+
+
+async def _end_forwarding(client: WireClient) -> None:
+    """Until everything has gone the whole of its way: what is to be found is at the end of it, once."""
+    sender = await client.sender(FORWARDING[0])
+    for path in FORWARDING:
+        for _ in range(1000):
+            if not await client.peek(path, 1, 1):
+                break
+            await sender.send(payload_of("ping", content_type=PING))
+        else:
+            raise AssertionError(f"'{path}' forwards no more")
 
 
 async def _session_state(connection_string: str, session: str) -> str | None:

@@ -1,8 +1,8 @@
 """Killed with -9 under load, again and again: nothing that was confirmed is lost, doubled, changed or raised again.
 
 Once under much traffic, once while all that queues and topics can do is done: sessions and their state, schedules,
-deferred messages, dead letters, duplicates, subscriptions, rules. And the proof of the proof: the checker (its own
-tests are in tests/simulation/test_history.py) is shown a broker whose journal has been tampered with.
+deferred messages, dead letters, duplicates, subscriptions, rules, forwarding. And the proof of the proof: the checker
+(its own tests are in tests/simulation/test_history.py) is shown a broker whose journal has been tampered with.
 """
 
 from __future__ import annotations

@@ -642,8 +642,7 @@ class Broker:
 
     def _forwarded(self, name: str) -> Iterator[Sample]:
         for labels, entity in self._entities(name):
-            if entity.forwarded or any(to is not None for _, to in entity.forwards):
-                yield labels, entity.forwarded
+            yield labels, entity.forwarded
 
     def _sizes(self, name: str) -> Iterator[Sample]:
         for labels, entity in self._entities(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.errors import PairbusError
 from pairbus.sas import AuthorizationRule
 from tests.broker.fake_namespace import FakeNamespace
+from tests.broker.namespace_rig import Rig
 from tests.broker.sdk import Sdk
 
 from .test_config_file import block
@@ -216,3 +218,48 @@ async def test_the_document_s_examples_run(tmp_path: Path, language: str) -> Non
                 )
         assert await received(sdk, "news", "all") == ["chess False", "football False", "football True"]
         assert await received(sdk, "news", "sport") == ["chess False", "football True"]
+
+
+FORWARDING = """
+[[namespaces.contoso.queues]]
+name = "first"
+forward_to = "news"
+[[namespaces.contoso.queues]]
+name = "round"
+forward_to = "sb://contoso.example/round"
+forward_dead_lettered_messages_to = "first"
+[[namespaces.contoso.topics]]
+name = "news"
+[[namespaces.contoso.topics.subscriptions]]
+name = "all"
+forward_to = "last"
+[[namespaces.contoso.queues]]
+name = "last"
+"""
+
+
+async def test_entities_forward_once_all_of_them_exist(bare: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    plan = planned(FORWARDING)
+
+    async def carry_out(plan: NamespacePlan) -> None:
+        task = asyncio.create_task(apply_plan(bare.namespace, plan, lambda: bare.now))
+        while not task.done():
+            bare.run()
+            await asyncio.sleep(0)
+        await task
+
+    with caplog.at_level(logging.WARNING):
+        await carry_out(plan)
+        await carry_out(plan)
+    assert caplog.records == []
+    queues = bare.namespace.queues
+    assert queues["first"].description.forward_to == "news"
+    assert (queues["round"].description.forward_to, queues["round"].description.forward_dead_lettered_to) == (
+        "round", "first"
+    )  # fmt: skip
+    subscription = bare.namespace.find_subscription("news", "all")
+    assert subscription is not None and subscription.description.forward_to == "last"
+    with pytest.raises(PairbusError, match="queue 'first' of the configuration can't be changed: ForwardTo may not be"):
+        await carry_out(planned(FORWARDING.replace('forward_to = "news"', 'forward_to = "gone"')))
+    await carry_out(planned('[[namespaces.contoso.queues]]\nname = "first"\nforward_to = ""'))
+    assert queues["first"].description.forward_to is None

@@ -5,6 +5,7 @@ from math import inf
 import pytest
 
 from pairbus.broker.format import records
+from pairbus.broker.format.forwarded import pack_forward, read_forward
 from pairbus.broker.model.description import QueueDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SCHEDULED, SETTLING, Message, Stored
@@ -56,6 +57,58 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+class Forwarded(World):
+    """The messages of the record came from another entity, which still has what is left of them there."""
+
+    def __init__(self, *left: int) -> None:
+        super().__init__()
+        head = pack_forward(2, records.ENQUEUE, (11, 12, 13))
+        self.record = Record(50, records.FORWARD, head + self.record.payload, 7, 1000 - len(head))
+        self.source = self.entities[2] = QueueEntity(2, QueueDescription(name="source"))
+        for number in left:
+            message = Message(number, 1.5, b"@@@@", 0, 0, None, 3)
+            self.source.active.insert(message)
+            message.state = SETTLING
+
+
+def test_what_was_forwarded_is_copied_as_what_it_is_now() -> None:
+    world = Forwarded()
+    world.entity.active.remove(world.messages[0])
+    kind, payload = world.copied()
+    assert kind == records.ENQUEUE
+    assert [entry.sequence_number for entry in records.read_enqueue(payload)[1]] == [2, 3]
+    world.live_records.moved(world.record, 9, 500)
+    head = records.BATCH_HEAD_BYTES + records.ENTRY_HEAD_BYTES + 4
+    assert [(message.segment, message.offset) for message in world.messages[1:]] == [
+        (9, 500 + head), (9, 500 + head + 3 + records.ENTRY_HEAD_BYTES + 4)
+    ]  # fmt: skip
+    assert world.released == [(9, 0), (9, records.BATCH_HEAD_BYTES)]
+
+
+def test_as_long_as_the_source_has_a_message_the_copy_says_that_it_is_gone_there() -> None:
+    world = Forwarded(12)
+    kind, payload = world.copied()
+    source_id, numbers, within, at = read_forward(payload)
+    assert (kind, source_id, numbers, within) == (records.FORWARD, 2, (12,), records.ENQUEUE)
+    assert [entry.sequence_number for entry in records.read_enqueue(payload[at:])[1]] == [1, 2, 3]
+    world.live_records.moved(world.record, 9, 500)
+    assert world.messages[0].offset == 500 + at + records.BATCH_HEAD_BYTES + records.ENTRY_HEAD_BYTES + 4
+    assert world.released == [(9, at), (9, records.BATCH_HEAD_BYTES)]
+
+
+def test_of_messages_that_are_gone_at_the_destination_only_that_is_copied() -> None:
+    world = Forwarded(11, 13)
+    for message in world.messages:
+        world.entity.active.remove(message)
+    kind, payload = world.copied()
+    assert (kind, records.read_remove(payload)) == (records.REMOVE, (2, (11, 13)))
+    world.live_records.moved(world.record, 9, 500)
+    assert world.released == [(9, len(payload))]
+    for message in list(world.source.active.scan(0)):
+        world.source.active.remove(message)
+    assert world.copy() is None
 
 
 def test_what_lives_is_copied_as_it_is_now(world: World) -> None:

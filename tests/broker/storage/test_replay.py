@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from pairbus.broker.format import records
+from pairbus.broker.format.forwarded import pack_forward
 from pairbus.broker.format.publication import COPY_BYTES, pack_copy, pack_publication
 from pairbus.broker.format.records import RecordError
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
@@ -435,3 +436,40 @@ def test_ids_that_were_seen() -> None:
     assert len(late or ()) == 1
     assert 4 not in history.live()
     assert History().queue(description=detecting).rebuild().entities[1].duplicates is not None
+
+
+def forward(history: History, source: int, numbers: tuple[int, ...], *new: int, id: int = 2) -> History:
+    """Those numbers of the source become those of another entity."""
+    inner = History().enqueue(*new, id=id).records[0].payload
+    return history.add(records.FORWARD, pack_forward(source, records.ENQUEUE, numbers) + inner)
+
+
+def test_a_forwarded_message_is_at_its_destination_and_its_content_is_found_there() -> None:
+    history = History().queue().queue(2, description=replace(NAMED, name="other")).enqueue(1, 2)
+    found = forward(history, 1, (1,), 7).rebuild()
+    (left,), (come,) = ([*found.entities[id].active.scan(0)] for id in (1, 2))
+    assert (left.sequence_number, come.sequence_number, found.entities[2].last_sequence) == (2, 7, 7)
+    record = history.records[-1]
+    assert record.payload[come.offset - record.offset :][:3] == b"abc" and come.segment == record.segment
+    live = len(record.payload) - history.released.get(record.segment, 0)
+    assert live == records.ENTRY_HEAD_BYTES + 4 + 3
+
+
+def test_a_copy_that_was_made_while_its_message_was_forwarded_does_not_bring_it_back() -> None:
+    history = History().queue().queue(2, description=replace(NAMED, name="other")).enqueue(1)
+    forward(history, 1, (1,), 7).enqueue(1)
+    found = history.rebuild()
+    assert [len(found.entities[id].active) for id in (1, 2)] == [0, 1]
+    assert history.released[history.records[-1].segment] == len(history.records[-1].payload)
+
+
+def test_a_forward_of_a_message_that_nothing_is_known_of_still_brings_it() -> None:
+    found = forward(History().queue().queue(2, description=replace(NAMED, name="other")), 1, (5,), 7).rebuild()
+    assert [len(found.entities[id].active) for id in (1, 2)] == [0, 1]
+    assert found.entities[1].last_sequence == 5
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00", pack_forward(1, records.ENQUEUE, (1,))[:-1], b"\x02" * 30])
+def test_a_forward_that_is_cut_or_of_a_later_version_is_refused(payload: bytes) -> None:
+    with pytest.raises(RecordError):
+        History().add(records.FORWARD, payload).rebuild()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records

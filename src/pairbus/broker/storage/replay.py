@@ -226,7 +226,7 @@ class _Replay:
             entry.expires_at,
             None if session_id is None else self._session_ids.setdefault(session_id, session_id),
         )
-        if entry.sequence_number in self._forwarded.get(entity.id, ()):
+        if self._forwarded and entry.sequence_number in self._forwarded.get(entity.id, ()):
             entity.last_sequence = max(entity.last_sequence, entry.sequence_number)
             self.release(record.segment, let_go(message))
             return
