@@ -22,7 +22,10 @@ from pairbus.amqp.performative_types import (
     Begin,
     Close,
     Coordinator,
+    Declare,
+    Declared,
     Detach,
+    Discharge,
     Disposition,
     End,
     Error,
@@ -39,6 +42,7 @@ from pairbus.amqp.performative_types import (
     SaslResponse,
     Source,
     Target,
+    TransactionalState,
     Transfer,
 )
 from pairbus.amqp.performatives import (
@@ -57,17 +61,25 @@ PERFORMATIVES: list[type[Composite]] = [
     Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close,
     SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome,
 ]  # fmt: skip
-ALL = [*PERFORMATIVES, Source, Target, Coordinator, Accepted, Rejected, Released, Modified, Received, Error]
+ALL = [
+    *PERFORMATIVES, Source, Target, Coordinator, Accepted, Rejected, Released, Modified, Received, Error,
+    Declare, Discharge, Declared, TransactionalState,
+]  # fmt: skip
 
 fields_maps = st.dictionaries(symbols, values, max_size=2)
 errors = st.builds(Error, symbols, st.none() | st.text(max_size=9), st.none() | fields_maps)
-states = st.one_of(
+outcomes = st.one_of(
     st.just(Accepted()),
     st.just(Released()),
     st.builds(Rejected, st.none() | errors),
     st.builds(Modified, st.none() | st.booleans(), st.none() | st.booleans(), st.none() | fields_maps),
+)
+states = st.one_of(
+    outcomes,
     st.builds(Received, integers(32, False), integers(64, False)),
-    st.builds(Described, st.just(ULong(0x34)), st.just([b"txn"])),
+    st.builds(Declared, st.binary(max_size=32)),
+    st.builds(TransactionalState, st.binary(max_size=32), st.none() | outcomes),
+    st.builds(Described, st.just(ULong(0x99)), st.just([b"txn"])),
 )
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
@@ -82,6 +94,8 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     "fields": fields_maps,
     "map": fields_maps,
     "error": errors,
+    "id": st.binary(max_size=32),
+    "outcome": outcomes,
     "state": states,
     "source": st.deferred(lambda: of(Source)),  # type: ignore[has-type]
     "target": st.deferred(lambda: of(Target) | of(Coordinator)),  # type: ignore[has-type]
@@ -111,6 +125,7 @@ GOOD: dict[str, Any] = {
     "boolean": True, "ubyte": UByte(1), "ushort": UShort(1), "uint": UInt(1), "ulong": ULong(1), "binary": b"x",
     "string": "x", "symbol": Symbol("x"), "symbols": Array.of(0xA3, [Symbol("x")]), "fields": {Symbol("x"): 1},
     "map": {}, "error": Described(ULong(0x1D), [Symbol("x")]), "state": Described(ULong(0x24), []),
+    "id": b"x", "outcome": Described(ULong(0x24), []),
     "source": Described(ULong(0x28), []), "target": Described(ULong(0x29), []),
 }  # fmt: skip
 

@@ -194,6 +194,7 @@ def _encode_id(out: bytearray, value: Any, depth: int) -> None:
 
 
 _UINT = {0x43: _zero, 0x52: _plain_small, 0x70: _plain(">I")}
+_OUTCOMES = ("Accepted", "Rejected", "Released", "Modified")
 _TEXT = (0xA1, 0xB1, 0xA3, 0xB3)  # a string where a symbol belongs, or the reverse, does no harm
 _KINDS: Final = {
     kind.name: kind
@@ -219,8 +220,9 @@ _KINDS: Final = {
         CompositeType("error", {0x00: _error}, _encode_composite),
         CompositeType("source", {0x00: _only("Source")}, _encode_composite),
         CompositeType("target", {0x00: _only("Target", "Coordinator")}, _encode_composite),
+        CompositeType("outcome", {0x00: _only(*_OUTCOMES)}, _encode_composite),
         CompositeType(
-            "state", {0x00: _only("Accepted", "Rejected", "Released", "Modified", "Received")}, _encode_composite
+            "state", {0x00: _only(*_OUTCOMES, "Received", "Declared", "TransactionalState")}, _encode_composite
         ),
     )
 }

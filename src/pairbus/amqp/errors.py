@@ -27,6 +27,10 @@ CONNECTION_FORCED = "amqp:connection:forced"
 FRAMING_ERROR = "amqp:connection:framing-error"
 DETACH_FORCED = "amqp:link:detach-forced"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+# AMQP 4.5.8
+UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
+TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
+TRANSACTION_TIMEOUT = "amqp:transaction:timeout"
 
 # Service Bus (docs/reference/protocol.md#error-conditions, #outcomes, #requests-over-management)
 SERVER_BUSY = "com.microsoft:server-busy"

@@ -72,6 +72,13 @@ class Delivered:
 
 
 @dataclass(slots=True)
+class TransactionalDelivered(Delivered):
+    """One whole message that is sent in a transaction."""
+
+    txn_id: bytes
+
+
+@dataclass(slots=True)
 class DeliveryTooLarge:
     """A message beyond `Limits.message_bytes_max`; its bytes were discarded, the link stays usable."""
 
@@ -114,6 +121,7 @@ Event = (
     | LinkAttached
     | LinkDetached
     | Delivered
+    | TransactionalDelivered
     | DeliveryTooLarge
     | Disposed
     | CreditChanged

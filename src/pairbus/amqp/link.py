@@ -9,8 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import LimitExceeded, ProtocolViolation
-from .events import CreditChanged, Delivered, DeliveryTooLarge, Event
-from .performative_types import Attach, Coordinator, Detach, Error, Flow, Source, Target, Transfer
+from .events import CreditChanged, Delivered, DeliveryTooLarge, Event, TransactionalDelivered
+from .performative_types import (
+    Attach,
+    Coordinator,
+    Detach,
+    Error,
+    Flow,
+    Source,
+    Target,
+    TransactionalState,
+    Transfer,
+)
 from .performatives import encode_transfer
 
 if TYPE_CHECKING:
@@ -159,20 +169,24 @@ class SenderLink(Link):
         #: Messages that were on their way when it last did: they are part of what it asked for.
         self.unseen = 0
 
-    def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
-        """Send one message and return its delivery id; frames beyond the peer's session window wait in the session."""
+    def send(
+        self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0, state: bytes | None = None
+    ) -> int:
+        """Send one message and return its delivery id; frames beyond the peer's session window wait in the session.
+
+        `state` is an encoded delivery state, such as that of a transaction."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & _MASK
         self.delivery_count = (self.delivery_count + 1) & _MASK
         if self.credit > 0:
             self.credit -= 1
-        performative = encode_transfer(self.handle, delivery_id, tag, message_format, settled, False)
+        performative = encode_transfer(self.handle, delivery_id, tag, message_format, settled, False, state)
         room = session.connection.payload_bytes_max - len(performative)
         if len(payload) <= room:
             session.write_transfer(performative, payload)
             return delivery_id
-        more = encode_transfer(self.handle, delivery_id, tag, message_format, settled, True)
+        more = encode_transfer(self.handle, delivery_id, tag, message_format, settled, True, state)
         room = session.connection.payload_bytes_max - len(more)
         for start in range(0, len(payload), room):
             last = start + room >= len(payload)
@@ -262,6 +276,8 @@ class ReceiverLink(Link):
         else:
             self._drop_parts()
         first.settled = first.settled or transfer.settled
+        if transfer.state is not None:
+            first.state = transfer.state
         if transfer.more:
             return
         parts, size = self._parts, self._size
@@ -282,6 +298,11 @@ class ReceiverLink(Link):
 
     def _deliver(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         self._count(transfer)
+        state = transfer.state
+        if type(state) is TransactionalState:
+            given = (transfer.delivery_id or 0, transfer.delivery_tag or b"", payload, transfer.message_format or 0)
+            events.append(TransactionalDelivered(self, *given, bool(transfer.settled), state.txn_id))
+            return
         events.append(
             Delivered(
                 self,

@@ -200,7 +200,8 @@ def _odd_section(payload: bytes, start: int) -> tuple[int, int]:
     return int(section), skip(payload, o)
 
 
-def _value_at(payload: bytes, start: int) -> int:
+def value_at(payload: bytes, start: int) -> int:
+    """Return where the value of the section that begins at `start` begins."""
     return start + 3 if payload[start + 1] == 0x53 else skip(payload, start + 1)
 
 
@@ -217,7 +218,7 @@ def read_properties(payload: bytes, s: Sections) -> Properties:
 def _read_list(cls: type[Composite], payload: bytes, span: Span | None) -> Any:
     if span is None:
         return cls()
-    o = _value_at(payload, span[0])
+    o = value_at(payload, span[0])
     if payload[o] == 0x40:
         return cls()
     return decode_composite(cls, payload, o)[0]
@@ -238,7 +239,7 @@ def read_delivery_annotations(payload: bytes, s: Sections) -> dict[Any, Any]:
 def _read_map(payload: bytes, span: Span | None) -> dict[Any, Any]:
     if span is None:
         return {}
-    return decode(payload, _value_at(payload, span[0]))[0] or {}
+    return decode(payload, value_at(payload, span[0]))[0] or {}
 
 
 def read_body(payload: bytes, s: Sections) -> list[tuple[str, Any]]:
@@ -272,7 +273,7 @@ def _raw_pairs(payload: bytes, span: Span | None) -> list[tuple[Any, bytes]]:
     pairs: list[tuple[Any, bytes]] = []
     if span is None:
         return pairs
-    o = _value_at(payload, span[0])
+    o = value_at(payload, span[0])
     code = payload[o]
     if code == 0x40:
         return pairs
@@ -401,7 +402,7 @@ def _with_fields(payload: bytes, s: Sections, cls: type[Composite], span: Span |
     """Return the message with new values of these fields (None clears one); the others keep their very bytes."""
     raw: list[bytes] = []
     if span is not None:
-        o = _value_at(payload, span[0])
+        o = value_at(payload, span[0])
         if payload[o] != 0x40:
             count, o, end = _bounds(payload, o)
             if count > len(cls.SCHEMA):

@@ -1,4 +1,4 @@
-"""The performatives, termini and delivery states of AMQP (2.7, 2.8, 3.4, 3.5, 5.3.3) as classes.
+"""The performatives, termini and delivery states of AMQP (2.7, 2.8, 3.4, 3.5, 4.5, 5.3.3) as classes.
 
 One class per type with the spec's field names and defaults; `composite` reads and writes them by their schema.
 Mandatory fields have no default.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pairbus.amqp.composite import Composite, Fields, schema
 from pairbus.amqp.types import Described
@@ -238,7 +239,42 @@ class Modified(Composite):
     message_annotations: Fields | None = None
 
 
-State = Accepted | Rejected | Released | Modified | Received | Described
+@schema(0x31, "amqp:declare:list", "id")
+@dataclass(slots=True)
+class Declare(Composite):
+    """The body of a message to a coordinator: it asks for a new transaction."""
+
+    global_id: Any = None
+
+
+@schema(0x32, "amqp:discharge:list", "binary! boolean")
+@dataclass(slots=True)
+class Discharge(Composite):
+    """The body of a message to a coordinator: it commits a transaction or, with `fail`, rolls it back."""
+
+    txn_id: bytes
+    fail: bool = False
+
+
+@schema(0x33, "amqp:declared:list", "binary!")
+@dataclass(slots=True)
+class Declared(Composite):
+    """The outcome of a declare."""
+
+    txn_id: bytes
+
+
+@schema(0x34, "amqp:transactional-state:list", "binary! outcome")
+@dataclass(slots=True)
+class TransactionalState(Composite):
+    """The state of a delivery that is sent or settled in a transaction, round its outcome."""
+
+    txn_id: bytes
+    outcome: Outcome | None = None
+
+
+Outcome = Accepted | Rejected | Released | Modified | Described
+State = Outcome | Received | Declared | TransactionalState
 Performative = (
     Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
     | SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome

@@ -339,9 +339,17 @@ _pack_number = struct.Struct(">BI").pack
 
 
 def encode_transfer(
-    handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None, settled: bool, more: bool
+    handle: int,
+    delivery_id: int | None,
+    tag: bytes | None,
+    message_format: int | None,
+    settled: bool,
+    more: bool,
+    state: bytes | None = None,
 ) -> bytes:
-    """Encode a transfer without its payload, which follows in the frame."""
+    """Encode a transfer without its payload, which follows in the frame. `state` is encoded already."""
+    if state is not None:
+        return _encode_with_state(handle, delivery_id, tag, message_format, settled, more, state)
     if delivery_id is None or tag is None or message_format is None or not 0 <= handle < 256 or len(tag) > 32:
         return Transfer(
             handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=message_format,
@@ -359,6 +367,26 @@ def encode_transfer(
     except struct.error:
         raise EncodeError(f"a delivery-id of {delivery_id} or message-format of {message_format} is no uint") from None
     return _TRANSFER_HEADS[len(body)] + body
+
+
+def _encode_with_state(
+    handle: int,
+    delivery_id: int | None,
+    tag: bytes | None,
+    message_format: int | None,
+    settled: bool,
+    more: bool,
+    state: bytes,
+) -> bytes:
+    plain = Transfer(
+        handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=message_format, settled=settled,
+        more=more, state=Accepted(),
+    ).encode()  # fmt: skip
+    before, found, after = plain.rpartition(ACCEPTED_BYTES)
+    body = before[6:] + state + after
+    if not found or plain[3] != 0xC0 or len(body) > 254:
+        raise EncodeError(f"a tag of {len(tag or b'')} bytes and a state of {len(state)} bytes are too long")
+    return b"\x00\x53\x14\xc0" + bytes((len(body) + 1, 11)) + body
 
 
 def encode_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes | None) -> bytes:
