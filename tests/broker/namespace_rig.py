@@ -22,6 +22,7 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.replay import parts_of
 from pairbus.journal import Journal, Options, Record
 from pairbus.journal.segment import segment_name
 from tests.message_view import View
@@ -139,11 +140,13 @@ class Rig:
 
     def _counts(self, record: Record) -> bool:
         live_records = self.namespace.live_records
+        if record.kind == records.TRANSACTION:
+            return any(map(self._counts, parts_of(record, records.read_transaction(record.payload)[0])))
         kept = live_records.live(record)
         if kept is None or kept[0] != records.SEEN:
             return kept is not None
         # Ids that were seen are known by themselves, not by place: after a kill the original stands beside its copy.
-        sighting = live_records._batches.pop(record.lsn).sighting
+        sighting = live_records._batches.pop((record.segment, record.offset)).sighting
         return sighting is not None and sighting.segment == record.segment
 
     @property

@@ -42,6 +42,10 @@ _NOTES_MAX = 1000
 _PACE = 4
 
 
+#: A record that was gathered: its kind and parts, and whom to answer
+Gathered = tuple[int, tuple[bytes, ...] | bytes, Done | None]
+
+
 class SegmentInfo(NamedTuple):
     number: int
     size: int  # bytes in use of the file
@@ -80,6 +84,7 @@ class Journal:
         #: Called on the loop's thread each time that an eighth of a segment was released.
         self.on_garbage: Callable[[], None] | None = None
         self._relocations = Relocations()
+        self._gathered: list[Gathered] | None = None
 
     def __repr__(self) -> str:
         return f"<Journal {self.folder}: {self._state}, lsn {self._lsn}, {self.pending_bytes} bytes pending>"
@@ -216,8 +221,22 @@ class Journal:
         Callbacks that come through `post` come in lsn order among the lazy records and among the others; a refusal for
         too much pending (JournalBusy) overtakes.
         """
+        if self._gathered is not None:
+            self._gathered.append((kind, parts, done))
+            return self._lsn
         size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
         return self._append(kind, parts, size, done, LAZY | PRIVILEGED if lazy else 0)
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[list[Gathered]]:
+        """Gather what is appended in the meantime instead of writing it: the owner writes it as one record, which a
+        crash leaves whole or not at all, and answers each `done` itself."""
+        gathered: list[Gathered] = []
+        self._gathered = gathered
+        try:
+            yield gathered
+        finally:
+            self._gathered = None
 
     def _append(self, kind: int, parts: tuple[bytes, ...] | bytes, size: int, done: Done | None, flags: int) -> int:
         writer = self._writer

@@ -160,3 +160,26 @@ def test_a_record_that_was_cut_is_refused_at_every_byte(read: object, record: by
 def test_a_record_with_something_behind_it_is_refused(read: object, record: bytes) -> None:
     with pytest.raises(RecordError):
         read(record + b"\x00")  # type: ignore[operator]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 255), st.binary(max_size=20) | st.tuples(st.binary(max_size=5), st.binary())),
+        max_size=5,
+    )
+)
+def test_the_records_of_a_transaction_come_back(parts: list[tuple[int, bytes | tuple[bytes, ...]]]) -> None:
+    packed, places, head_bytes = records.pack_transaction(parts)
+    payload = b"".join(packed)
+    found, known_bytes = records.read_transaction(payload)
+    assert [(kind, payload[at : at + length]) for kind, at, length in found] == [
+        (kind, part if isinstance(part, bytes) else b"".join(part)) for kind, part in parts
+    ]
+    assert [at for _, at, _ in found] == places
+    assert head_bytes == known_bytes == len(payload) - sum(length for _, _, length in found)
+    for cut in range(2, len(payload)):
+        if cut not in (at - 5 for at in places):
+            with pytest.raises(RecordError):
+                records.read_transaction(payload[:cut])
+    with pytest.raises(RecordError, match="version"):
+        records.read_transaction(b"\x02" + payload[1:])

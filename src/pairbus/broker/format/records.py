@@ -20,6 +20,7 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     11 TOPIC, 12 SUBSCRIPTION  as QUEUE; a subscription's JSON has the topic's id and the rules beside the description
     13 PUBLISH a message and its copies: publication.py
     14 FORWARD messages that leave one entity and arrive at another: forwarded.py
+    20 TRANSACTION  n × (kind u8, length u32, record)                       what each of the records says, in order
 
     entry      sequence u64, enqueued at f64 (unix s), expires at f64 (infinity: never), delivery count u32, place u8,
                header length u8, session length u16 (2¹⁶-1: none), pairs count u16, pairs length u32,
@@ -28,7 +29,8 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     place      0 active, 1 dead-letter sub-queue, 2 and 3 deferred there, 4 scheduled (enqueued at: when it will be)
     seen       time f64, n × key (16 bytes): message ids that are duplicates from that time on, for a while
 
-One ENQUEUE holds a whole batch, and the ids that it makes known, so that a crash leaves all of it or nothing.
+One ENQUEUE holds a whole batch, and the ids that it makes known, so that a crash leaves all of it or nothing. One
+TRANSACTION holds all records of a commit for the same reason.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ TOPIC: Final = 11
 SUBSCRIPTION: Final = 12
 PUBLISH: Final = 13
 FORWARD: Final = 14
+TRANSACTION: Final = 20
 
 ACTIVE: Final = 0
 DEAD: Final = 1
@@ -78,6 +81,7 @@ _REMOVE_ONE = struct.Struct(">BIQ")
 _ACTIVATED = struct.Struct(">QQdd")
 _SESSION = struct.Struct(">BIdHI")
 _SEEN = struct.Struct(">d")
+_PART = struct.Struct(">BI")
 _KEY = struct.Struct(f">{KEY_BYTES}s")
 
 BATCH_HEAD_BYTES: Final = _BATCH.size
@@ -272,6 +276,43 @@ def pack_session(id: int, session_id: str, updated_at: float, state: bytes | Non
 def pack_seen(time: float, keys: Iterable[bytes]) -> bytes:
     """Return the ids seen, to stand at the end of an ENQUEUE or behind `pack_id` as a record of its own."""
     return _SEEN.pack(time) + b"".join(keys)
+
+
+def pack_transaction(
+    parts: Iterable[tuple[int, tuple[bytes, ...] | bytes]],
+) -> tuple[tuple[bytes, ...], list[int], int]:
+    """Return the parts of a TRANSACTION record of these records (kind and parts of each), the offset of each in it,
+    and the bytes that it takes beside them."""
+    packed = [bytes((VERSION,))]
+    places = []
+    at = 1
+    for kind, record in parts:
+        pieces = (record,) if isinstance(record, bytes) else record
+        length = sum(map(len, pieces))
+        packed.append(_PART.pack(kind, length))
+        packed += pieces
+        places.append(at + _PART.size)
+        at += _PART.size + length
+    return tuple(packed), places, 1 + len(places) * _PART.size
+
+
+def read_transaction(payload: bytes) -> tuple[list[tuple[int, int, int]], int]:
+    """Return kind, offset and length of each record in a TRANSACTION record, and the bytes that it takes beside
+    them."""
+    if payload[:1] != bytes((VERSION,)):
+        raise RecordError(f"a TRANSACTION record of another version; this version of pairbus reads version {VERSION}")
+    parts = []
+    at = 1
+    try:
+        while at < len(payload):
+            kind, length = _PART.unpack_from(payload, at)
+            parts.append((kind, at + _PART.size, length))
+            at += _PART.size + length
+    except struct.error:
+        raise _misshapen("TRANSACTION record", payload) from None
+    if at != len(payload):
+        raise _misshapen("TRANSACTION record", payload)
+    return parts, 1 + len(parts) * _PART.size
 
 
 def read_id(payload: bytes) -> int:

@@ -526,11 +526,21 @@ class MessageQueue:
                 lost.append(token)
             else:
                 claimed.append(message)
-        if not lost:
-            return claimed, None
+        return claimed, self._lost(lost, len(tokens), now, session) if lost else None
+
+    def missing(self, tokens: Sequence[bytes], now: float, session: SessionLock | None = None) -> LocksLost | None:
+        """Return what `claim_all` would say of lost locks, without claiming anything."""
+        lost = []
+        for token in tokens:
+            message = None if session is not None and token not in session.held else self._locks.get(token)
+            if message is None or self._locked_until(message) <= now:
+                lost.append(token)
+        return self._lost(lost, len(tokens), now, session) if lost else None
+
+    def _lost(self, lost: Sequence[bytes], of: int, now: float, session: SessionLock | None) -> LocksLost:
         if self.sessions is None or (session is not None and session.is_held(now)):
-            return claimed, self.locks_lost(lost, len(tokens))
-        return claimed, self.session_lost(lost)
+            return self.locks_lost(lost, of)
+        return self.session_lost(lost)
 
     def restore(self, message: Message) -> None:
         """Undo a settlement that could not be written: the lock holds as before, or ends at the next `expire`."""

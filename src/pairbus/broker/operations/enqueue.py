@@ -16,7 +16,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import Content, Traits, take_in
-from pairbus.broker.model.duplicates import Sighting, key_of
+from pairbus.broker.model.duplicates import DuplicateHistory, Sighting, key_of
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import SCHEDULED, Message
 from pairbus.broker.model.queue import MessageQueue
@@ -156,6 +156,29 @@ class EnqueueOperations(PublishOperations):
             queue.wake()
         for copy_queue in woken:
             copy_queue.wake()
+
+    def refuses(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> Refusal | None:
+        """Return why these messages could not be sent now, as far as can be told without sending them."""
+        entity = target.entity
+        if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
+            return _refuses_sends(target)
+        batch = _read_batch(entity, payloads, None, self._store.new_token)
+        return batch if isinstance(batch, Refusal) else None
+
+    def pending_duplicate(
+        self, target: MessageQueue | Topic, payloads: Sequence[bytes], now: float
+    ) -> tuple[DuplicateHistory, Sighting] | None:
+        """Return a message on its way to the disk of which one of these is a duplicate, if there is one."""
+        history = target.entity.duplicates
+        if history is None:
+            return None
+        for payload in payloads:
+            content = take_in(payload, lambda: "", True)
+            traits = None if content is None else content[4]
+            sighting = None if traits is None else history.find(key_of(traits.message_id), now)
+            if sighting is not None and sighting.is_pending:
+                return history, sighting
+        return None
 
     # ---- scheduled messages whose time has come
 

@@ -1,8 +1,9 @@
 """A namespace: its entities and their messages over a journal, as the AMQP and HTTP servers call it.
 
 It runs on the thread of the event loop, and answers come through callbacks on that thread. Most of its methods are
-inherited: enqueue.py, publish.py, forward.py, receive.py, settlement.py and session_access.py for messages, registry.py
-and topics.py for entities. This file finds the entity behind an address, and does what is due with time.
+inherited: enqueue.py, publish.py, forward.py, receive.py, settlement.py, transactions.py and session_access.py for
+messages, registry.py and topics.py for entities. This file finds the entity behind an address, and does what is due
+with time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .quotas import ENTITIES_MAX
 from .receive import ReceiveOperations
 from .session_access import SessionAccess
 from .topics import TopicOperations
+from .transactions import TransactionOperations
 
 __all__ = ["ENTITIES_MAX", "Done", "Namespace", "refusal_of"]
 
@@ -33,7 +35,7 @@ _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace(ForwardOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(TransactionOperations, ForwardOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -136,7 +138,8 @@ class Namespace(ForwardOperations, ReceiveOperations, SessionAccess, TopicOperat
     @property
     def deadline(self) -> float | None:
         """When `tick` next has something to do; None: never."""
-        earliest: float | None = None
+        deadline: float | None = self._store.transactions.deadline()
+        earliest = None if deadline == inf else deadline
         watched = self._store.watched
         for queue in list(watched):
             deadline = queue.deadline()
@@ -155,9 +158,10 @@ class Namespace(ForwardOperations, ReceiveOperations, SessionAccess, TopicOperat
     def tick(self, now: float) -> float | None:
         """Do what is due at `now` and return the next deadline.
 
-        Locks and lifetimes end, scheduled messages become active, message ids are forgotten, idle entities are deleted,
-        messages are forwarded.
+        Locks, lifetimes and transactions end, scheduled messages become active, message ids are forgotten, idle
+        entities are deleted, messages are forwarded.
         """
+        self.expire_transactions(now)
         for queue in list(self._store.watched):
             if queue.entity.deleting:
                 continue
@@ -178,6 +182,7 @@ class Namespace(ForwardOperations, ReceiveOperations, SessionAccess, TopicOperat
     def shift(self, seconds: float) -> None:
         """Adapt to a wall clock that was set: locks, idle times and windows keep what was left of them. Call `tick`
         afterwards."""
+        self._store.transactions.shift(seconds)
         for entity in self._store.by_id.values():
             entity.shift(seconds)
         self._shift_forwards(seconds)

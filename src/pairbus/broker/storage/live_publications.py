@@ -50,7 +50,8 @@ class LivePublications:
         self._entities = entities
         self._changes_of = changes_of
         self._release = release
-        self._rewritten: dict[int, list[_LivePublication]] = {}
+        # By the place of the record that is copied.
+        self._rewritten: dict[tuple[int, int], list[_LivePublication]] = {}
 
     def live(self, record: Record) -> tuple[int, list[bytes], Seen | None]:
         """Return how many publications are left, their parts of the record, and the ids that the record made known."""
@@ -71,12 +72,12 @@ class LivePublications:
             parts += (head, content)
             at += len(head) + len(content)
         if rewritten:
-            self._rewritten[record.lsn] = rewritten
+            self._rewritten[record.segment, record.offset] = rewritten
         return len(rewritten), parts, seen
 
     def moved(self, record: Record, segment: int, offset: int) -> None:
         """Note where the copy of the record was written, for the messages that are left of it."""
-        for publication in self._rewritten.pop(record.lsn, ()):
+        for publication in self._rewritten.pop((record.segment, record.offset), ()):
             left = [self._place(copied, publication, segment, offset) for copied in publication.copies]
             if not any(left):
                 self._release(segment, publication.nbytes)

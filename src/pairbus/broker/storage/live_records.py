@@ -28,6 +28,7 @@ from pairbus.broker.model.sessions import Session
 from pairbus.journal import Record
 
 from .live_publications import LivePublications
+from .replay import parts_of
 
 UNPLACED: Final = (-1, -1)
 _DESCRIPTIONS: Final = (records.QUEUE, records.TOPIC, records.SUBSCRIPTION)
@@ -51,6 +52,15 @@ class Batch(NamedTuple):
     head_bytes: int
 
 
+class Transaction(NamedTuple):
+    """The copy of a TRANSACTION record: the records that are left of it, where each stands in the copy, and what the
+    copy takes beside them."""
+
+    parts: list[Record]
+    places: list[int]
+    head_bytes: int
+
+
 class LiveRecords:
     """Tells compaction what to copy (`live`) and learns where the copies are (`moved`)."""
 
@@ -66,7 +76,9 @@ class LiveRecords:
         self._entities = entities
         self._read = read
         self._release = release
-        self._batches: dict[int, Batch] = {}
+        # By the place of the record that is copied.
+        self._batches: dict[tuple[int, int], Batch] = {}
+        self._transactions: dict[tuple[int, int], Transaction] = {}
         #: By lsn of a FORWARD: the bytes of its copy before that of the record within, and whether that is left.
         self._heads: dict[int, tuple[int, bool]] = {}
         self._publications = LivePublications(entities, self._changes, release)
@@ -82,6 +94,8 @@ class LiveRecords:
             return self._live_forward(record)
         if kind in _DESCRIPTIONS:
             return self._live_description(record)
+        if kind == records.TRANSACTION:
+            return self._live_transaction(record)
         if kind == records.SESSION:
             return self._live_state(record)
         if kind == records.SEEN:
@@ -98,6 +112,12 @@ class LiveRecords:
         if record.kind == records.FORWARD:
             self._place_forward(record, segment, offset)
             return
+        if record.kind == records.TRANSACTION:
+            copy = self._transactions.pop((record.segment, record.offset))
+            self._release(segment, copy.head_bytes)
+            for part, at in zip(copy.parts, copy.places, strict=True):
+                self.moved(part, segment, offset + at)
+            return
         entity = self._entities.get(records.read_id(record.payload))
         if record.kind in _DESCRIPTIONS:
             if entity is not None and (entity.segment, entity.offset) == (record.segment, record.offset):
@@ -108,7 +128,7 @@ class LiveRecords:
         if record.kind == records.SESSION:
             self._place_state(entity, record, segment, offset)
             return
-        messages, sighting, head_bytes = self._batches.pop(record.lsn)
+        messages, sighting, head_bytes = self._batches.pop((record.segment, record.offset))
         self._release(segment, head_bytes)
         for copied in messages:
             self._place(entity, copied, segment, offset)
@@ -120,6 +140,20 @@ class LiveRecords:
                 sighting.segment = segment
             else:
                 self._release(segment, sighting.nbytes)
+
+    def _live_transaction(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
+        parts: list[Record] = []
+        copies = []
+        for part in parts_of(record, records.read_transaction(record.payload)[0]):
+            copy = self.live(part)
+            if copy is not None:
+                parts.append(part)
+                copies.append(copy)
+        if not copies:
+            return None
+        payload, places, head_bytes = records.pack_transaction(copies)
+        self._transactions[record.segment, record.offset] = Transaction(parts, places, head_bytes)
+        return records.TRANSACTION, payload
 
     def _place(self, entity: QueueEntity | None, copied: Copied, segment: int, offset: int) -> None:
         """Note where the copy of a message is, if the message still exists."""
@@ -214,7 +248,7 @@ class LiveRecords:
         sighting = None if entity is None else _sighting(entity, records.read_seen(record.payload))
         if sighting is None:
             return None
-        self._batches[record.lsn] = Batch([], sighting, records.ID_BYTES)
+        self._batches[record.segment, record.offset] = Batch([], sighting, records.ID_BYTES)
         return records.SEEN, record.payload
 
     def _live_messages(self, record: Record) -> tuple[int, tuple[bytes, ...]] | None:
@@ -290,7 +324,7 @@ class LiveRecords:
         if not parts:
             return None
         kind, head = (record.kind, records.pack_batch_head(id, count)) if count else (records.SEEN, records.pack_id(id))
-        self._batches[record.lsn] = Batch(copies, sighting, len(head))
+        self._batches[record.segment, record.offset] = Batch(copies, sighting, len(head))
         return kind, (head, *parts)
 
 

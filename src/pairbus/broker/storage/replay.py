@@ -7,12 +7,13 @@ same entity or message. So what belongs to an entity whose description is yet to
 UPDATE of a message that is not known has been taken into account by the copy that follows, or the message is gone; and
 a message that is recorded again is what the last record says. But what has become active does not become scheduled
 again: a copy that says so was made while the record of the activation was on its way. The same goes for what was
-scheduled on a topic and has been published, and for what has been forwarded.
+scheduled on a topic and has been published, for what has been forwarded, and for what a transaction has settled:
+without that, a crash before its settlements are repeated behind the copy would undo half of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, Final
 
@@ -70,6 +71,11 @@ class _Replay:
         self._published: dict[tuple[int, int], set[tuple[int, int]]] = {}
         # By source: the numbers of what has been forwarded.
         self._forwarded: dict[int, set[int]] = {}
+        # What the transactions of this segment and the last one have settled (None: removed), by entity and number. A
+        # copy that was made while one of them was being written is not farther away.
+        self._settled: dict[tuple[int, int], tuple[Record, Update] | None] = {}
+        self._settled_before: dict[tuple[int, int], tuple[Record, Update] | None] = {}
+        self._segment = -1
         self._by_kind: dict[int, Callable[[Record], None]] = {
             records.META: self._set_meta,
             **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION), self._describe),
@@ -83,13 +89,47 @@ class _Replay:
             records.SEEN: self._seen,
             records.PUBLISH: self._publish,
             records.FORWARD: self._forward,
+            records.TRANSACTION: self._commit,
         }
 
     def apply(self, record: Record) -> None:
+        if record.segment != self._segment:
+            self._segment = record.segment
+            self._settled, self._settled_before = {}, self._settled
         apply = self._by_kind.get(record.kind)
         if apply is None:
             raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
         apply(record)
+
+    def _commit(self, record: Record) -> None:
+        parts, head_bytes = records.read_transaction(record.payload)
+        self.release(record.segment, head_bytes)
+        for part in parts_of(record, parts):
+            if part.kind == records.TRANSACTION:
+                raise RecordError(f"{record!r} is a transaction within a transaction")
+            self.apply(part)
+            if part.kind == records.REMOVE:
+                id, numbers = records.read_remove(part.payload)
+                self._settled.update(dict.fromkeys((id, number) for number in numbers))
+            elif part.kind == records.UPDATE:
+                id, updates = records.read_updates(part.payload)
+                self._settled.update({(id, update.sequence_number): (part, update) for update in updates})
+
+    def _settle_again(self, entity: QueueEntity, queue: MessageQueue, message: Message) -> None:
+        """Do to a copy what a transaction before it has done to the message, if it was made before that was known."""
+        key = (entity.id, message.sequence_number)
+        for settled in (self._settled, self._settled_before):
+            if key not in settled:
+                continue
+            said = settled[key]
+            if said is None:
+                self._take_out(queue, message)
+                return
+            # Both rise with every settlement.
+            is_dead = _queue(entity, said[1]) is entity.dead_letter
+            if (is_dead, said[1].delivery_count) > (queue.is_dead_letter, message.delivery_count):
+                self._change(entity, queue, message, *said)
+            return
 
     def _set_meta(self, record: Record) -> None:
         self.rebuilt.next_id = max(self.rebuilt.next_id, records.read_id(record.payload))
@@ -230,15 +270,17 @@ class _Replay:
             entity.last_sequence = max(entity.last_sequence, entry.sequence_number)
             self.release(record.segment, let_go(message))
             return
-        self._place(record, entity, entry, entry.content_offset, message)
+        queue = self._place(record, entity, entry, entry.content_offset, message)
         if entry.place == records.SCHEDULED and (entity.id, entry.sequence_number) in self._activated:
             activation = self._activated[entity.id, entry.sequence_number]
-            self._renumber(entity, entity.active, message, activation)
+            self._renumber(entity, queue, message, activation)
+        if self._settled or self._settled_before:
+            self._settle_again(entity, queue, message)
 
     def _place(
         self, record: Record, entity: QueueEntity, entry: Entry | CopyEntry, content_offset: int, message: Message
-    ) -> None:
-        """Put a message into its queue, instead of what was known of a message with its number."""
+    ) -> MessageQueue:
+        """Put a message into its queue, instead of what was known of one with its number, and return the queue."""
         number = entry.sequence_number
         if number <= entity.last_sequence:
             known = entity.find(number)
@@ -254,6 +296,7 @@ class _Replay:
         if entry.changes_length:
             message.changes = self._changes(record, entry.changes_offset, entry.changes_length)
         queue.insert(message)
+        return queue
 
     def _publish(self, record: Record) -> None:
         topic_id, publications, seen = read_publish(record.payload)
@@ -310,7 +353,9 @@ class _Replay:
             session_id,
         )
         copy.join(shared)
-        self._place(record, entity, entry, publication.content_offset, copy)
+        queue = self._place(record, entity, entry, publication.content_offset, copy)
+        if self._settled or self._settled_before:
+            self._settle_again(entity, queue, copy)
 
     def _activate(self, record: Record) -> None:
         self.release(record.segment, len(record.payload))
@@ -379,18 +424,22 @@ class _Replay:
             known = entity.find(update.sequence_number)
             if known is None:
                 continue
-            queue, message = known
-            message.delivery_count = update.delivery_count
-            if update.changes_length is not None:
-                message.changes = self._changes(record, update.changes_offset, update.changes_length)
-            target = _queue(entity, update)
-            if target is not queue:
-                queue.remove(message)
-                message.home = HOMES[update.place]
-                message.expires_at = inf
-                target.insert(message)
-            else:
-                message.home = HOMES[update.place]
+            self._change(entity, *known, record, update)
+
+    def _change(
+        self, entity: QueueEntity, queue: MessageQueue, message: Message, record: Record, update: Update
+    ) -> None:
+        message.delivery_count = update.delivery_count
+        if update.changes_length is not None:
+            message.changes = self._changes(record, update.changes_offset, update.changes_length)
+        target = _queue(entity, update)
+        if target is not queue:
+            queue.remove(message)
+            message.home = HOMES[update.place]
+            message.expires_at = inf
+            target.insert(message)
+        else:
+            message.home = HOMES[update.place]
 
     def _take_out(self, queue: MessageQueue, message: Message) -> None:
         queue.remove(message)
@@ -401,6 +450,13 @@ class _Replay:
         if length > CHANGES_RESIDENT_BYTES_MAX:
             return Stored(record.segment, record.offset + offset, length)
         return self._same(record.payload[offset : offset + length])
+
+
+def parts_of(record: Record, parts: Iterable[tuple[int, int, int]]) -> Iterator[Record]:
+    """Yield the records of which a TRANSACTION record is made, each with its own place."""
+    for kind, at, length in parts:
+        payload = record.payload[at : at + length]
+        yield Record(record.lsn, kind, payload, record.segment, record.offset + at)
 
 
 def _queue(entity: QueueEntity, said: Entry | Update | CopyEntry) -> MessageQueue:

@@ -13,6 +13,7 @@ from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SETTLING, Message, SharedValues, Stored
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
+from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, RecordTooLarge
 
@@ -60,6 +61,7 @@ class Store:
         "observer",
         "resident",
         "same",
+        "transactions",
         "watched",
     )
 
@@ -79,6 +81,7 @@ class Store:
         self.maintenance = Maintenance(journal, self.live_records, self.notes)
         #: For changes that many messages have alike, such as the reason of a dead letter.
         self.same = SharedValues()
+        self.transactions = OpenTransactions()
 
     def __repr__(self) -> str:
         return f"<Store: {len(self.by_id)} entities, {self.resident} bytes in memory>"

@@ -1,0 +1,184 @@
+"""Transaction operations: sends and settlements that are done together, or not at all.
+
+What a transaction may hold is decided in transaction.py. Nothing is done before the commit: it takes the operations of
+queues and topics as they are, lets the journal gather their records, and writes these as one TRANSACTION record. Where
+one of the operations is refused, the others are undone as if the disk had refused them, before anyone could see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from pairbus.broker.format import records
+from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.topic import Topic
+from pairbus.broker.model.transaction import (
+    COMMITTING,
+    OPEN,
+    Operation,
+    Send,
+    Settle,
+    Transaction,
+    rolled_back,
+    timed_out,
+)
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import Done, not_found
+from pairbus.journal import JournalError
+from pairbus.journal.journal import Gathered
+
+from .enqueue import EnqueueOperations
+
+
+class TransactionOperations(EnqueueOperations):
+    """Enlists operations in transactions, commits and rolls them back; part of the namespace."""
+
+    def enlist(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
+        """Take an operation into a transaction, or return why not; transaction.py says what `via` means."""
+        if transaction.state == OPEN and now >= transaction.deadline:
+            self.roll_back(transaction, timed_out(transaction))
+        if isinstance(operation, Send):
+            refusal = self.refuses(operation.target, operation.payloads)
+        elif operation.queue.entity.deleting:
+            refusal = not_found(operation.queue.path)
+        else:
+            refusal = operation.queue.missing(operation.tokens, now, operation.session)
+        return refusal or self._store.transactions.add(transaction, operation, via, now)
+
+    def roll_back(self, transaction: Transaction, reason: Refusal) -> None:
+        """Forget what an open transaction holds: messages that it would have settled are locked as before."""
+        if transaction.state == OPEN:
+            self._end(transaction, reason)
+
+    def expire_transactions(self, now: float) -> None:
+        """Roll back the transactions whose time is over."""
+        for transaction in self._store.transactions.overdue(now):
+            self.roll_back(transaction, timed_out(transaction))
+
+    def commit(self, transaction: Transaction, now: float, done: Done) -> None:
+        """Do all that a transaction holds and call `done` with None once it is on disk; or do nothing of it, and call
+        `done` with why."""
+        if transaction.state == OPEN and now >= transaction.deadline:
+            self.roll_back(transaction, timed_out(transaction))
+        if transaction.state == OPEN and transaction.failure is not None:
+            self.roll_back(transaction, transaction.failure)
+        if transaction.state != OPEN:
+            done(transaction.failure)
+            return
+        transaction.state = COMMITTING
+        self._commit(transaction, now, done)
+
+    def _commit(self, transaction: Transaction, now: float, done: Done, *_: object) -> None:
+        for operation in transaction.operations:
+            if isinstance(operation, Settle):
+                refusal = operation.queue.missing(operation.tokens, now, operation.session)
+                if refusal is not None:
+                    self._end(transaction, rolled_back(refusal), done)
+                    return
+                continue
+            pending = self.pending_duplicate(operation.target, operation.payloads, now)
+            if pending is not None:
+                # What becomes of this one is not known before it is known what becomes of the other.
+                history, sighting = pending
+                history.wait(sighting, partial(self._commit, transaction, now, done))
+                return
+        _Commit(self, transaction, done).begin(now)
+
+    def _end(self, transaction: Transaction, failure: Refusal | None, done: Done | None = None) -> None:
+        operations = self._store.transactions.end(transaction, failure)
+        for operation in operations:
+            operation.ended(failure)
+        if done is not None:
+            done(failure)
+
+    def _write_together(self, gathered: list[Gathered]) -> None:
+        """Write records as one, and answer each as if it had been written alone."""
+        if len(gathered) == 1:
+            kind, parts, written = gathered[0]
+            assert written is not None
+            self._store.append(kind, parts, written)
+            return
+        payload, places, head_bytes = records.pack_transaction((kind, parts) for kind, parts, _ in gathered)
+
+        def written_together(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self._journal.release(segment, head_bytes)
+            for (_, _, written), at in zip(gathered, places, strict=True):
+                assert written is not None
+                written(error, segment, offset + at)
+
+        self._store.append(records.TRANSACTION, payload, written_together)
+
+
+class _Commit:
+    """One commit under way: which of its operations are answered."""
+
+    __slots__ = ("_done", "_is_prepared", "_left", "_namespace", "_refusal", "_transaction")
+
+    def __init__(self, namespace: TransactionOperations, transaction: Transaction, done: Done) -> None:
+        self._namespace = namespace
+        self._transaction = transaction
+        self._done = done
+        self._left = len(transaction.operations)
+        self._is_prepared = False
+        self._refusal: Refusal | None = None
+
+    def begin(self, now: float) -> None:
+        operations = self._transaction.operations
+        numbers = _last_numbers(operations)
+        with self._namespace._journal.gathering() as gathered:
+            for operation in operations:
+                self._prepare(operation, now)
+                if self._refusal is not None:
+                    break
+        if self._refusal is not None:
+            self._undo(gathered, numbers)
+            return
+        self._is_prepared = True
+        if gathered:
+            self._namespace._write_together(gathered)
+        else:
+            self._end_if_answered()
+
+    def _prepare(self, operation: Operation, now: float) -> None:
+        namespace = self._namespace
+        if isinstance(operation, Send):
+            operation.results.clear()
+            namespace.send(operation.target, operation.payloads, now, self._answered, operation.results)
+        else:
+            tokens, outcome, session = operation.tokens, operation.outcome, operation.session
+            namespace.settle(operation.queue, tokens, outcome, now, self._answered, session=session)
+
+    def _undo(self, gathered: Iterable[Gathered], numbers: dict[QueueEntity, int]) -> None:
+        refusal = self._refusal
+        assert refusal is not None
+        error = JournalError("the transaction was rolled back")
+        for _, _, written in gathered:
+            assert written is not None
+            written(error, -1, -1)
+        for entity, number in numbers.items():
+            entity.last_sequence = number  # nobody has seen those that were given out since
+        self._namespace._end(self._transaction, rolled_back(refusal), self._done)
+
+    def _answered(self, refusal: Refusal | None) -> None:
+        self._refusal = self._refusal or refusal
+        self._left -= 1
+        self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        if self._is_prepared and self._left == 0:
+            failure = None if self._refusal is None else rolled_back(self._refusal)
+            self._namespace._end(self._transaction, failure, self._done)
+
+
+def _last_numbers(operations: Iterable[Operation]) -> dict[QueueEntity, int]:
+    """Return the last sequence numbers of the entities to which messages are sent."""
+    numbers = {}
+    for operation in operations:
+        if isinstance(operation, Send):
+            entity = operation.target.entity
+            numbers[entity] = entity.last_sequence
+            if isinstance(entity, Topic):
+                numbers.update((each, each.last_sequence) for each in entity.subscriptions.values())
+    return numbers
