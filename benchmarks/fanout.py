@@ -4,7 +4,7 @@ Publishing: one broker with a plain queue and a topic for each number of subscri
 `$Default` rule, so that everyone gets a copy; what is published is received from all subscriptions at once before the
 next is measured. Rules: a topic whose subscriptions have so many rules, a hundred each, of which one matches, by an
 application property. Stored: a fresh broker each time, filled, weighed in memory and on disk, killed with -9, started
-again (timed to its ready line) and weighed once more: copies share the stored body, so ten must not weigh ten times one.
+again (timed to its ready line) and weighed once more: copies share the body, so ten must not weigh ten times one.
 """
 
 from __future__ import annotations

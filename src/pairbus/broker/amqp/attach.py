@@ -24,6 +24,7 @@ from . import cbs, management
 from .address import NodeKind, parse_address
 from .dispatcher import Dispatcher
 from .links import RequestNode, ResponseNode, SourceNode, TargetNode, address_of
+from .transactions import CoordinatorNode
 
 if TYPE_CHECKING:
     from .connection import AmqpConnection
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 _SESSION_FILTER = "com.microsoft:session-filter"
 _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
+_DESTINATION = "com.microsoft:transfer-destination-address"
+#: A declare or a discharge has far less.
+_COORDINATION_BYTES_MAX = 1024
 #: The longest path of an entity, in a URL, has less than half of it.
 _NAME_CHARS_MAX = 1024
 #: .NET's clock counts 100 ns from the year 1.
@@ -40,7 +44,7 @@ _TICKS_1970 = 621_355_968_000_000_000
 def attach_link(connection: AmqpConnection, link: Link) -> Refusal | None:
     """Put the node that the address names behind the link, or return why not."""
     if isinstance(link.target, Coordinator):
-        return Refusal(conditions.NOT_IMPLEMENTED, "transactions are not supported")
+        return _attach_coordinator(connection, link)
     text = address_of(link)
     if text is None:
         return Refusal(conditions.INVALID_FIELD, "the link names no address to attach to")
@@ -61,37 +65,65 @@ def attach_link(connection: AmqpConnection, link: Link) -> Refusal | None:
             return None
         if connection.host.faults.black_hole(path, now):
             connection.silence(True)
-    if not connection.authorization.allows(SEND if sends else LISTEN, path, now):
-        right = SEND if sends else LISTEN
-        return Refusal(
-            conditions.UNAUTHORIZED_ACCESS,
-            f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{text}'.",
-        )
-    target = connection.host.namespace.resolve(path)
-    if target is None:
-        return Refusal(
-            conditions.NOT_FOUND,
-            f"The messaging entity '{text}' could not be found. To know more visit "
-            "https://aka.ms/sbResourceMgrExceptions.",
-        )
+    target = _find(connection, SEND if sends else LISTEN, path, text, now)
+    if isinstance(target, Refusal):
+        return target
     if isinstance(link, ReceiverLink):
-        return _attach_sender(connection, link, target)
+        return _attach_sender(connection, link, target, now)
     assert isinstance(link, SenderLink)
     if not isinstance(target, MessageQueue):
         return Refusal(conditions.NOT_ALLOWED, f"'{path}' is a topic; receive from one of its subscriptions")
     return _attach_receiver(connection, link, target, now)
 
 
-def _attach_sender(connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> Refusal | None:
-    if isinstance(target, MessageQueue) and (target.is_dead_letter or isinstance(target.entity, Subscription)):
-        return Refusal(conditions.NOT_ALLOWED, f"messages can't be sent to '{target.path}'; send to its queue or topic")
+def _find(connection: AmqpConnection, right: str, path: str, text: str, now: float) -> MessageQueue | Topic | Refusal:
+    """Return the entity at a path on which the client has this right, or why not; `text` is how the client named it."""
+    if not connection.authorization.allows(right, path, now):
+        return Refusal(
+            conditions.UNAUTHORIZED_ACCESS,
+            f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{text}'.",
+        )
+    return connection.host.namespace.resolve(path) or Refusal(
+        conditions.NOT_FOUND,
+        f"The messaging entity '{text}' could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions.",
+    )
+
+
+def _attach_sender(
+    connection: AmqpConnection, link: ReceiverLink, attached: MessageQueue | Topic, now: float
+) -> Refusal | None:
+    target, via = attached, None
+    destination = {str(key): value for key, value in (link.properties or {}).items()}.get(_DESTINATION)
+    if destination is not None:
+        if not isinstance(destination, str) or len(destination) > _NAME_CHARS_MAX:
+            text = f"{_DESTINATION} is the address of an entity, a string of up to {_NAME_CHARS_MAX} characters"
+            return Refusal(conditions.INVALID_FIELD, text)
+        found = _find(connection, SEND, parse_address(destination).path, destination, now)
+        if isinstance(found, Refusal):
+            return found
+        target, via = found, attached
+    for each in (attached, target):
+        if isinstance(each, MessageQueue) and (each.is_dead_letter or isinstance(each.entity, Subscription)):
+            text = f"messages can't be sent to '{each.path}'; send to its queue or topic"
+            return Refusal(conditions.NOT_ALLOWED, text)
     if connection.host.faults:
         refusal = connection.host.faults.link_refusal(target.path, connection.host.clock())
         if refusal is not None:
             return refusal
     link.accept(max_message_size=target.message_bytes_max)
     connection.host.watch(target)
-    connection.put_node(link, TargetNode(connection, link, target))
+    connection.put_node(link, TargetNode(connection, link, target, via))
+    return None
+
+
+def _attach_coordinator(connection: AmqpConnection, link: Link) -> Refusal | None:
+    if not isinstance(link, ReceiverLink):
+        return Refusal(conditions.NOT_ALLOWED, "a coordinator is the target of a link, not its source")
+    if not connection.authorization:
+        text = "Unauthorized access. A connection needs a token before it can declare transactions."
+        return Refusal(conditions.UNAUTHORIZED_ACCESS, text)
+    link.accept(max_message_size=_COORDINATION_BYTES_MAX)
+    connection.put_node(link, CoordinatorNode(connection, link))
     return None
 
 

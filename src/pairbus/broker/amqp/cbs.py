@@ -14,11 +14,18 @@ from pairbus.sas import SasError, is_sas, verify
 from .requests import Request, Response, cbs_response
 
 if TYPE_CHECKING:
+    from pairbus.broker.model.transaction import Transaction
+
     from .connection import AmqpConnection
 
 
-def handle(connection: AmqpConnection, request: Request, respond: Callable[[bytes], None]) -> None:
-    """Verify the token of a put-token request and respond with the encoded answer."""
+def handle(
+    connection: AmqpConnection,
+    request: Request,
+    respond: Callable[[bytes], None],
+    transaction: Transaction | None = None,
+) -> None:
+    """Verify the token of a put-token request and respond with the encoded answer; it is part of no transaction."""
     respond(cbs_response(request, _answer(connection, request)))
 
 

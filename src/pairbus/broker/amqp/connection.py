@@ -30,19 +30,23 @@ from pairbus.amqp.events import (
     SaslInitiated,
     SessionBegun,
     SessionEnded,
+    TransactionalDelivered,
 )
 from pairbus.amqp.link import Link, ReceiverLink
-from pairbus.amqp.performative_types import Error
+from pairbus.amqp.performative_types import Error, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.sasl import SaslServer
+from pairbus.amqp.session import Session
 from pairbus.billing import APP, cause_in
 from pairbus.broker.access import unauthenticated
 from pairbus.broker.access.authorization import Authorization
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
+from pairbus.broker.model.transaction import Transaction
 from pairbus.broker.refusal import Refusal
 from pairbus.sas import LISTEN, SEND, Claims
 
+from . import transactions
 from .attach import attach_link
 from .links import Node, ResponseNode, SourceNode, TargetNode, rejected
 from .session_waiters import Waiting
@@ -85,6 +89,8 @@ class AmqpConnection(asyncio.Protocol):
         self.is_silent = False
         #: Entities to which messages were sent that a fault leaves unanswered.
         self.hung: set[str] = set()
+        #: Transactions that are not discharged, by id, with the session of their coordinator.
+        self.transactions: dict[bytes, tuple[Transaction, Session]] = {}
         #: Bytes of deliveries since the last flush.
         self.unflushed_bytes = 0
         #: Bytes of responses that wait for credit on their links.
@@ -400,8 +406,13 @@ class AmqpConnection(asyncio.Protocol):
             if not isinstance(context, TargetNode | SourceNode | Waiting):
                 continue
             right = SEND if isinstance(context, TargetNode) else LISTEN
-            if not self.authorization.allows(right, context.path, now):
-                self.cut(link, Refusal(conditions.UNAUTHORIZED_ACCESS, f"the token for {context.path!r} has expired"))
+            paths = [context.path]
+            if isinstance(context, TargetNode) and context.via is not None:
+                paths.append(context.via.path)
+            for path in paths:
+                if not self.authorization.allows(right, path, now):
+                    self.cut(link, Refusal(conditions.UNAUTHORIZED_ACCESS, f"the token for {path!r} has expired"))
+                    break
 
     # -- what links ask for
 
@@ -547,6 +558,15 @@ class AmqpConnection(asyncio.Protocol):
         if context is not None:
             context.delivered(event)
 
+    def _on_transactional(self, event: TransactionalDelivered) -> None:
+        if event.link.context is not None:
+            transactions.deliver(self, event)
+
+    def settle_in_transaction(
+        self, node: SourceNode, delivery_ids: list[int], settled: bool, state: TransactionalState
+    ) -> None:
+        transactions.settle(node, delivery_ids, settled, state)
+
     def _on_too_large(self, event: DeliveryTooLarge) -> None:
         if event.link.context is not None:
             event.link.context.too_large(event)
@@ -654,6 +674,7 @@ class AmqpConnection(asyncio.Protocol):
 
 _HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {
     Delivered: AmqpConnection._on_delivered,
+    TransactionalDelivered: AmqpConnection._on_transactional,
     Disposed: AmqpConnection._on_disposed,
     CreditChanged: AmqpConnection._on_credit,
     LinkAttached: AmqpConnection._on_attached,

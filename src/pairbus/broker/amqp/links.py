@@ -18,8 +18,9 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.events import Delivered, DeliveryTooLarge
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, split_batch
-from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected, Released
+from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected, Released, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
+from pairbus.amqp.transactions import accepted_in
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.queue import MessageQueue
@@ -33,6 +34,7 @@ from .requests import Request, Response, read_request
 if TYPE_CHECKING:
     from pairbus.broker.model.sessions import SessionLock
     from pairbus.broker.model.topic import Topic
+    from pairbus.broker.model.transaction import Transaction
 
     from .connection import AmqpConnection
     from .dispatcher import Dispatcher
@@ -70,13 +72,21 @@ def rejected(refusal: Refusal) -> bytes:
 class TargetNode:
     """The target of a link on which a client sends: a queue or topic."""
 
-    __slots__ = ("connection", "link", "path", "target")
+    __slots__ = ("connection", "link", "path", "target", "via")
 
-    def __init__(self, connection: AmqpConnection, link: ReceiverLink, target: MessageQueue | Topic) -> None:
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: ReceiverLink,
+        target: MessageQueue | Topic,
+        via: MessageQueue | Topic | None = None,
+    ) -> None:
         self.connection = connection
         self.link = link
         self.path = target.path
         self.target = target
+        #: The entity to which the link is attached, where it names another one as the destination.
+        self.via = via
         target.entity.links += 1  # an entity that somebody is attached to is not idle
         link.flow(_CREDIT)
 
@@ -92,26 +102,37 @@ class TargetNode:
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
 
+    def top_up(self) -> None:
+        """Give the client credit again when half of it has been used."""
+        if self.link.credit <= _CREDIT // 2:
+            self.link.flow(_CREDIT)
+
+    def split(self, event: Delivered) -> list[bytes] | Refusal:
+        """Return the messages of a delivery, or why it can't be taken."""
+        if event.message_format == 0:
+            return [event.payload]
+        if event.message_format != BATCH_FORMAT:
+            return Refusal(conditions.NOT_IMPLEMENTED, f"message format {event.message_format:#x} is not known")
+        limit = self.target.message_bytes_max
+        if len(event.payload) > limit + _ENVELOPE_BYTES:
+            text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
+            return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text)
+        try:
+            return split_batch(event.payload)
+        except AmqpError as error:
+            return Refusal(error.condition, error.description)
+
     def _store(self, event: Delivered) -> None:
         host = self.connection.host
         now = host.clock()
+        payloads: list[bytes] | Refusal
         if event.message_format == 0:
             payloads = [event.payload]
-        elif event.message_format == BATCH_FORMAT:
-            limit = self.target.message_bytes_max
-            if len(event.payload) > limit + _ENVELOPE_BYTES:
-                text = f"The batch has {len(event.payload)} bytes; '{self.path}' takes up to {limit} bytes at once."
-                self._stored(event, None, [], now, Refusal(conditions.MESSAGE_SIZE_EXCEEDED, text))
-                return
-            try:
-                payloads = split_batch(event.payload)
-            except AmqpError as error:
-                self._stored(event, None, [], now, Refusal(error.condition, error.description))
-                return
         else:
-            text = f"message format {event.message_format:#x} is not known"
-            self._stored(event, None, [], now, Refusal(conditions.NOT_IMPLEMENTED, text))
-            return
+            payloads = self.split(event)
+            if isinstance(payloads, Refusal):
+                self._stored(event, None, [], now, payloads)
+                return
         results: list[int] = []
         done = partial(self._stored, event, payloads, results, now)
         if host.faults:
@@ -366,6 +387,9 @@ class SourceNode:
         """Settle deliveries of this link as one disposition of the client says."""
         connection = self.connection
         outcome = outcome_of(state)
+        if outcome is None and type(state) is TransactionalState:
+            connection.settle_in_transaction(self, delivery_ids, settled, state)
+            return
         if outcome is None:
             # settled without an outcome: the client has forgotten them, the locks run out by themselves
             if settled:
@@ -494,7 +518,7 @@ class RequestNode:
         connection: AmqpConnection,
         link: ReceiverLink,
         address: str,
-        handle: Callable[[Request, Callable[[bytes], None]], None],
+        handle: Callable[[Request, Callable[[bytes], None], Transaction | None], None],
     ) -> None:
         self.connection = connection
         self.link = link
@@ -502,7 +526,7 @@ class RequestNode:
         self.handle = handle
         link.flow(_CREDIT)
 
-    def delivered(self, event: Delivered) -> None:
+    def delivered(self, event: Delivered, transaction: Transaction | None = None) -> None:
         self.connection.requested()
         if self.link.credit <= _CREDIT // 2:
             self.link.flow(_CREDIT)
@@ -513,9 +537,11 @@ class RequestNode:
                 refusal = Refusal(error.condition, error.description)
                 self.connection.reject(self.link, event.delivery_id, rejected(refusal))
             return
-        if not event.settled:
+        if transaction is not None and not event.settled:
+            self.connection.reject(self.link, event.delivery_id, accepted_in(transaction.id))
+        elif not event.settled:
             self.connection.confirm(self.link, event.delivery_id)
-        self.handle(request, partial(self._respond, request))
+        self.handle(request, partial(self._respond, request), transaction)
 
     def _respond(self, request: Request, payload: bytes) -> None:
         node = self.connection.response_node(self.link, self.address, request.reply_to)

@@ -20,6 +20,7 @@ from pairbus.broker.model.message import SETTLING, Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Outcome
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Subscription, Topic
+from pairbus.broker.model.transaction import Settle, Transaction, root_of
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.journal import JournalError
@@ -60,6 +61,8 @@ _STATUS = {
     conditions.INVALID_FIELD: 400,
     conditions.DECODE_ERROR: 400,
     conditions.ENTITY_DISABLED: 400,
+    conditions.TRANSACTION_TIMEOUT: 400,
+    conditions.TRANSACTION_ROLLBACK: 400,
 }
 
 
@@ -72,6 +75,7 @@ class Call(NamedTuple):
     now: float
     answer: Callable[[Response], None]
     may_wait: bool = False
+    transaction: Transaction | None = None
 
     @property
     def host(self) -> NamespaceServer:
@@ -121,7 +125,13 @@ class _BeingSettled(Exception):
     """The message that is asked for is being written to disk: look again in a moment."""
 
 
-def handle(connection: AmqpConnection, path: str, request: Request, respond: Callable[[bytes], None]) -> None:
+def handle(
+    connection: AmqpConnection,
+    path: str,
+    request: Request,
+    respond: Callable[[bytes], None],
+    transaction: Transaction | None = None,
+) -> None:
     """Check a request to an entity's management node, carry it out and respond with the encoded answer."""
     host = connection.host
 
@@ -160,8 +170,12 @@ def handle(connection: AmqpConnection, path: str, request: Request, respond: Cal
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return
+    if transaction is not None and operation not in _IN_TRANSACTION:
+        text = f"{request.operation} can't be part of a transaction; ask for it outside of one"
+        answer(Response(400, text, conditions.NOT_ALLOWED))
+        return
     host.recorder.asked(target.path)
-    call = Call(connection, target, Arguments(request.body), now, answer)
+    call = Call(connection, target, Arguments(request.body), now, answer, transaction=transaction)
     delay = host.faults.latency(path, now) if host.faults else 0.0
     if delay:
         connection.loop.call_later(delay, _run, operation, call)
@@ -253,8 +267,13 @@ def _settle(call: Call) -> None:
 
     def done(refusal: Refusal | None) -> None:
         recorder.settled(queue.path, outcome, entries, cause, call.now, call.host.clock(), refusal)
-        call.done(refusal)
+        if call.transaction is None:
+            call.done(refusal)
 
+    if call.transaction is not None:
+        operation = Settle(queue, tokens, outcome, done, session)
+        call.done(call.host.namespace.enlist(call.transaction, operation, root_of(queue.entity), call.now))
+        return
     call.host.namespace.settle(queue, tokens, outcome, call.now, done, session=session)
 
 
@@ -424,6 +443,10 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
     "enumerate-rules": (LISTEN, _enumerate_rules),
 }
 
+
+#: What may be asked for in a transaction: a settlement becomes part of it; the others change no message and are done at
+#: once.
+_IN_TRANSACTION = frozenset({_settle, _renew, _renew_session, _peek, _get_state, _list_sessions, _enumerate_rules})
 
 #: Management calls, although they come over AMQP: they cost more.
 _MANAGES = frozenset({_add_rule, _remove_rule, _enumerate_rules})

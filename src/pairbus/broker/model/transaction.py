@@ -53,6 +53,8 @@ class Send:
     payloads: Sequence[bytes]
     ended: Ended
     results: list[int] = field(default_factory=list)
+    #: The entity through which they are sent, where it is another one.
+    via: MessageQueue | Topic | None = None
 
     @property
     def size_bytes(self) -> int:

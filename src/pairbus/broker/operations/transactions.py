@@ -34,6 +34,9 @@ from .enqueue import EnqueueOperations
 class TransactionOperations(EnqueueOperations):
     """Enlists operations in transactions, commits and rolls them back; part of the namespace."""
 
+    def new_transaction_id(self) -> bytes:
+        return self._store.new_token()
+
     def enlist(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
         """Take an operation into a transaction, or return why not; transaction.py says what `via` means."""
         if transaction.state == OPEN and now >= transaction.deadline:
