@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.errors import AmqpError, DecodeError, EncodeError
 from pairbus.amqp.events import Delivered, TransactionalDelivered
 from pairbus.amqp.message import encode_message
@@ -21,7 +22,7 @@ from pairbus.amqp.performative_types import (
     Transfer,
 )
 from pairbus.amqp.performatives import decode_performative, encode_disposition, encode_transfer
-from pairbus.amqp.transactions import accepted_in, encode_coordination, in_transaction, read_coordination
+from pairbus.amqp.transactions import encode_coordination, in_transaction, read_coordination
 from pairbus.amqp.types import Described, Symbol, ULong
 
 from .pair import SMALL, ConnectionPair
@@ -82,7 +83,7 @@ def test_damaged_requests_raise_only_our_errors(payload: bytes) -> None:
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_dispositions_carry_the_outcome_within_the_transaction(outcome: Accepted | None) -> None:
-    wire = encode_disposition(True, 1, 2, False, in_transaction(b"id", outcome))
+    wire = encode_disposition(True, 1, 2, False, in_transaction(b"id", b"" if outcome is None else outcome.encode()))
     found, end = decode_performative(wire)
     assert (found, end) == (
         Disposition(role=True, first=1, last=2, settled=False, state=TransactionalState(b"id", outcome)),
@@ -91,9 +92,9 @@ def test_dispositions_carry_the_outcome_within_the_transaction(outcome: Accepted
 
 
 def test_a_state_within_a_state_is_refused() -> None:
-    nested = encode_disposition(True, 1, 1, False, in_transaction(b"id", Described(ULong(0x24), [])))
+    nested = encode_disposition(True, 1, 1, False, in_transaction(b"id", encode(Described(ULong(0x24), []))))
     assert isinstance(decode_performative(nested)[0].state.outcome, Accepted)
-    twice = encode_disposition(True, 1, 1, False, in_transaction(b"id", Described(ULong(0x34), [b"id"])))
+    twice = encode_disposition(True, 1, 1, False, in_transaction(b"id", encode(Described(ULong(0x34), [b"id"]))))
     with pytest.raises(DecodeError, match="TransactionalState can't stand where"):
         decode_performative(twice)
 
@@ -113,7 +114,9 @@ def test_transfers_carry_the_transaction(
 
 def test_a_tag_beyond_what_amqp_allows_is_refused() -> None:
     with pytest.raises(EncodeError, match="too long"):
-        encode_transfer(0, 0, b"t" * 200, 0, False, False, accepted_in(b"i" * 32))
+        encode_transfer(0, 0, b"t" * 220, 0, False, False, in_transaction(b"i" * 32))
+    with pytest.raises(EncodeError, match="up to 32 bytes, not 33"):
+        in_transaction(b"i" * 33)
 
 
 def test_declared_is_an_outcome() -> None:

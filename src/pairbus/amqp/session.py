@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 from .errors import FramingError, ProtocolViolation
 from .events import CreditChanged, Disposed, Event, LinkAttached, LinkDetached, SessionEnded
 from .link import Link, ReceiverLink, SenderLink
-from .performative_types import Attach, Begin, Detach, Disposition, End, Error, Flow, Source, Target, Transfer
+from .performative_types import (
+    Attach,
+    Begin,
+    Coordinator,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Source,
+    Target,
+    Transfer,
+)
 from .performatives import encode_disposition
 
 if TYPE_CHECKING:
@@ -72,7 +84,7 @@ class Session:
         name: str,
         role: bool,
         source: Source | None,
-        target: Target | None,
+        target: Target | Coordinator | None,
         *,
         snd_settle_mode: int = 0,
         rcv_settle_mode: int = 0,

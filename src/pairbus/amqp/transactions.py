@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from pairbus.amqp.composite import decode_composite, read_descriptor
-from pairbus.amqp.errors import DecodeError
+from pairbus.amqp.encoding import encode_list_body
+from pairbus.amqp.errors import DecodeError, EncodeError
 from pairbus.amqp.message import split, value_at
-from pairbus.amqp.performative_types import Accepted, Declare, Discharge, Outcome, TransactionalState
+from pairbus.amqp.performative_types import Declare, Discharge
 
 #: AMQP 4.5.2: no transaction id is longer.
 TXN_ID_BYTES_MAX: Final = 32
@@ -45,11 +46,10 @@ def encode_coordination(request: Declare | Discharge) -> bytes:
     return _VALUE + request.encode()
 
 
-def in_transaction(txn_id: bytes, outcome: Outcome | None = None) -> bytes:
-    """Return the encoded state of a delivery that is sent or settled in a transaction."""
-    return TransactionalState(txn_id, outcome).encode()
-
-
-def accepted_in(txn_id: bytes) -> bytes:
-    """Return the encoded answer to a message that was taken into a transaction."""
-    return in_transaction(txn_id, Accepted())
+def in_transaction(txn_id: bytes, outcome: bytes = b"") -> bytes:
+    """Return the encoded transactional-state of a delivery, with its encoded outcome if it has one."""
+    if len(txn_id) > TXN_ID_BYTES_MAX:
+        raise EncodeError(f"a transaction id has up to {TXN_ID_BYTES_MAX} bytes, not {len(txn_id)}")
+    out = bytearray(b"\x00\x53\x34")
+    encode_list_body(out, bytearray((0xA0, len(txn_id))) + txn_id + outcome, 2 if outcome else 1)
+    return bytes(out)

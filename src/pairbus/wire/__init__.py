@@ -25,6 +25,7 @@ from .errors import (
 from .received import ReceivedMessage
 from .receiver import Receiver
 from .sender import Sender
+from .transactions import Transaction
 
 __all__ = [
     "Busy",
@@ -44,6 +45,7 @@ __all__ = [
     "SharedSignature",
     "TimedOut",
     "TooLarge",
+    "Transaction",
     "Unauthorized",
     "Unreachable",
     "WindowFull",

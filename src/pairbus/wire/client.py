@@ -39,11 +39,13 @@ from .receiver import Receiver
 from .requests import LockToken
 from .sender import Sender
 from .tokens import Tokens
+from .transactions import Controller, Transaction
 from .transport import SingleFlight, Transport
 
 L = TypeVar("L", bound=ReopeningLink)
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+_TRANSACTIONS_MAX = 100
 # As Proton does: a receiver's credit bounds what comes. A window that waits for settlements on the link would stop
 # whoever settles by token.
 INCOMING_WINDOW = 2**31 - 1
@@ -110,6 +112,7 @@ class WireClient:
         self._flight = SingleFlight()
         self._links: set[ReopeningLink] = set()
         self._exchanges: dict[str, Exchange] = {}
+        self._controller: Controller | None = None
 
     @classmethod
     def from_connection_string(cls, text: str | ConnectionString, **options: Any) -> Self:
@@ -132,11 +135,18 @@ class WireClient:
     # -- links
 
     async def sender(
-        self, entity: str, *, window: int = 1000, timeout: float | None = None, open_timeout: float | None = None
+        self,
+        entity: str,
+        *,
+        window: int = 1000,
+        timeout: float | None = None,
+        open_timeout: float | None = None,
+        via: str | None = None,
     ) -> Sender:
         """Return an open sender. `window`: messages under way at once; `timeout`: for each of its calls that is given
-        none."""
-        return await self._with_link(Sender(self, entity, window=window, timeout=timeout or self.timeout), open_timeout)
+        none; `via`: the queue or topic through which it sends in a transaction that is about that one."""
+        sender = Sender(self, entity, window=window, timeout=timeout or self.timeout, via=via)
+        return await self._with_link(sender, open_timeout)
 
     async def receiver(
         self,
@@ -160,6 +170,13 @@ class WireClient:
         )
         return await self._with_link(receiver, open_timeout)
 
+    async def transaction(self, entity: str, timeout: float | None = None) -> Transaction:
+        """Begin a transaction that goes through this queue or topic; `transactions.py` says how it is used."""
+        if self._controller is None:
+            self._controller = Controller(self, entity, window=_TRANSACTIONS_MAX, timeout=self.timeout)
+            self._links.add(self._controller)
+        return Transaction(self._controller, await self._controller.declare(timeout))
+
     async def _with_link(self, link: L, timeout: float | None) -> L:
         self._links.add(link)
         try:
@@ -176,7 +193,13 @@ class WireClient:
     # -- requests
 
     async def request(
-        self, entity: str, operation: str, body: Mapping[str, Any], timeout: float | None = None
+        self,
+        entity: str,
+        operation: str,
+        body: Mapping[str, Any],
+        timeout: float | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> tuple[int, Any]:
         """Send one `$management` request and return the status (200 to 299) and the body; raise for any other
         status."""
@@ -187,6 +210,7 @@ class WireClient:
             lambda message_id, reply_to: requests.management_request(message_id, reply_to, operation, body, span),
             deadline,
             f"{operation} on {entity}",
+            None if transaction is None else transaction.state(),
         )
         problem = response.refusal
         if problem is not None:
@@ -205,13 +229,14 @@ class WireClient:
         description: str | None = None,
         properties: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        transaction: Transaction | None = None,
     ) -> None:
         """Settle messages by lock token: 'completed', 'abandoned', 'defered' or 'suspended' (dead-letter), from
         whatever process holds the tokens."""
         body = requests.update_disposition(
             tokens, disposition, reason=reason, description=description, properties=properties
         )
-        await self.request(entity, requests.UPDATE_DISPOSITION, body, timeout)
+        await self.request(entity, requests.UPDATE_DISPOSITION, body, timeout, transaction=transaction)
 
     async def renew(self, entity: str, tokens: Iterable[LockToken], timeout: float | None = None) -> list[float]:
         """Renew locks and return their new ends in unix seconds, in the order of the tokens."""

@@ -66,8 +66,11 @@ class Exchange(Owner):
         self._drop(TimedOut(TIMED_OUT, f"attaching to {self.node}: no answer in {open_timeout:g} s"))
         self._transport.overdue()
 
-    async def call(self, build: Callable[[str, str], bytes], deadline: float, what: str) -> Response:
-        """Send a request and return the answer, whatever its status is. `build(message_id, reply_to)` encodes it."""
+    async def call(
+        self, build: Callable[[str, str], bytes], deadline: float, what: str, state: bytes | None = None
+    ) -> Response:
+        """Send a request and return the answer, whatever its status is. `build(message_id, reply_to)` encodes it;
+        `state` is the encoded state of its delivery, where it is part of a transaction."""
         await before(deadline, f"{what}: waiting for {REQUESTS_MAX} other requests", self._turn.acquire())
         try:
             while self.error is None and (self._sender.credit <= 0 or self._transport.paused):
@@ -76,11 +79,13 @@ class Exchange(Owner):
                 await before(deadline, f"{what}: waiting for credit", waiter)
             if self.error is not None:
                 raise self.error
-            return await self._exchange(build, deadline, what)
+            return await self._exchange(build, deadline, what, state)
         finally:
             self._turn.release()
 
-    async def _exchange(self, build: Callable[[str, str], bytes], deadline: float, what: str) -> Response:
+    async def _exchange(
+        self, build: Callable[[str, str], bytes], deadline: float, what: str, state: bytes | None
+    ) -> Response:
         self._number += 1
         message_id = f"{self.reply_to}:{self._number}"
         payload = build(message_id, self.reply_to)
@@ -91,7 +96,7 @@ class Exchange(Owner):
             )
         future: asyncio.Future[Response] = self._transport.loop.create_future()
         self._waiting[message_id] = future
-        delivery_id = self._sender.send(payload, struct.pack(">I", self._number & 0xFFFFFFFF))
+        delivery_id = self._sender.send(payload, struct.pack(">I", self._number & 0xFFFFFFFF), state=state)
         self._requests.add(delivery_id, message_id, deadline)
         self._transport.wrote(len(payload))
         try:

@@ -66,7 +66,7 @@ class ReopeningLink(Owner):
 
     async def _attempt(self) -> None:
         deadline = self.loop.time() + self._client.timeout
-        transport = await self._client.authorized(self.entity, deadline)
+        transport = await self._authorized(deadline)
         session = transport.begin(self)
         link = self._attach(session, f"{self.role}-{uuid.uuid4()}")
         link.context = self
@@ -81,6 +81,9 @@ class ReopeningLink(Owner):
             raise
         finally:
             self._attached = None
+
+    async def _authorized(self, deadline: float) -> Transport:
+        return await self._client.authorized(self.entity, deadline)
 
     def _attach(self, session: Session, name: str) -> Link:
         raise NotImplementedError

@@ -16,12 +16,22 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import DEAD_LETTER, NOT_IMPLEMENTED
 from pairbus.amqp.events import Delivered, DeliveryTooLarge, Disposed
 from pairbus.amqp.link import Link, ReceiverLink
-from pairbus.amqp.performative_types import Accepted, Error, Modified, Open, Rejected, Released, Source, Target
+from pairbus.amqp.performative_types import (
+    Accepted,
+    Error,
+    Modified,
+    Open,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    TransactionalState,
+)
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 
@@ -29,6 +39,9 @@ from .confirms import Confirms, Settlement, ranges, settle_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError
 from .links import DETACH_S_MAX, LinkClient, ReopeningLink
 from .received import ReceivedMessage
+
+if TYPE_CHECKING:
+    from .transactions import Transaction
 
 COMPLETE = Accepted().encode()
 RELEASE = Released().encode()
@@ -39,6 +52,8 @@ DRAIN_S_MAX = 5.0
 LINGER_S = 0.05
 MODES = ("lock", "delete")
 SESSION_FILTER = "com.microsoft:session-filter"
+
+_ANSWERS_UNSETTLED = (TransactionalState, Rejected)
 
 Settled = asyncio.Future[None]
 
@@ -225,25 +240,33 @@ class Receiver(ReopeningLink):
     # -- settling
 
     async def complete(
-        self, messages: ReceivedMessage | Sequence[ReceivedMessage], timeout: float | None = None
+        self,
+        messages: ReceivedMessage | Sequence[ReceivedMessage],
+        timeout: float | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
-        await self._settle(messages, COMPLETE, timeout)
+        await self._settle(messages, COMPLETE, timeout, transaction)
 
     async def abandon(
         self,
         messages: ReceivedMessage | Sequence[ReceivedMessage],
         properties: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
-        await self._settle(messages, _modified(properties, undeliverable_here=False), timeout)
+        await self._settle(messages, _modified(properties, undeliverable_here=False), timeout, transaction)
 
     async def defer(
         self,
         messages: ReceivedMessage | Sequence[ReceivedMessage],
         properties: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
-        await self._settle(messages, _modified(properties, undeliverable_here=True), timeout)
+        await self._settle(messages, _modified(properties, undeliverable_here=True), timeout, transaction)
 
     async def dead_letter(
         self,
@@ -251,10 +274,12 @@ class Receiver(ReopeningLink):
         reason: str | None = None,
         description: str | None = None,
         timeout: float | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
         state = Rejected(error=Error(DEAD_LETTER, description or reason, info))
-        await self._settle(messages, state.encode(), timeout)
+        await self._settle(messages, state.encode(), timeout, transaction)
 
     async def release(self, messages: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
         """Return messages to the entity as if never delivered. The service gives no answer to it
@@ -265,10 +290,16 @@ class Receiver(ReopeningLink):
         self._wake()
 
     async def _settle(
-        self, messages: ReceivedMessage | Sequence[ReceivedMessage], state: bytes, timeout: float | None
+        self,
+        messages: ReceivedMessage | Sequence[ReceivedMessage],
+        state: bytes,
+        timeout: float | None,
+        transaction: Transaction | None,
     ) -> None:
         given = _many(messages)
         if given:
+            if transaction is not None:
+                state = transaction.state(state)
             settlement = self._write_settlement(given, state, math.inf)
             timer = self.loop.call_at(self._deadline(timeout), self._expire, settlement)
             try:
@@ -317,7 +348,8 @@ class Receiver(ReopeningLink):
         return link, ids
 
     def disposed(self, event: Disposed) -> None:
-        if event.role or not event.settled:
+        # What is settled in a transaction is answered unsettled: it is not over before the commit.
+        if event.role or not (event.settled or type(event.state) in _ANSWERS_UNSETTLED):
             return
         make = settle_error(event.state)
         if make is None:

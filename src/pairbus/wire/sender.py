@@ -12,20 +12,34 @@ import math
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import Link, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, join_batch
-from pairbus.amqp.performative_types import Accepted, Modified, Rejected, Released, Source, Target
+from pairbus.amqp.performative_types import (
+    Accepted,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    TransactionalState,
+)
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import Symbol
 
 from .batches import batch_bytes_max, cut, group
 from .confirms import Confirms, send_error
 from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
 from .links import LinkClient, ReopeningLink
-from .transport import before
+from .transport import Transport, before
+
+if TYPE_CHECKING:
+    from .transactions import Transaction
 
 _TAG = struct.Struct(">I").pack
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 _TERMINAL = (Accepted, Rejected, Released, Modified)
 #: Messages that wait here for credit or for the socket, in bytes.
 QUEUED_BYTES_MAX = 4 * 1024 * 1024
@@ -36,16 +50,18 @@ class Sender(ReopeningLink):
 
     role = "sender"
 
-    def __init__(self, client: LinkClient, entity: str, *, window: int, timeout: float) -> None:
+    def __init__(self, client: LinkClient, entity: str, *, window: int, timeout: float, via: str | None = None) -> None:
         if window < 1:
             raise ValueError(f"a window of {window}: at least one message must be allowed under way")
         super().__init__(client, entity, timeout)
         self.window = window
+        #: The queue or topic through which it sends in a transaction, where that is another one.
+        self.via = via
         self._sender: SenderLink | None = None
         self._bytes_max: float = math.inf
         self._batch_bytes_max = 0
         self._confirms: Confirms[asyncio.Future[None]] = Confirms()
-        self._queue: deque[tuple[bytes, int, asyncio.Future[None], float]] = deque()
+        self._queue: deque[tuple[bytes, int, asyncio.Future[None], float, bytes | None]] = deque()
         self._queued_bytes = 0
         self._tag = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -86,12 +102,20 @@ class Sender(ReopeningLink):
 
     # -- sending
 
-    async def send(self, payload: bytes, *, message_format: int = 0, timeout: float | None = None) -> None:
-        """Send a message and return when the peer has accepted it."""
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Send a message and return when the peer has accepted it: for good, or as part of a transaction."""
         deadline = self._deadline(timeout)
         if self.room <= 0:
             await self._ready(deadline)
-        future = self._submit(payload, message_format, math.inf)
+        state = None if transaction is None else transaction.state()
+        future = self._submit(payload, message_format, math.inf, state)
         timer = self.loop.call_at(deadline, self._expire, (future,))
         try:
             await future
@@ -110,12 +134,19 @@ class Sender(ReopeningLink):
         return future
 
     async def send_many(
-        self, payloads: Sequence[bytes], *, message_format: int = 0, timeout: float | None = None
+        self,
+        payloads: Sequence[bytes],
+        *,
+        message_format: int = 0,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
     ) -> list[WireError | None]:
         """Send messages pipelined and return for each the error or None. Raise only before the first was sent."""
         deadline = self._deadline(timeout)
         await self._ready(deadline)
-        return await self._transfer(((payload, message_format) for payload in payloads), len(payloads), deadline)
+        state = None if transaction is None else transaction.state()
+        transfers = ((payload, message_format) for payload in payloads)
+        return await self._transfer(transfers, len(payloads), deadline, state)
 
     async def send_grouped(
         self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
@@ -134,7 +165,7 @@ class Sender(ReopeningLink):
         return [answer for part, answer in zip(parts, answers, strict=True) for _ in part]
 
     async def _transfer(
-        self, transfers: Iterable[tuple[bytes, int]], count: int, deadline: float
+        self, transfers: Iterable[tuple[bytes, int]], count: int, deadline: float, state: bytes | None = None
     ) -> list[WireError | None]:
         """Send payloads with their formats, and return an answer for each."""
         futures: list[asyncio.Future[None]] = []
@@ -150,7 +181,7 @@ class Sender(ReopeningLink):
                         problem = error
                         break
                 try:
-                    futures.append(self._submit(payload, message_format, math.inf))
+                    futures.append(self._submit(payload, message_format, math.inf, state))
                 except TooLarge as error:
                     failed: asyncio.Future[None] = self.loop.create_future()
                     _fail(failed, error)
@@ -222,7 +253,9 @@ class Sender(ReopeningLink):
 
     # -- the hot path
 
-    def _submit(self, payload: bytes, message_format: int, deadline: float) -> asyncio.Future[None]:
+    def _submit(
+        self, payload: bytes, message_format: int, deadline: float, state: bytes | None = None
+    ) -> asyncio.Future[None]:
         link = self._sender
         if link is None:
             raise self._not_open()
@@ -238,12 +271,12 @@ class Sender(ReopeningLink):
         transport = self._transport
         assert transport is not None
         if link.credit <= 0 or queue or transport.paused or link.session.is_blocked:
-            queue.append((payload, message_format, future, deadline))
+            queue.append((payload, message_format, future, deadline, state))
             self._queued_bytes += len(payload)
             transport.watchers.add(self)  # a session's window may open without an event for the link
             return future
         self._tag = tag = (self._tag + 1) & 0xFFFFFFFF
-        confirms.add(link.send(payload, _TAG(tag), message_format=message_format), future, deadline)
+        confirms.add(link.send(payload, _TAG(tag), message_format=message_format, state=state), future, deadline)
         transport.wrote(len(payload))
         return future
 
@@ -252,11 +285,12 @@ class Sender(ReopeningLink):
         if link is None or transport is None:
             return
         while queue and link.credit > 0 and not transport.paused and not link.session.is_blocked:
-            payload, message_format, future, deadline = queue.popleft()
+            payload, message_format, future, deadline, state = queue.popleft()
             self._queued_bytes -= len(payload)
             if not future.done():  # cancelled, or its time ran out: never sent
                 self._tag = tag = (self._tag + 1) & 0xFFFFFFFF
-                self._confirms.add(link.send(payload, _TAG(tag), message_format=message_format), future, deadline)
+                delivery_id = link.send(payload, _TAG(tag), message_format=message_format, state=state)
+                self._confirms.add(delivery_id, future, deadline)
                 transport.wrote(len(payload))
 
     def input_done(self) -> None:
@@ -280,6 +314,8 @@ class Sender(ReopeningLink):
         if not event.role:
             return
         state = event.state
+        if type(state) is TransactionalState:
+            state = state.outcome
         if not event.settled:
             # the peer wants to hear that we are done with it, where it told an outcome at all
             if type(state) not in _TERMINAL:
@@ -309,7 +345,15 @@ class Sender(ReopeningLink):
     # -- opening, losing, time
 
     def _attach(self, session: Session, name: str) -> Link:
-        return session.attach(name, False, Source(address=name), Target(address=self.entity))
+        if self.via is None:
+            return session.attach(name, False, Source(address=name), Target(address=self.entity))
+        properties = {Symbol(TRANSFER_DESTINATION): self.entity}
+        return session.attach(name, False, Source(address=name), Target(address=self.via), properties=properties)
+
+    async def _authorized(self, deadline: float) -> Transport:
+        if self.via is not None:
+            await self._client.authorized(self.via, deadline)
+        return await super()._authorized(deadline)
 
     def _opened(self, link: Link) -> None:
         assert isinstance(link, SenderLink)
@@ -326,7 +370,7 @@ class Sender(ReopeningLink):
                     future, kind(condition, f"a message to {self.entity} was under way: {text}", outcome_unknown=True)
                 )
         queue, self._queue, self._queued_bytes = self._queue, deque(), 0
-        for _, _, future, _ in queue:
+        for _, _, future, _, _ in queue:
             if not future.done():
                 _fail(future, kind(condition, f"a message to {self.entity} was not sent: {text}"))
         if self._timer is not None:
@@ -340,7 +384,7 @@ class Sender(ReopeningLink):
         overdue = self._confirms.take_overdue(now)
         self._time_out(overdue, sent=True)
         waiting = [entry for entry in self._queue if entry[3] <= now]
-        self._time_out([future for _, _, future, _ in waiting], sent=False)
+        self._time_out([future for _, _, future, _, _ in waiting], sent=False)
         self._prune()
         deadlines = [self._confirms.deadline, *(entry[3] for entry in self._queue if entry[3] != math.inf)]
         following = min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -83,10 +83,14 @@ def _find(connection: AmqpConnection, right: str, path: str, text: str, now: flo
             conditions.UNAUTHORIZED_ACCESS,
             f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{text}'.",
         )
-    return connection.host.namespace.resolve(path) or Refusal(
-        conditions.NOT_FOUND,
-        f"The messaging entity '{text}' could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions.",
-    )
+    target = connection.host.namespace.resolve(path)
+    if target is None:
+        return Refusal(
+            conditions.NOT_FOUND,
+            f"The messaging entity '{text}' could not be found. To know more visit "
+            "https://aka.ms/sbResourceMgrExceptions.",
+        )
+    return target
 
 
 def _attach_sender(

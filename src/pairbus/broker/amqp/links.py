@@ -20,7 +20,7 @@ from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected, Released, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
-from pairbus.amqp.transactions import accepted_in
+from pairbus.amqp.transactions import in_transaction
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
 from pairbus.broker.model.queue import MessageQueue
@@ -538,7 +538,7 @@ class RequestNode:
                 self.connection.reject(self.link, event.delivery_id, rejected(refusal))
             return
         if transaction is not None and not event.settled:
-            self.connection.reject(self.link, event.delivery_id, accepted_in(transaction.id))
+            self.connection.reject(self.link, event.delivery_id, in_transaction(transaction.id, ACCEPTED_BYTES))
         elif not event.settled:
             self.connection.confirm(self.link, event.delivery_id)
         self.handle(request, partial(self._respond, request), transaction)

@@ -15,18 +15,10 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.events import Delivered, DeliveryTooLarge, TransactionalDelivered
 from pairbus.amqp.link import ReceiverLink
-from pairbus.amqp.performative_types import (
-    Accepted,
-    Declare,
-    Declared,
-    Discharge,
-    Modified,
-    Rejected,
-    TransactionalState,
-)
-from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.amqp.performative_types import Declare, Declared, Discharge, Modified, TransactionalState
+from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES
 from pairbus.amqp.session import Session
-from pairbus.amqp.transactions import accepted_in, in_transaction, read_coordination
+from pairbus.amqp.transactions import in_transaction, read_coordination
 from pairbus.broker.model import outcomes
 from pairbus.broker.model.outcomes import LocksLost, Release
 from pairbus.broker.model.transaction import OPEN, Send, Settle, Transaction, rolled_back, root_of
@@ -42,11 +34,11 @@ if TYPE_CHECKING:
 TRANSACTIONS_MAX = 1000
 _CREDIT = 100
 #: How a settlement is answered (docs/reference/protocol.md#outcomes).
-_ANSWERS: dict[type, Accepted | Modified | Rejected] = {
-    outcomes.Complete: Accepted(),
-    outcomes.Abandon: Modified(),
-    outcomes.Defer: Modified(),
-    outcomes.DeadLetter: Rejected(),
+_ANSWERS: dict[type, bytes] = {
+    outcomes.Complete: ACCEPTED_BYTES,
+    outcomes.Abandon: Modified().encode(),
+    outcomes.Defer: Modified().encode(),
+    outcomes.DeadLetter: REJECTED_EMPTY_BYTES,
 }
 
 
@@ -176,7 +168,7 @@ def _send(node: TargetNode, event: TransactionalDelivered, transaction: Transact
         host.recorder.sent(node.path, payloads, results, connection.cause, now, refusal)
         _refuse(connection, event, refusal, transaction)
     elif not event.settled and not node.link.detached:
-        connection.reject(node.link, event.delivery_id, accepted_in(transaction.id))
+        connection.reject(node.link, event.delivery_id, in_transaction(transaction.id, ACCEPTED_BYTES))
 
 
 def _via(node: TargetNode, session: Session) -> str | None:
@@ -257,7 +249,7 @@ class _TransactionalSettlement:
         host.recorder.settled(node.path, outcome, self._entries, connection.cause, self._since, host.clock(), refusal)
         if refusal is None:
             self._forget()
-            self._answer(True, _ANSWERS[type(outcome)].encode())
+            self._answer(True, _ANSWERS[type(outcome)])
 
     def _forget(self) -> None:
         for delivery_id in self._delivery_ids:
