@@ -38,6 +38,7 @@ from .crash_load import (
     wire_client,
     without_overtaken,
 )
+from .crash_transactions import TRANSACTIONS
 
 pytestmark = UNTIDY_SDK
 
@@ -67,6 +68,20 @@ def test_killed_while_everything_is_used(tmp_path: Path) -> None:
 def test_killed_thirty_times_while_everything_is_used(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), FEATURES)
     drive.run(kills=30, audits=10, confirmed=1000, retried=100, by_number=10)
+    assert drive.totals.kills >= 30
+
+
+def test_killed_in_transactions(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
+    drive.run(kills=5, confirmed=50, audits=2)
+    assert drive.totals.kills >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_thirty_times_in_transactions(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
+    drive.run(kills=30, confirmed=500, audits=10)
     assert drive.totals.kills >= 30
 
 

@@ -12,6 +12,7 @@ import pytest
 from .attacks import crowd, shuffled
 from .crash_drive import UNTIDY_SDK, Drive, new_seed
 from .crash_features import FEATURES
+from .crash_transactions import TRANSACTIONS
 from .siege import Siege
 
 pytestmark = [*UNTIDY_SDK, pytest.mark.soak, pytest.mark.timeout(0)]
@@ -29,6 +30,12 @@ def test_killed_for_long_while_everything_is_used(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), FEATURES)
     drive.run(kills=30, seconds=SECONDS)
     assert drive.totals.kills >= 30
+
+
+def test_killed_a_thousand_times_in_transactions(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
+    drive.run(kills=1000)
+    assert drive.totals.kills >= 1000
 
 
 async def test_attacked_for_long(tmp_path: Path) -> None:

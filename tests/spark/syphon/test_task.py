@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -13,6 +14,7 @@ from pairbus.pairing.backlog.aliases import divert_encoded
 from pairbus.spark.runtime import connections
 from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
 from pairbus.testing import fault
+from pairbus.wire import Refused, WireClient
 from tests.message_view import View
 from tests.spark.conftest import MakeQueue, Pair, peeked, wire
 
@@ -123,3 +125,32 @@ async def test_p42_a_session_only_groups_what_was_left_comes_after_what_followed
     await carry(pair, [first])
     found = [View(each).properties for each in peeked(pair.primary, "orders")]
     assert [(each.message_id, each.group_id) for each in found] == [("m2", "s"), ("m1", "s")]
+
+
+@pytest.mark.parametrize("case", ["all", "one is refused", "no transactions"])
+async def test_within_a_namespace_a_message_is_completed_there_and_sent_here_in_one(
+    pair: Pair, make_queue: MakeQueue, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(pair.secondary, "replayed", requires_session=case == "one is refused")
+    if case == "no transactions":
+        refusal = Refused("amqp:not-implemented", "no transactions here")
+        monkeypatch.setattr(WireClient, "transaction", AsyncMock(side_effect=refusal))
+    rows = stock(pair, *(message(n, group_id=None if case != "all" and n == 7 else "s") for n in range(120)))
+    address = connections.endpoint(pair.secondary_address)
+    task = TransferTask(address, address, destination="replayed", in_transactions=True, wants_events=True)
+    settled = AsyncMock(wraps=task._settle)
+    monkeypatch.setattr(task, "_settle", settled)
+    try:
+        counts = await task.transfer(rows)
+    finally:
+        await task.close()
+    refused = case == "one is refused"
+    assert counts.moved == {"replayed": 120 - refused}
+    assert len(counts.refused) == refused
+    assert Counter(event.kind for event in counts.events)["move"] == 120
+    # those that went in transactions are not settled once more
+    by_hand = sum(len(call.args[0]) for call in settled.await_args_list)
+    assert by_hand == {"all": 0, "one is refused": 49, "no transactions": 120}[case]
+    with wire(pair.secondary) as client:
+        assert len(client.peek("replayed", 1, 200)) == 120 - refused
+        assert len(client.peek(BACKLOG, 1, 200)) == refused

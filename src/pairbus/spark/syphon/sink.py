@@ -77,6 +77,7 @@ def task_of_worker(options: SinkOptions) -> tuple[LoopThread, TransferTask]:
             is_replay=options.is_replay,
             wants_events=options.wants_events,
             destination=options.destination,
+            in_transactions=options.primary == options.secondary,
         )
 
     made = thread.run(make())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from pairbus.amqp.errors import NOT_IMPLEMENTED
 from pairbus.syphon.core.arrival import arrive, bound_for, message_id_of
 from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
 from pairbus.syphon.core.pair_lifecycle import Which
@@ -32,8 +33,13 @@ from pairbus.syphon.destination_sender import DestinationSender
 from pairbus.syphon.endpoint import Endpoint
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, Unauthorized, WireError
+from pairbus.wire.sender import Sender
+from pairbus.wire.transactions import via_of
 
 TOKENS_AT_ONCE: Final = 200
+#: Sent and settled in one transaction: together no more than the 100 messages that the service allows.
+TRANSACTION_MESSAGES: Final = 50
+TRANSACTIONS_AT_ONCE: Final = 4
 SETTLE_S: Final = 15.0
 #: A batch ends when everything has its answer; the senders' own time-outs come first.
 BATCH_S: Final = 55.0
@@ -83,7 +89,9 @@ class TransferTask:
     """Transfers batch after batch on one loop.
 
     `destination`: where all messages go, as they are; without it each goes home, to where its alias says (P27). Only
-    what goes home is dead-lettered where it is refused for good.
+    what goes home is dead-lettered where it is refused for good. `in_transactions`: the destination is in the namespace
+    that the messages come from, and each is completed there and sent here in one; what a transaction refuses goes the
+    other way, where each message is refused by itself.
     """
 
     def __init__(
@@ -95,8 +103,11 @@ class TransferTask:
         is_replay: bool = False,
         wants_events: bool = False,
         destination: str | None = None,
+        in_transactions: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self._in_transactions = in_transactions and destination is not None
+        self._via_senders: dict[str, Sender] = {}
         self._destination = destination
         self._buries = not is_replay and destination is None
         self.transfer_state = TransferState(Destinations(), buries=self._buries)
@@ -130,6 +141,8 @@ class TransferTask:
                 for row in rows
             ]  # fmt: skip
         arrivals = [self._arrival(row, now, now_unix) for row in rows]
+        if self._in_transactions:
+            arrivals = await self._carry_in_transactions(arrivals)
         commands, wanted = self.transfer_state.received(arrivals, now)
         self.carry_out(commands)
         for path in wanted:
@@ -172,6 +185,69 @@ class TransferTask:
             count_backlog_time=self._count_backlog_time,
             is_replay=self._is_replay,
         )
+
+    # -- both in one
+
+    async def _carry_in_transactions(
+        self, arrivals: Sequence[PendingTransfer | Rejection]
+    ) -> list[PendingTransfer | Rejection]:
+        """Complete messages there and send them here, some at a time; return those with which that did not work."""
+        left: list[PendingTransfer | Rejection] = [each for each in arrivals if isinstance(each, Rejection)]
+        by_queue: dict[str, list[PendingTransfer]] = {}
+        for each in arrivals:
+            if isinstance(each, PendingTransfer):
+                by_queue.setdefault(each.handle.queue, []).append(each)
+        batches = [
+            transfers[at : at + TRANSACTION_MESSAGES]
+            for transfers in by_queue.values()
+            for at in range(0, len(transfers), TRANSACTION_MESSAGES)
+        ]
+        for at in range(0, len(batches), TRANSACTIONS_AT_ONCE):
+            some = batches[at : at + TRANSACTIONS_AT_ONCE]
+            for transfers, is_done in zip(some, await asyncio.gather(*map(self._carry_together, some)), strict=True):
+                if not is_done:
+                    left += transfers
+        return left
+
+    async def _carry_together(self, transfers: Sequence[PendingTransfer]) -> bool:
+        """Carry messages of one queue in one transaction, and return whether nothing is left to do about them."""
+        if not self._in_transactions:
+            return False
+        client, queue = self.primary_client, transfers[0].handle.queue
+        is_committing = False
+        try:
+            sender = await self._via_sender(via_of(queue))
+            transaction = await client.transaction(via_of(queue), SETTLE_S)
+            async with transaction:
+                tokens = [transfer.token for transfer in transfers]
+                await client.settle_by_token(queue, tokens, "completed", timeout=SETTLE_S, transaction=transaction)
+                payloads = [transfer.payload for transfer in transfers]
+                for error in await sender.send_many(payloads, timeout=SETTLE_S, transaction=transaction):
+                    if error is not None:
+                        raise error
+                is_committing = True
+                await transaction.commit(SETTLE_S)
+        except WireError as error:
+            if is_committing and error.outcome_unknown:
+                self._note_left(transfers)  # they are there, or here: the end of their locks tells
+                return True
+            if error.condition == NOT_IMPLEMENTED:
+                self._in_transactions = False  # the peer has none
+            return False
+        path, counts = transfers[0].path, self._counts
+        counts.moved[path] = counts.moved.get(path, 0) + len(transfers)
+        counts.moved_bytes += sum(transfer.size for transfer in transfers)
+        self._record("move", path, transfers, "ok")
+        return True
+
+    async def _via_sender(self, via: str) -> Sender:
+        destination = self._destination
+        assert destination is not None
+        if via not in self._via_senders:
+            is_other = via.lower() != destination.lower()
+            sender = await self.primary_client.sender(destination, via=via if is_other else None, open_timeout=SETTLE_S)
+            self._via_senders.setdefault(via, sender)
+        return self._via_senders[via]
 
     def _is_at_work(self) -> bool:
         return bool(self.transfer_state.in_hand or self._tasks)
