@@ -603,6 +603,8 @@ class SimulatedClient:
                 assert message.lock_token is not None
                 (until,) = await self._connected().renew(path_of(home), [message.lock_token])
         except WireError as error:
+            if receiver._receiver is None:  # the broker has ended its link: where a clock was set, a token is over
+                self._trace.left(self._name(receiver))
             self._trace.renewed(ticket, outcome_of(error), self._now)
             return
         self._trace.renewed(ticket, CONFIRMED, self._now, until - EPOCH)
