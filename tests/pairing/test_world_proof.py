@@ -177,10 +177,6 @@ def refusal_is_a_failure(real: Any, self: Table, error: BaseException) -> Verdic
     return Verdict.QUALIFIES if error is GONE and self is DEFAULT else real(self, error)
 
 
-def refused_ping_is_silence(real: Any, self: Failover, now: float, reachable: bool, **more: Any) -> Any:
-    return real(self, now, False, **more)
-
-
 def one_ping_is_enough(real: Any, self: Failover, now: float) -> Any:
     self.pings_to_return = 1
     return real(self, now)
@@ -201,7 +197,6 @@ SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (BusyPause, "busy", pause_is_short, "P24"),
     (Table, "__call__", busy_is_a_failure, "P15|P23|P24"),
     (Table, "__call__", refusal_is_a_failure, "P15|P17"),
-    (Failover, "ping_failed", refused_ping_is_silence, "P15"),
     (Failover, "ping_succeeded", one_ping_is_enough, "P15"),
     (Failover, "primary_failed", stale_failure_counts, "P15"),
     (Dispatch, "abandon", cancelled_trial_is_never_freed, "P13|P16|P31"),
