@@ -90,7 +90,8 @@ class RuledOutlet(Outlet):
     async def create(self, server: PairbusServer) -> None:
         names = [f"s{n}" for n in range(-(-self._rules // RULES_EACH))]
         await create_topic(server, self.path, names)
-        described = [self._rule(f"other-{n}" if n else WANTED) for n in range(self._rules)]
+        last = min(self._rules, RULES_EACH) - 1  # of the first subscription: all the others are judged before it
+        described = [self._rule(WANTED if n == last else f"other-{n}") for n in range(self._rules)]
         adding = (
             add_rules(server, subscription_path(self.path, name), described[n * RULES_EACH : (n + 1) * RULES_EACH])
             for n, name in enumerate(names)
