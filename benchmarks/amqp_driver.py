@@ -144,6 +144,16 @@ class AmqpDriver:
             confirms += [confirm for _, confirm in sender.send_batch_nowait(batch)]
         await _all_confirmed(confirms)
 
+    async def send_transactions(self, payload: bytes, count: int, size: int) -> None:
+        """One transaction of `size` messages after the other."""
+        messages, sender = [encoded(payload)] * size, self._sender
+        assert sender is not None, "opened without a sender"
+        for _ in range(count // size):
+            async with await self._client.transaction(sender.entity) as transaction:
+                for error in await sender.send_many(messages, transaction=transaction):
+                    if error is not None:
+                        raise error
+
     async def receive(self, count: int, window: int) -> None:
         """Up to `window` on their way here and as many settled without an answer yet. What arrives together is settled
         together, by range; every answer is awaited. Never asks for more than `count`: what a later case sends must

@@ -25,9 +25,12 @@ NAME = "brokers"
 PAIRBUS = "pairbus"
 RABBIT = ("RabbitMQ classic", "RabbitMQ quorum")
 ONE, WINDOWED, BATCHED, RECEIVE = "one at a time", "1,000 in flight", "batches of 100", "receive + settle"
-SLUGS = {ONE: "one", WINDOWED: "window", BATCHED: "batch", RECEIVE: "receive"}
+TRANSACTION = "transactions of ten"
+CASES = (ONE, WINDOWED, BATCHED, RECEIVE, TRANSACTION)
+SLUGS = {ONE: "one", WINDOWED: "window", BATCHED: "batch", RECEIVE: "receive", TRANSACTION: "transaction"}
 RATIO_GOALS = {ONE: 1.0, WINDOWED: 2.0, RECEIVE: 1.5}
 BATCH_RATE_GOAL = 50_000.0
+TEN = 10
 
 COLUMNS = (
     Column("rate", "messages", "rate"),
@@ -175,22 +178,32 @@ def steps_for(contenders: list[Contender], settings: Settings, table: str = NAME
 
         return run
 
+    def transacted(c: Contender, driver: AmqpDriver) -> Callable[[], Awaitable[Mapping[Key, Metrics]]]:
+        async def run() -> Mapping[Key, Metrics]:
+            count = settings.one_at_a_time // TEN * TEN
+            with Meter(*c.pids) as meter:
+                await driver.send_transactions(payload, count, TEN)
+            await driver.receive(count, WINDOW)
+            return {(TRANSACTION, c.who): meter.per_message(count)}
+
+        return run
+
     steps = []
     if settings.wants(table, SLUGS[ONE]):
         steps += [step(ONE, c, one(c)) for c in contenders]
     if settings.wants(table, SLUGS[WINDOWED]) or settings.wants(table, SLUGS[RECEIVE]):
         steps += [step(WINDOWED, c, windowed(c)) for c in contenders if not isinstance(c.driver, Disk)]
-    if settings.wants(table, SLUGS[BATCHED]):
-        for c in contenders:
-            if isinstance(c.driver, AmqpDriver) and c.driver.batches:
-                steps.append(step(BATCHED, c, batched(c, c.driver)))
+    drivers = [(c, c.driver) for c in contenders if isinstance(c.driver, AmqpDriver) and c.driver.batches]
+    for case, make in ((BATCHED, batched), (TRANSACTION, transacted)):
+        if settings.wants(table, SLUGS[case]):
+            steps += [step(case, c, make(c, driver)) for c, driver in drivers]
     return steps
 
 
 def rows_from(outcome: Outcome, contenders: list[tuple[str, str]]) -> list[Row]:
     """Ratios against pairbus, round by round; goals stand in the row of the rival they name."""
     rows = []
-    for case in (ONE, WINDOWED, BATCHED, RECEIVE):
+    for case in CASES:
         ours = outcome.get(case, PAIRBUS, "rate")
         for who, durability in contenders:
             metrics = dict(outcome.series.get((case, who), {}))
@@ -243,5 +256,6 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "The goals are held against both of RabbitMQ's durable queue types.",
         "receive + settle: credit for 1,000 ahead, every message settled and every answer awaited. AMQP: what arrives "
         "together is settled by one range; NATS: an ack for each.",
+        "transactions of ten: declare, ten messages pipelined, discharge, one transaction after the other.",
     ]
     return table, outcome.failures

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import ExitStack
 
 from benchmarks.amqp_driver import AmqpDriver, create_queues
-from benchmarks.brokers import BATCHED, ONE, RECEIVE, WINDOWED, Contender, steps_for
+from benchmarks.brokers import CASES, Contender, steps_for
 from benchmarks.figures import Column, Row, Table
 from benchmarks.rounds import Progress, run_rounds
 from benchmarks.servers import PairbusServer
@@ -46,7 +46,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
             for contender in contenders:
                 await contender.driver.close()
             await asyncio.sleep(0)
-    for case in (ONE, WINDOWED, BATCHED, RECEIVE):
+    for case in CASES:
         for who, _, durability in MODES:
             metrics = dict(outcome.series.get((case, who), {}))
             default = outcome.series.get((case, DEFAULT), {})

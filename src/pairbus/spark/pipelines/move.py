@@ -3,7 +3,7 @@
     choose by peek ──▶ rounds of one Spark job each: lock ──▶ carry (send, confirm, then settle by token) ──▶ look again
 
 The syphon's pipeline with a fixed destination and an end: at least once, nothing lost, a message leaves the source only
-after the destination confirmed it. Within one namespace it leaves and arrives in one transaction, and is in one place at
+after the destination confirmed it. Within one namespace it leaves and arrives in one transaction: it is in one place at
 any time. `transfer_loop` decides how it goes on. After each round whatever was locked and could not be moved is given
 back, so that a stop leaves nothing locked.
 """
