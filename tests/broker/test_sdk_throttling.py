@@ -29,7 +29,10 @@ name = "slow"
 throttling = { messages_per_second = 0.01 }
 [[namespaces.fabrikam.queues]]
 name = "narrow"
-throttling = { bytes_per_second = 0.001, links = 2 }
+throttling = { bytes_per_second = 0.001 }
+[[namespaces.fabrikam.queues]]
+name = "private"
+throttling = { links = 2 }
 [[namespaces.fabrikam.queues]]
 name = "free"
 """
@@ -160,17 +163,15 @@ async def test_p47_thresholds_of_the_configuration(tmp_path: Path, is_async: boo
                     await sender.send_messages(ServiceBusMessage("three"))
                 with pytest.raises(BUSY):
                     await sender.send_messages(ServiceBusMessage("four"))
-            async with (
-                client.get_queue_sender("narrow") as sender,
-                client.get_queue_receiver("narrow") as first,
-                client.get_queue_receiver("narrow") as second,
-            ):
+            async with client.get_queue_sender("narrow") as sender:
                 await sender.send_messages(ServiceBusMessage(b"x" * 900))
                 with pytest.raises(BUSY, match="bytes a second"):
                     await sender.send_messages(ServiceBusMessage(b"x"))
+            async with client.get_queue_sender("private") as sender, client.get_queue_receiver("private") as first:
+                await sender.send_messages(ServiceBusMessage("x"))
                 await first.receive_messages(max_wait_time=1)
                 with pytest.raises(BUSY, match="2 links"):
-                    await second.receive_messages(max_wait_time=1)
+                    await sdk.receive("private", 1, wait=1)
             await sdk.send("free", *(ServiceBusMessage("x") for _ in range(5)))
         assert broker.faults("fabrikam").active(time.time()) == []
 
@@ -207,7 +208,7 @@ async def test_p50_one_client_is_cut_off_while_others_are_served(
             got = {str(m) for m in await sdk.receive(queue, 3)}
             assert {"before", "from another", "meanwhile"} <= got
             assert await sdk.depth(queue) == (0, 0)
-        await sdk.send(queue, ServiceBusMessage("after"))
+        await sender.send_messages(ServiceBusMessage("after"))
     assert "after" in {str(m) for m in await sdk.receive(queue, 3, wait=1)}
 
 
