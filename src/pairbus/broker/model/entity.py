@@ -175,6 +175,7 @@ class QueueEntity:
         for queue in (self.active, self.dead_letter):
             queue.on_available = queue.on_deleted = queue.on_session_free = None
         self.active, self.dead_letter = _NOTHING.active, _NOTHING.dead_letter
+        self.forwards = _NOTHING.forwards
 
     def document(self) -> dict[str, Any]:
         """Return the document of the record that describes it."""

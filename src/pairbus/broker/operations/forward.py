@@ -410,7 +410,7 @@ class ForwardOperations(EnqueueOperations, Registry):
             stored = zip(load.messages, load.contents, numbers, strict=True)
             told = [_told(message, content, number) for message, content, number in stored]
             told += [_told(message, content, DUPLICATE) for message, content in load.duplicates]
-            self.on_forwarded(source.path, load.target.active.path, told)
+            self.on_forwarded(source.path, load.target.name, told)
         self._resume(source, forwarding)
 
 
