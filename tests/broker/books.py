@@ -10,6 +10,7 @@ from typing import Any
 
 from pairbus.billing import BILLED_OUTCOMES, OPERATIONS
 from pairbus.broker import Broker
+from pairbus.broker.telemetry.metering import OTHER
 
 #: (entity, operation, cause) → operations, units, bytes
 Books = dict[tuple[str, str, str], tuple[int, int, int]]
@@ -43,6 +44,24 @@ def booked(data: Path, namespace: str) -> Books:
 def counted(broker: Broker, namespace: str) -> Books:
     rows = broker.metrics.namespace(namespace).meter.rows()
     return {tuple(key): (tally.operations, tally.units, tally.nbytes) for key, tally in rows}
+
+
+def agree(ledger: Books, counters: Books) -> bool:
+    """Return whether the two say the same, where the counters of deleted entities have been merged."""
+
+    def sums(books: Books) -> Books:
+        found: Books = {}
+        for (_, operation, cause), row in books.items():
+            before = found.get(("", operation, cause), (0, 0, 0))
+            found["", operation, cause] = (before[0] + row[0], before[1] + row[1], before[2] + row[2])
+        return found
+
+    named = {key: row for key, row in counters.items() if key[0] != OTHER}
+    if len(named) == len(counters):
+        return ledger == counters
+    return sums(ledger) == sums(counters) and all(
+        all(one <= all_of_it for one, all_of_it in zip(row, ledger[key], strict=True)) for key, row in named.items()
+    )
 
 
 def exposed(text: str, namespace: str) -> Books:

@@ -59,7 +59,7 @@ def test_enqueue(id: int, messages: list[tuple[Any, ...]], seen: tuple[float, li
     assert read_id == id
     assert len(read) == len(messages)
     for entry, (*fields, changes, content) in zip(read, messages, strict=True):
-        assert entry[:9] == tuple(fields)
+        assert (*entry[:5], entry.header, entry.session_id, entry.pairs_count, entry.pairs_bytes) == tuple(fields)
         assert record[entry.changes_offset :][: entry.changes_length] == changes
         assert record[entry.content_offset :][: entry.content_length] == content
     if seen is None:
