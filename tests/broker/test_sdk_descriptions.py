@@ -195,7 +195,8 @@ async def test_the_life_of_a_rule(sdk: Sdk) -> None:
         await admin.create_rule(*path, "two")
         assert await names() == ["$Default", "One", "two"]
         sql = theirs.SqlRuleFilter("a = @p", parameters={"@p": 1})
-        await admin.update_rule(*path, got, filter=sql, action=theirs.SqlRuleAction("SET a = 1"))
+        got.filter, got.action = sql, theirs.SqlRuleAction("SET a = 1")
+        await admin.update_rule(*path, got)
         again = await admin.get_rule(*path, "one")
         assert (again.filter.sql_expression, again.filter.parameters) == ("a = @p", {"@p": 1})
         assert again.action.sql_expression == "SET a = 1"
