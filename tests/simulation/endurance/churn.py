@@ -505,8 +505,9 @@ class Churn:
     async def _come_and_go_as_subscription(self, rng: random.Random) -> None:
         name = f"guest-{self.new_id()}"
         at, path = f"/churn-news/Subscriptions/{name}", f"churn-news/Subscriptions/{name}"
-        await self.http("PUT", at, entry("SubscriptionDescription", "<LockDuration>PT5S</LockDuration>"))
         try:
+            # whose answer may be lost: a subscription that nobody deletes would collect all that is published
+            await self.http("PUT", at, entry("SubscriptionDescription", "<LockDuration>PT5S</LockDuration>"))
             async with self.visit(rng) as client:
                 rule = {"correlation-filter": {"properties": {"colour": "red"}}}
                 named = {"rule-name": "red"}
@@ -524,8 +525,8 @@ class Churn:
         """A queue of a name that was never used before, with links that it takes away when it goes."""
         name = f"churn-{self.new_id()}"
         inside = rng.choice(("", "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"))
-        await self.http("PUT", f"/{name}", entry("QueueDescription", inside))
         try:
+            await self.http("PUT", f"/{name}", entry("QueueDescription", inside))
             await self.http("GET", f"/{name}")
             async with self.visit(rng) as client:
                 sender, receiver = await client.sender(name), await client.receiver(name)

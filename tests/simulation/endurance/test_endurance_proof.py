@@ -89,6 +89,28 @@ async def stored(broker: BrokerProcess) -> dict[str, list[tuple[str, int | None]
     return {path: messages for path, messages in found.items() if messages}
 
 
+@pytest.mark.parametrize("actor", ["_come_and_go_as_subscription", "_come_and_go_as_queue"])
+async def test_what_was_created_without_an_answer_is_deleted(
+    actor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.connection_string = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=a2V5"
+    churn = Churn(broker, 1)
+    there: set[str] = set()
+
+    async def lose_answer(method: str, at: str, body: bytes = b"", check: bool = True) -> int:
+        if method == "PUT":
+            there.add(at)
+            raise TimeoutError
+        there.remove(at)
+        return 200
+
+    monkeypatch.setattr(churn, "http", lose_answer)
+    with pytest.raises(TimeoutError):
+        await getattr(churn, actor)(random.Random(1))
+    assert not there
+
+
 # -- the judge
 
 
