@@ -198,7 +198,7 @@ SABOTAGES = (
     Sabotage(
         "replay-loses-delivery-counts",
         _REPLAY,
-        "            message.delivery_count = update.delivery_count\n",
+        "        message.delivery_count = update.delivery_count\n",
         "",
         "A message that makes every receiver fail is delivered for ever if the broker restarts now and then.",
         needs=("'abandon'", "answers and"),
@@ -221,8 +221,13 @@ SABOTAGES = (
         "replay-makes-deferred-messages-active",
         _REPLAY,
         """\
+<<<<<<< HEAD:tests/simulation/sabotage/storage_sabotages.py
             else:
                 message.home = HOMES[update.place]
+=======
+        else:
+            message.home = home_of(update.place)
+>>>>>>> 4ac78a0 (Renew the snapshot of public names, and move three sabotages with the code that they change):tests/simulation/storage_sabotages.py
 """,
         "",
         "Messages that an application has put aside are delivered in between after a restart.",
@@ -239,8 +244,8 @@ SABOTAGES = (
     Sabotage(
         "replay-loses-the-reason-of-a-dead-letter",
         _REPLAY,
-        "            if update.changes_length is not None:\n",
-        "            if update.changes_length is not None and update.place != records.DEAD:\n",
+        "        if update.changes_length is not None:\n",
+        "        if update.changes_length is not None and update.place != records.DEAD:\n",
         "Nobody can tell after a restart why a message was dead-lettered.",
         needs=("'dead-letter'", "answers and"),
     ),
