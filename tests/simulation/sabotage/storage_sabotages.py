@@ -221,13 +221,8 @@ SABOTAGES = (
         "replay-makes-deferred-messages-active",
         _REPLAY,
         """\
-<<<<<<< HEAD:tests/simulation/sabotage/storage_sabotages.py
-            else:
-                message.home = HOMES[update.place]
-=======
         else:
-            message.home = home_of(update.place)
->>>>>>> 4ac78a0 (Renew the snapshot of public names, and move three sabotages with the code that they change):tests/simulation/storage_sabotages.py
+            message.home = HOMES[update.place]
 """,
         "",
         "Messages that an application has put aside are delivered in between after a restart.",
