@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from pairbus.broker.model.rule_description import RuleDescription
+from pairbus.broker.operations.quotas import Quotas
 
 
 def entity(description):
@@ -17,6 +18,7 @@ def entity(description):
 class FakeNamespace:
     def __init__(self, name="east"):
         self.name = name
+        self.quotas = Quotas()
         self.asked = []
         self.queues = {}
         self.topics = {}
