@@ -93,7 +93,11 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
     "fault": [
         ("contoso no-send", 2, "Missing option '--data'"),
         ("--data data contoso no-snd", 2, "there is no fault 'no-snd'; did you mean 'no-send'? the kinds are unreachable, …"),
-        ("--data data contoso throttle", 2, "throttle needs a rate: operations a second, 0 (none) to 1000000000"),
+        (
+            "--data data contoso throttle",
+            2,
+            "throttle needs a rate: operations a second, or what it counts, 0 (none) to 1000000000",
+        ),
         ("--data data contoso no-send --for soon", 2, "Invalid value for '--for': 'soon' is not a valid float"),
         ("--data missing contoso no-send", 1, f"the data folder missing can't be opened: {NO_FILE}; name another"),
         ("--data nothing contoso no-send", 1,

@@ -238,9 +238,9 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
     made: list[list[dict[str, Any]]] = []
     submit = Sender._submit
 
-    def watched(self: Sender, payload: bytes, message_format: int, deadline: float) -> Any:
+    def watched(self: Sender, payload: bytes, message_format: int, *rest: Any) -> Any:
         made.append([read(each) for each in (split_batch(payload) if message_format else [payload])])
-        return submit(self, payload, message_format, deadline)
+        return submit(self, payload, message_format, *rest)
 
     monkeypatch.setattr(Sender, "_submit", watched)
     return made
