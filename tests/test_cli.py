@@ -172,7 +172,9 @@ class TestFault:
             (["contoso", "--entity", "orders"], "takes no --entity"),
             (["contoso", "no-send", "--entity", ""], "leave it out for the whole namespace"),
             ([], "Missing argument 'NAMESPACE'"),
-            (["contoso", "no-send", "--partition", "1"], "No such option"),
+            (["contoso", "no-send", "--node", "1"], "No such option"),
+            (["contoso", "hang", "--partition", "1"], "unreachable, no-send and no-receive do"),
+            (["contoso", "no-send", "--partition", "16"], "out of bounds: 0 to 15"),
         ],
     )
     def test_a_wrong_call_is_one_line_that_says_what_is_right(

@@ -397,6 +397,7 @@ class NamespaceServer:
         else:
             self._listener.resume()
         self._listener.black_hole(self.faults.black_hole(None, now))
+        self.namespace.set_partitions_down(lambda path: self.faults.partitions_down(path, self.clock()))
         for connection in list(self.connections):
             self._apply_faults(connection, now)
         deadline = self.faults.deadline(now)

@@ -160,6 +160,11 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> 
 )
 @click.option("--entity", help="Only this entity; without it, the whole namespace.")
 @click.option("--client", help="unreachable, black-hole: only this client, by its address or the name of its key.")
+@click.option(
+    "--partition",
+    type=int,
+    help="unreachable, no-send, no-receive: only this partition, 0 to 15, of partitioned entities.",
+)
 @click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
 @click.option(
     "--by",
@@ -176,6 +181,7 @@ def fault(
     data: Path,
     entity: str | None,
     client: str | None,
+    partition: int | None,
     rate: float | None,
     by: str | None,
     delay: float | None,
@@ -202,6 +208,7 @@ def fault(
       pairbus fault --data ./data contoso throttle --rate 5 --entity orders
       pairbus fault --data ./data contoso throttle --rate 1000 --by credits
       pairbus fault --data ./data contoso unreachable --client web
+      pairbus fault --data ./data contoso unreachable --entity orders --partition 3
       pairbus fault --data ./data contoso
       pairbus fault --data ./data contoso --clear
     """
@@ -209,10 +216,11 @@ def fault(
 
     if kind is not None and kind not in KINDS:
         raise click.UsageError(str(unknown_kind(kind)))
-    given = {"entity": entity, "client": client, "rate": rate, "by": by, "delay": delay, "for": seconds}
+    given = {"entity": entity, "client": client, "partition": partition, "rate": rate, "by": by, "delay": delay}
+    given["for"] = seconds
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if clear:
-        _allow_only(chosen, {"entity", "client", "by"}, "--clear")
+        _allow_only(chosen, {"entity", "client", "partition", "by"}, "--clear")
         answer = _ask(data, {"command": "clear", "namespace": namespace, **({"kind": kind} if kind else {}), **chosen})
     elif kind is None:
         _allow_only(chosen, set(), "a list of the faults (no KIND)")
@@ -222,7 +230,7 @@ def fault(
         if seconds is not None and not 0 < seconds <= FOR_S_MAX:
             raise click.UsageError(f"--for {seconds:g} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
         try:
-            Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client)
+            Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         answer = _ask(data, {"command": "fault", "namespace": namespace, "kind": kind, **chosen})
@@ -269,6 +277,7 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{namespace}: {answer['cleared']} cleared")
     for each in answer["faults"]:
         details = [f"on {each['entity']}"] if "entity" in each else []
+        details += [f"in partition {each['partition']}"] if "partition" in each else []
         details += [f"for the client {each['client']}"] if "client" in each else []
         details += [_limit(each)] if "rate" in each else []
         details += [f"delay {each['delay']:g} s"] if "delay" in each else []

@@ -40,6 +40,7 @@ class fault:
         delay: float | None = None,
         by: str | None = None,
         client: str | None = None,
+        partition: int | None = None,
     ) -> None:
         self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Path) and not hasattr(self._broker, "namespaces"):
@@ -47,7 +48,7 @@ class fault:
                 f"{type(broker).__name__} is no broker; give what serve() gave, the fixture pairbus_broker, or the "
                 "data folder of a broker"
             )
-        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client)
+        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition)
         self._namespace = namespace
 
     def __repr__(self) -> str:

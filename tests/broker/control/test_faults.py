@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pairbus.amqp.errors import SERVER_BUSY
 from pairbus.broker.access.throttling import Throttling
-from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults
+from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults, mark_of
 from pairbus.errors import InvalidFault
 
 NOW = 1_700_000_000.0
@@ -383,3 +384,33 @@ class FaultsWorld(RuleBasedStateMachine):
 
 
 TestFaultsWorld = FaultsWorld.TestCase
+
+
+def test_a_fault_on_a_partition_leaves_the_entity_alone(faults: Faults) -> None:
+    faults.set(Fault("unreachable", entity="orders", partition=3))
+    faults.set(Fault("no-send", partition=5, until=NOW + 10))
+    faults.set(Fault("no-receive", entity="orders", partition=7))
+    assert not faults.unreachable("orders", NOW)
+    assert faults.refusal("send", "orders", NOW) is None
+    assert faults.partitions_down("Orders", NOW) == ({3, 5}, {3, 7})
+    assert faults.partitions_down("orders/$DeadLetterQueue", NOW + 11) == ({3}, {3, 7})
+    assert faults.partitions_down("others", NOW) == ({5}, set())
+    assert faults.active(NOW)[0].as_json() == {"kind": "unreachable", "entity": "orders", "partition": 3}
+    assert faults.clear("unreachable", "orders", which=mark_of(partition=4)) == 0
+    assert faults.clear("unreachable", "orders", which=mark_of(partition=3)) == 1
+    assert faults.partitions_down("orders", NOW) == ({5}, {7})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "latency", "delay": 1, "partition": 1}, "latency takes no partition"),
+        ({"kind": "unreachable", "client": "web", "partition": 1}, "leave out the partition"),
+        ({"kind": "no-send", "partition": -1}, "0 to 15"),
+        ({"kind": "no-send", "partition": 16}, "0 to 15"),
+        ({"kind": "no-send", "partition": True}, "0 to 15"),
+    ],
+)
+def test_a_partition_that_can_not_be_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidFault, match=says):
+        Fault(**fields)

@@ -85,15 +85,6 @@ def test_names_are_checked():
         assert info.value.field == "name"
 
 
-@pytest.mark.parametrize(("field", "value"), [("enable_partitioning", True)])
-def test_what_is_not_built_yet_is_refused_and_said(field, value):
-    for description in (model.QueueDescription(name="q"), TOPIC, SUBSCRIPTION):
-        if hasattr(description, field):
-            with pytest.raises(InvalidDescription, match="not supported yet") as info:
-                model.validate(dataclasses.replace(description, **{field: value}))
-            assert info.value.field == field
-
-
 @pytest.mark.parametrize("description", [model.QueueDescription(name="q"), SUBSCRIPTION])
 @pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_to"])
 def test_a_destination_is_the_name_of_a_queue_or_topic(description, field):

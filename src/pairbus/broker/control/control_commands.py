@@ -3,8 +3,9 @@
 It takes parsed JSON objects and returns JSON objects; control_socket.py owns the socket. An answer has `ok`; when that
 is false, `error` says in one line what was wrong and what is allowed.
 
-    {"command": "fault", "namespace": N, "kind": K, "entity"?, "client"?, "by"?, "rate"?, "delay"?, "for"?: seconds}
-    {"command": "clear", "namespace": N, "kind"?, "entity"?, "client"?, "by"?, "exact"?: true}
+    {"command": "fault", "namespace": N, "kind": K, "entity"?, "client"?, "partition"?: n, "by"?, "rate"?, "delay"?,
+     "for"?: seconds}
+    {"command": "clear", "namespace": N, "kind"?, "entity"?, "client"?, "partition"?: n, "by"?, "exact"?: true}
         both -> {"ok": true, "faults": [...]}, clear also "cleared": how many, fault also "note": where there is no
         such entity; of a fault that ends by itself, `left_s` says in how many seconds
     {"command": "list", "namespace"?: N}    -> {"ok": true, "namespaces": {N: [...]}}
@@ -28,13 +29,13 @@ from pairbus.broker.model.description import AuthorizationRule
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import InvalidFault, did_you_mean
 
-from .faults import Fault, Faults, covered_names
+from .faults import Fault, Faults, covered_names, mark_of
 
 FOR_S_MAX = 366 * 86_400
 
 _FIELDS: Mapping[str, frozenset[str]] = {
-    "fault": frozenset({"namespace", "kind", "entity", "client", "by", "rate", "delay", "for"}),
-    "clear": frozenset({"namespace", "kind", "entity", "client", "by", "exact"}),
+    "fault": frozenset({"namespace", "kind", "entity", "client", "partition", "by", "rate", "delay", "for"}),
+    "clear": frozenset({"namespace", "kind", "entity", "client", "partition", "by", "exact"}),
     "list": frozenset({"namespace"}),
     "status": frozenset(),
     "rule": frozenset({"namespace", "name", "rights", "entity"}),
@@ -130,7 +131,7 @@ class Commands:
                 cleared = faults.clear(
                     message.get("kind"),
                     message.get("entity"),
-                    which=message.get("by") or message.get("client"),
+                    which=mark_of(message.get("by"), message.get("client"), message.get("partition")),
                     exact=message.get("exact") is True,
                 )
                 return {"cleared": cleared, "faults": _listed(faults, now)}
@@ -157,6 +158,7 @@ class Commands:
             until=None if seconds is None else now + seconds,
             by=message.get("by"),
             client=message.get("client"),
+            partition=message.get("partition"),
         )
         faults.set(fault)
         note = self._note(message["namespace"], fault.entity)

@@ -27,8 +27,10 @@ Sends are messages on a link and those scheduled over `$management`.
 
 A fault on an entity covers its sub-queues and nodes (`orders/$DeadLetterQueue`, `orders/$management`,
 `news/Subscriptions/all`). unreachable and black-hole may be for one `client` alone (P50): its address, or the name of
-the key that it uses. A second fault of the same kind on the same target replaces the first; throttles that count
-different things, and faults for different clients, stand beside each other.
+the key that it uses. no-send, no-receive and unreachable may be for one `partition` alone, of an entity or of all that
+are partitioned: messages without a key pass it over, those with a key of it are refused as server busy, and what it
+holds is not received until the fault ends. A second fault of the same kind on the same target replaces the first;
+throttles that count different things, and faults for different clients or partitions, stand beside each other.
 
 The thresholds of the configuration are asked here, too: a fault takes the place of the one on the same target.
 """
@@ -41,6 +43,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pairbus.broker.access.throttling import LIMIT_MAX, MEASURES, Operation, Target, Throttling
+from pairbus.broker.model.partitions import PARTITIONS
 from pairbus.broker.refusal import Refusal
 from pairbus.errors import InvalidFault, did_you_mean
 
@@ -91,6 +94,7 @@ class Fault:
     until: float | None = None
     by: str | None = None
     client: str | None = None
+    partition: int | None = None
 
     def __post_init__(self) -> None:
         kind = KINDS.get(self.kind)
@@ -110,6 +114,7 @@ class Fault:
                 raise InvalidFault("a client is cut off from the whole namespace; leave out the entity")
             if not (isinstance(self.client, str) and 0 < len(self.client) <= CLIENT_CHARS_MAX):
                 raise InvalidFault(f"client {self.client!r} is neither an address nor the name of a key")
+        self._check_partition()
         for name, bounds in (("rate", (0.0, RATE_MAX)), ("delay", (0.0, DELAY_S_MAX)), ("until", (0.0, math.inf))):
             value = getattr(self, name)
             if value is None:
@@ -120,17 +125,27 @@ class Fault:
             elif isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
                 raise InvalidFault(f"{name} {value!r} of {self.kind} is out of bounds: {_UNITS[name]}")
 
+    def _check_partition(self) -> None:
+        if self.partition is None:
+            return
+        if self.kind not in _OF_PARTITIONS:
+            raise InvalidFault(f"{self.kind} takes no partition; {_USERS['partition']}")
+        if self.client is not None:
+            raise InvalidFault("a client is cut off from the whole namespace; leave out the partition")
+        if type(self.partition) is not int or not 0 <= self.partition < PARTITIONS:
+            raise InvalidFault(f"partition {self.partition!r} is out of bounds: 0 to {PARTITIONS - 1}")
+
     @property
     def target(self) -> str:
         return "the namespace" if self.entity is None else repr(self.entity)
 
     @property
     def mark(self) -> str | None:
-        """What tells it from another fault of its kind on its target: what it counts, or its client."""
-        return _mark(self.by or self.client)
+        """What tells it from another fault of its kind on its target: what it counts, its client or its partition."""
+        return mark_of(self.by, self.client, self.partition)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("kind", "entity", "client", "by", "rate", "delay", "until")
+        names = ("kind", "entity", "client", "partition", "by", "rate", "delay", "until")
         fields = {name: getattr(self, name) for name in names}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -145,7 +160,10 @@ _USERS = {
     "delay": "latency does, and lost-answer may",
     "by": "throttle does",
     "client": "unreachable and black-hole do",
+    "partition": "unreachable, no-send and no-receive do",
 }
+#: What can befall one partition: whether it takes messages no more, and whether it gives none.
+_OF_PARTITIONS: Final = {"unreachable": (True, True), "no-send": (True, False), "no-receive": (False, True)}
 #: Kind, entity in lower case, and what tells faults of one kind and entity apart.
 Key = tuple[str, Target, str | None]
 
@@ -172,7 +190,11 @@ def _targets(entity: str | None) -> tuple[Target, ...]:
     return (None,) if entity is None else (None, *covered_names(entity))
 
 
-def _mark(text: str | None) -> str | None:
+def mark_of(by: str | None = None, client: str | None = None, partition: int | None = None) -> str | None:
+    """Return what tells faults of one kind on one target apart."""
+    if partition is not None:
+        return f"partition {partition}"
+    text = by or client
     return None if text is None or text == MESSAGES else text.lower()
 
 
@@ -210,8 +232,8 @@ class Faults:
         self, kind: str | None = None, entity: str | None = None, *, which: str | None = None, exact: bool = False
     ) -> int:
         """End the faults of that kind (None: any kind) on that entity (None: wherever they are, or, when `exact`,
-        on the namespace itself) and return how many there were. `which`: only those that count this, or are for this
-        client; None: all, or, when `exact`, those that name neither."""
+        on the namespace itself) and return how many there were. `which`: only those that this tells from others
+        (`mark_of`); None: all, or, when `exact`, those of which nothing does."""
         if kind is not None and kind not in KINDS:
             raise unknown_kind(kind)
         wanted = None if entity is None else _key(entity)
@@ -221,7 +243,7 @@ class Faults:
             [
                 key
                 for key in self._faults
-                if kind in (None, key[0]) and (anywhere or key[1] == wanted) and (every or key[2] == _mark(which))
+                if kind in (None, key[0]) and (anywhere or key[1] == wanted) and (every or key[2] == mark_of(which))
             ]
         )
 
@@ -257,6 +279,17 @@ class Faults:
     def _is_for_one_of(self, kind: str, clients: Iterable[str], now: float) -> bool:
         found = (self._faults.get((kind, None, name.lower())) for name in clients)
         return any(fault is not None and (fault.until is None or fault.until > now) for fault in found)
+
+    def partitions_down(self, entity: str, now: float) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the partitions of an entity to which nothing can be sent, and those from which nothing is received."""
+        targets = _targets(entity)
+        found: tuple[set[int], set[int]] = (set(), set())
+        for (kind, target, _), fault in self._faults.items():
+            if fault.partition is not None and target in targets and (fault.until is None or fault.until > now):
+                for is_down, partitions in zip(_OF_PARTITIONS[kind], found, strict=True):
+                    if is_down:
+                        partitions.add(fault.partition)
+        return frozenset(found[0]), frozenset(found[1])
 
     def unreachable(self, entity: str | None, now: float) -> bool:
         return self._is_on and bool(self._covering("unreachable", entity, now))

@@ -60,7 +60,8 @@ OWNED: Final = frozenset(
 )
 
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
-_PARTITION_KEYS: Final = frozenset({"x-opt-partition-key", "x-opt-via-partition-key"})
+PARTITION_KEY: Final = "x-opt-partition-key"
+_PARTITION_KEYS: Final = frozenset({PARTITION_KEY, "x-opt-via-partition-key"})
 NO_HEADER: Final = b"\x40\x40\x40\x40"
 TTL_MS_MAX: Final = 0xFFFFFFFF
 # A life of a hundred years does not end.
@@ -71,10 +72,18 @@ _NULLS: Final = b"\x40" * 12
 class Traits:
     """What decides where a message goes and how long it stays. `ttl` is in seconds, `scheduled_at` a time."""
 
-    __slots__ = ("message_id", "scheduled_at", "session_id", "ttl")
+    __slots__ = ("message_id", "partition_key", "scheduled_at", "session_id", "ttl")
 
-    def __init__(self, message_id: Any, session_id: str | None, ttl: float | None, scheduled_at: float | None) -> None:
+    def __init__(
+        self,
+        message_id: Any,
+        session_id: str | None,
+        ttl: float | None,
+        scheduled_at: float | None,
+        partition_key: str | None = None,
+    ) -> None:
         self.message_id = message_id
+        self.partition_key = partition_key
         self.session_id = session_id
         self.ttl = ttl
         self.scheduled_at = scheduled_at
@@ -130,17 +139,18 @@ def take_in(payload: bytes, new_id: Callable[[], str], closely: bool = False) ->
         bare = _hop_of(payload, s) + bare
     count = pairs_bytes = 0
     scheduled_at: float | None = None
+    key: str | None = None
     if s.message_annotations is not None:
-        count, raw, scheduled_at = _kept_pairs(payload, s)
+        count, raw, scheduled_at, key = _kept_pairs(payload, s)
         pairs_bytes = len(raw)
         bare = raw + bare
     if properties is not None:
         ttl_ms = _lifetime_ms(properties, ttl_ms)
         if closely or ttl_ms is not None or scheduled_at is not None:
             id = properties.message_id if given_id is None else given_id
-            return header, count, pairs_bytes, bare, _traits(id, properties.group_id, ttl_ms, scheduled_at)
+            return header, count, pairs_bytes, bare, _traits(id, properties.group_id, ttl_ms, scheduled_at, key)
     elif closely or ttl_ms is not None or scheduled_at is not None:
-        return header, count, pairs_bytes, bare, _traits(given_id, None, ttl_ms, scheduled_at)
+        return header, count, pairs_bytes, bare, _traits(given_id, None, ttl_ms, scheduled_at, key)
     return header, count, pairs_bytes, bare, None
 
 
@@ -175,9 +185,11 @@ def _hop_of(payload: bytes, s: Sections) -> bytes:
     return payload[slice(*s.delivery_annotations)] if given else b""
 
 
-def _traits(message_id: Any, session_id: Any, ttl_ms: int | None, scheduled_at: float | None) -> Traits:
+def _traits(
+    message_id: Any, session_id: Any, ttl_ms: int | None, scheduled_at: float | None, key: str | None
+) -> Traits:
     ttl = None if ttl_ms is None or ttl_ms >= _FOREVER_MS else ttl_ms / 1000.0
-    return Traits(message_id, session_id, ttl, scheduled_at)
+    return Traits(message_id, session_id, ttl, scheduled_at, key)
 
 
 def _lifetime_ms(properties: Properties, ttl_ms: int | None) -> int | None:
@@ -204,9 +216,11 @@ def _check_id(name: str, value: object) -> None:
         raise AmqpError(f"{name} may have {ID_CHARS_MAX} characters; this one has {len(value)}.", INVALID_FIELD)
 
 
-def _kept_pairs(payload: bytes, s: Sections) -> tuple[int, bytes, float | None]:
-    """Return count and bytes of the annotations that are kept, and the time for which the message is scheduled."""
+def _kept_pairs(payload: bytes, s: Sections) -> tuple[int, bytes, float | None, str | None]:
+    """Return count and bytes of the annotations that are kept, the time for which the message is scheduled, and its
+    partition key."""
     kept = []
+    partition_key: str | None = None
     scheduled_at: float | None = None
     for key, raw in annotation_pairs(payload, s):
         if not isinstance(key, (str, int)):
@@ -218,10 +232,11 @@ def _kept_pairs(payload: bytes, s: Sections) -> tuple[int, bytes, float | None]:
             if key == SCHEDULED_TIME:
                 scheduled_at = _scheduled_at(raw, value_at)
             elif key in _PARTITION_KEYS:
-                _check_partition_key(str(key), decode(raw, value_at)[0])
+                text = _partition_key(str(key), decode(raw, value_at)[0])
+                partition_key = text if key == PARTITION_KEY else partition_key
     if len(kept) > PAIRS_MAX:
         raise AmqpError(f"A message may have {PAIRS_MAX} annotations; this one has {len(kept)}.", INVALID_FIELD)
-    return len(kept), b"".join(kept), scheduled_at
+    return len(kept), b"".join(kept), scheduled_at, partition_key
 
 
 def _scheduled_at(raw: bytes, value_at: int) -> float | None:
@@ -234,11 +249,13 @@ def _scheduled_at(raw: bytes, value_at: int) -> float | None:
     return value / 1000.0
 
 
-def _check_partition_key(name: str, value: object) -> None:
+def _partition_key(name: str, value: object) -> str | None:
     # Also text as binary: the SDK sends the key of a message that it has received like that, and the service takes it.
     if not (value is None or isinstance(value, str) or (isinstance(value, bytes) and _is_text(value))):
         raise AmqpError(f"{name} is a string, not {type(value).__name__}.", INVALID_FIELD)
-    _check_id(name, value.decode() if isinstance(value, bytes) else value)
+    text = value.decode() if isinstance(value, bytes) else value
+    _check_id(name, text)
+    return text
 
 
 _NO_FIELDS: Final = (NO_HEADER, None)

@@ -22,7 +22,16 @@ from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.message import read_properties, split, with_application_properties
 from pairbus.amqp.types import Int, Symbol
 
-from .content import DEAD_LETTER_SOURCE, ENQUEUE_SEQUENCE, HOP_COUNT, SCHEDULED_TIME, Content, Traits, with_ttl
+from .content import (
+    DEAD_LETTER_SOURCE,
+    ENQUEUE_SEQUENCE,
+    HOP_COUNT,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    Content,
+    Traits,
+    with_ttl,
+)
 from .records import VERSION, RecordError, read_id
 
 _HEAD = struct.Struct(">BIBI")
@@ -35,6 +44,7 @@ class Travelled(NamedTuple):
     pairs: list[bytes]
     own: dict[str, Any]
     scheduled_ms: int | None
+    partition_key: str | None = None
 
     @property
     def hops(self) -> int:
@@ -45,7 +55,7 @@ def travelled(content: bytes, pairs_count: int) -> Travelled:
     """Read the annotations at the start of a stored content."""
     pairs: list[bytes] = []
     own: dict[str, Any] = {}
-    scheduled_ms = None
+    scheduled_ms = partition_key = None
     at = 0
     for _ in range(pairs_count):
         key, value_at = decode(content, at)
@@ -56,8 +66,11 @@ def travelled(content: bytes, pairs_count: int) -> Travelled:
             pairs.append(content[at:end])
             if key == SCHEDULED_TIME:
                 scheduled_ms = decode(content, value_at)[0]
+            elif key == PARTITION_KEY:
+                value = decode(content, value_at)[0]
+                partition_key = value.decode() if isinstance(value, bytes) else value
         at = end
-    return Travelled(pairs, own, scheduled_ms)
+    return Travelled(pairs, own, scheduled_ms, partition_key)
 
 
 def forwarded(
@@ -75,7 +88,7 @@ def forwarded(
     raw = b"".join((*way.pairs, *(encode(Symbol(key)) + encode(value) for key, value in own.items())))
     scheduled_at = None if way.scheduled_ms is None else way.scheduled_ms / 1000.0
     ttl = None if lifetime == inf else lifetime
-    traits = Traits(properties.message_id, properties.group_id, ttl, scheduled_at)
+    traits = Traits(properties.message_id, properties.group_id, ttl, scheduled_at, way.partition_key)
     return header if ttl is None else with_ttl(header, ttl), len(way.pairs) + len(own), len(raw), raw + bare, traits
 
 

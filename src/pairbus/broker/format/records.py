@@ -17,7 +17,8 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
     9 SESSION  id u32, updated at f64, session length u16, state            the state of a session; the last one told
                length u32 (2³²-1: none), session id, state                  stands
     10 SEEN    id u32, seen                                                 what ENQUEUE says of duplicates
-    11 TOPIC, 12 SUBSCRIPTION  as QUEUE; a subscription's JSON has the topic's id and the rules beside the description
+    11 TOPIC, 12 SUBSCRIPTION  as QUEUE; a subscription's JSON has the topic's id and the rules beside the description.
+               Of a partitioned entity the last sequence is 0, and the JSON has those of the partitions: last_sequences
     13 PUBLISH a message and its copies: publication.py
     14 FORWARD messages that leave one entity and arrive at another: forwarded.py
     20 TRANSACTION  n × (kind u8, length u32, record)                       what each of the records says, in order
@@ -70,6 +71,7 @@ KEY_BYTES: Final = 16
 _UNCHANGED: Final = 0xFFFFFFFF
 _NO_STATE: Final = 0xFFFFFFFF
 _NO_SESSION: Final = 0xFFFF
+_LAST_SEQUENCES: Final = "last_sequences"
 
 _ID = struct.Struct(">BI")
 _QUEUE = struct.Struct(">BIIQ")
@@ -150,11 +152,11 @@ class Seen(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A QUEUE, TOPIC or SUBSCRIPTION record."""
+    """A QUEUE, TOPIC or SUBSCRIPTION record; the last sequence is a list where there is one for each partition."""
 
     id: int
     revision: int
-    last_sequence: int
+    last_sequence: int | list[int]
     description: dict[str, Any]
 
 
@@ -163,7 +165,11 @@ def pack_id(id: int) -> bytes:
     return _ID.pack(VERSION, id)
 
 
-def pack_queue(id: int, revision: int, last_sequence: int, description: dict[str, Any]) -> bytes:
+def pack_queue(id: int, revision: int, last_sequence: int | list[int], description: dict[str, Any]) -> bytes:
+    if isinstance(last_sequence, list):
+        # A version that knows no partitions does not know this field, and refuses the record.
+        description = description | {_LAST_SEQUENCES: last_sequence}
+        last_sequence = 0
     text = json.dumps(description, separators=(",", ":"), sort_keys=True, allow_nan=False)
     return _QUEUE.pack(VERSION, id, revision, last_sequence) + text.encode()
 
@@ -348,7 +354,8 @@ def read_queue(payload: bytes) -> Described:
     read_id(payload)
     try:
         _, id, revision, last_sequence = _QUEUE.unpack_from(payload)
-        return Described(id, revision, last_sequence, json.loads(payload[_QUEUE.size :]))
+        description = json.loads(payload[_QUEUE.size :])
+        return Described(id, revision, description.pop(_LAST_SEQUENCES, last_sequence), description)
     except (struct.error, ValueError):
         raise _misshapen("QUEUE record", payload) from None
 

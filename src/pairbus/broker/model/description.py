@@ -4,8 +4,7 @@ Decides whether a description may be created or replace another one. Does not kn
 (records.py): `to_json`/`from_json` are the neutral form that is stored. Rules have a file of their own
 (rule_description.py).
 
-Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api). Features that are not built yet
-are refused when they are asked for, never taken and ignored.
+Defaults and bounds are the service's (docs/reference/protocol.md#http-management-api).
 """
 
 from __future__ import annotations
@@ -136,8 +135,6 @@ Description: TypeAlias = QueueDescription | TopicDescription | SubscriptionDescr
 
 _INFINITE: Final = {"default_ttl", "auto_delete_on_idle", "duplicate_window"}
 
-# Built by later work; until then only the default is taken.
-_NOT_SUPPORTED_YET: Final = {"enable_partitioning": False}
 FORWARDS: Final = ("forward_to", "forward_dead_lettered_to")
 
 IMMUTABLE: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
@@ -159,10 +156,6 @@ def validate(description: Description) -> None:
     else:
         validate_name(description.name)
     check_all(description, _CHECKS[type(description)])
-    for name, default in _NOT_SUPPORTED_YET.items():
-        value = getattr(description, name, default)
-        if value != default:
-            raise InvalidDescription(name, value, f"{default!r}; anything else is not supported yet")
     if not isinstance(description, TopicDescription):
         _validate_forwards(description)
     if isinstance(description, SubscriptionDescription):

@@ -5,17 +5,19 @@ Pure. What is done with entities, and when, is decided in operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, ClassVar, Final
 
 from pairbus.amqp.errors import ENTITY_DISABLED, NOT_ALLOWED
 from pairbus.broker.format import records
+from pairbus.broker.format.content import Traits
 from pairbus.broker.refusal import Refusal
 
 from .description import QueueDescription
-from .duplicates import DuplicateHistory
+from .duplicates import DuplicateHistory, key_of
 from .message import Message
+from .partitions import PARTITION_SHIFT, Partitions, common_key, place
 from .queue import MessageQueue
 from .sessions import Sessions
 
@@ -75,6 +77,7 @@ class QueueEntity:
         "needs_traits",
         "next_revision",
         "offset",
+        "partitions",
         "pending_bytes",
         "pings",
         "receivers",
@@ -94,9 +97,11 @@ class QueueEntity:
         self.id = id
         self.dead_letter = MessageQueue(self, None)
         self.active = MessageQueue(self, self.dead_letter)
-        #: The highest number given out, and the highest whose record is known to be written.
+        #: The highest number given out, and the highest whose record is known to be written. Where there are
+        #: partitions, the former is that of the one that was turned to, and the latter is kept there for each.
         self.last_sequence = 0
         self.confirmed_sequence = 0
+        self.partitions: Partitions | None = None
         #: Bytes of sends that are being written: they count as stored, or many at once would overfill the queue.
         self.pending_bytes = 0
         self.pings = 0
@@ -137,9 +142,14 @@ class QueueEntity:
             self.active.sessions = Sessions(self.active)
         if self.duplicates is not None:
             self.duplicates.window = description.duplicate_window
-        #: Whether what is sent must be parsed for its id, session, lifetime and schedule.
+        if description.enable_partitioning:
+            self.partition()
+        #: Whether what is sent must be parsed for its id, session, partition key, lifetime and schedule.
         self.needs_traits = (
-            description.requires_session or description.requires_duplicate_detection or description.default_ttl != inf
+            description.requires_session
+            or description.requires_duplicate_detection
+            or description.enable_partitioning
+            or description.default_ttl != inf
         )
         self.refuses_sends = self._refusal(_REFUSES_SENDS, "sent to")
         self.refuses_receives = self._refusal(_REFUSES_RECEIVES, "received from")
@@ -159,6 +169,85 @@ class QueueEntity:
             return None
         text = f"The messaging entity '{self.name}' is {status}: nothing can be {what} it. Set its status to Active."
         return Refusal(ENTITY_DISABLED, text)
+
+    # ---- numbers
+
+    def partition(self) -> Partitions:
+        """Give it partitions, if it has none; what it holds is in the first of them."""
+        if self.partitions is None:
+            self.partitions = Partitions(self.last_sequence, self.active.size_bytes + self.dead_letter.size_bytes)
+            for queue in (self.active, self.dead_letter):
+                queue.partition(self.partitions.sizes)
+        return self.partitions
+
+    def choose_partition(self, sent: Sequence[Traits]) -> int | Refusal:
+        """Return the partition to which messages go that are sent together, or why they can't be sent."""
+        partitions = self.partition()
+        key = common_key(self.name, sent, self.detects_duplicates)
+        return key if isinstance(key, Refusal) else place(self.name, key, partitions.turn, partitions.down)
+
+    def turn_to_placed(self, partition: int) -> None:
+        """Turn to a partition that was chosen for messages; the next ones without a key go to another."""
+        self.turn_to(partition)
+        self.partition().used(partition)
+
+    def held_bytes(self, partition: int) -> int:
+        """Return how many bytes a partition holds."""
+        return self.partition().sizes[partition]
+
+    def duplicate_key(self, traits: Traits) -> bytes:
+        """Return what tells a message from others to duplicate detection: its id, in partitions also its key."""
+        key = None
+        if self.partitions is not None:
+            key = traits.partition_key if traits.session_id is None else traits.session_id
+        return key_of(traits.message_id if key is None else [key, traits.message_id])
+
+    def turn_to(self, partition: int) -> None:
+        """Let `last_sequence` be the last number of this partition from now on."""
+        partitions = self.partition()
+        partitions.last[partitions.current] = self.last_sequence
+        partitions.current = partition
+        self.last_sequence = partitions.last[partition]
+
+    def note_number(self, number: int) -> bool:
+        """Note a number that was given out, and return whether it is higher than those known before."""
+        partition = number >> PARTITION_SHIFT
+        if partition or self.partitions is not None:
+            self.turn_to(partition)
+        if number <= self.last_sequence:
+            return False
+        self.last_sequence = number
+        return True
+
+    @property
+    def last_numbers(self) -> int | list[int]:
+        """The last number or, where there are partitions, those of all of them."""
+        if self.partitions is None:
+            return self.last_sequence
+        self.turn_to(self.partitions.current)
+        return list(self.partitions.last)
+
+    def restore_numbers(self, numbers: int | list[int]) -> None:
+        """Take back the numbers that were given out since, which nobody has seen."""
+        if isinstance(numbers, int):
+            self.last_sequence = numbers
+        else:
+            partitions = self.partition()
+            partitions.last = list(numbers)
+            self.last_sequence = numbers[partitions.current]
+
+    def confirm_all(self) -> None:
+        """Note that the records of all numbers are written."""
+        self.confirmed_sequence = self.last_sequence
+        if self.partitions is not None:
+            self.turn_to(self.partitions.current)
+            self.partitions.confirmed = list(self.partitions.last)
+
+    def is_confirmed(self, number: int) -> bool:
+        """Return whether the record of a number is known to be written."""
+        if self.partitions is None:
+            return number <= self.confirmed_sequence
+        return number <= self.partitions.confirmed[number >> PARTITION_SHIFT]
 
     def count_receiver(self, step: int) -> None:
         """Count a link that begins to receive (1) or ends (-1)."""

@@ -1,12 +1,19 @@
-"""The outcomes of a locked message (docs/reference/protocol.md#outcomes), and the refusal when its lock is lost."""
+"""The outcomes of a locked message (docs/reference/protocol.md#outcomes), and the refusal when its lock is lost; and
+what becomes of a sent message that gets no number."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pairbus.broker.refusal import Refusal
+
+#: What a send returns in place of a sequence number; 0 stands for a message that a topic numbered only as copies.
+PINGED: Final = -1
+DUPLICATE: Final = -2
+#: What the ledger says of a message that no subscription takes.
+NO_SUBSCRIPTION: Final = "no-subscription"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from .message import (
     Message,
 )
 from .outcomes import LocksLost
-from .ready_list import ReadyList
+from .partitions import NONE_DOWN, PARTITION_SHIFT, partition_for
+from .ready_list import PartitionedReadyList, ReadyList
 from .sessions import SessionLock, Sessions
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class MessageQueue:
         "_locks",
         "_tie",
         "dead_letter",
+        "down",
         "entity",
         "is_timed",
         "lifetimes",
@@ -80,6 +82,7 @@ class MessageQueue:
         "on_available",
         "on_deleted",
         "on_session_free",
+        "partition_sizes",
         "path",
         "ready_list",
         "refuses_receives",
@@ -110,7 +113,11 @@ class MessageQueue:
         self._count = 0
         self._chunks: dict[int, dict[int, Message]] = {}
         self._keys: list[int] | None = None
-        self.ready_list = ReadyList()
+        self.ready_list: ReadyList | PartitionedReadyList = ReadyList()
+        #: Of a partitioned entity: the bytes in each partition, which its two queues count together, and the partitions
+        #: from which nothing can be received.
+        self.partition_sizes: list[int] | None = None
+        self.down = NONE_DOWN
         #: Something is, or was, in one of the due heaps since nothing was due at all.
         self.is_timed = False
         self.lifetimes = DueHeap(_expiry)
@@ -137,7 +144,9 @@ class MessageQueue:
 
     def available_in(self, lock: SessionLock) -> int:
         session = None if self.sessions is None else self.sessions.get(lock.session_id)
-        return 0 if session is None or session.lock is not lock else len(session.ready_list)
+        if session is None or session.lock is not lock or self.is_down(session.id):
+            return 0
+        return len(session.ready_list)
 
     @property
     def active_count(self) -> int:
@@ -189,6 +198,28 @@ class MessageQueue:
         if is_free and self.on_session_free is not None:
             self.on_session_free()
 
+    # partitions
+
+    def partition(self, sizes: list[int]) -> None:
+        """Let messages be available in turn from each partition; those that are there must be offered again."""
+        self.partition_sizes = sizes
+        self.ready_list = PartitionedReadyList()
+
+    def set_down(self, partitions: frozenset[int]) -> None:
+        """Let nothing be received from these partitions, and from the others again."""
+        if partitions == self.down:
+            return
+        self.down = partitions
+        if isinstance(self.ready_list, PartitionedReadyList):
+            self.ready_list.down = partitions
+        if self.sessions is not None:
+            self.sessions.touch_all()
+        self.wake()
+
+    def is_down(self, session_id: str) -> bool:
+        """Return whether the partition of a session is down."""
+        return bool(self.down) and partition_for(session_id) in self.down
+
     # what is in the queue, whatever its state
 
     def get(self, sequence_number: int) -> Message | None:
@@ -210,7 +241,7 @@ class MessageQueue:
     def enqueue(self, message: Message) -> None:
         """Add a new message and, unless it is scheduled, make it available."""
         self.insert(message)
-        if message.home or message.expires_at != inf or self.sessions is not None:
+        if message.home or message.expires_at != inf or self.sessions is not None or self.partition_sizes is not None:
             self.put(message)
             return
         ready = self.ready_list.ready
@@ -230,6 +261,8 @@ class MessageQueue:
         chunk[number] = message
         self._count += 1
         self.size_bytes += message.length
+        if self.partition_sizes is not None:
+            self.partition_sizes[number >> PARTITION_SHIFT] += message.length
         if message.home and message.home == SCHEDULED:
             self.scheduled_count += 1
         if self.sessions is not None:
@@ -246,6 +279,8 @@ class MessageQueue:
             self._keys = None
         self._count -= 1
         self.size_bytes -= message.length
+        if self.partition_sizes is not None:
+            self.partition_sizes[number >> PARTITION_SHIFT] -= message.length
         if message.home and message.home == SCHEDULED:
             self.scheduled_count -= 1
         if self.sessions is not None:
@@ -344,6 +379,8 @@ class MessageQueue:
             its = None if session is None else self.sessions.get(session.session_id)
             if session is None or its is None or its.lock is not session or not session.is_held(now):
                 return taken
+            if self.is_down(its.id):
+                return taken
             ready_list, until, held = its.ready_list, session.locked_until, session.held
         ready = ready_list.ready
         while len(taken) < count:
@@ -375,6 +412,8 @@ class MessageQueue:
             its = None if session is None else self.sessions.get(session.session_id)
             if session is None or its is None or its.lock is not session or not session.is_held(now):
                 return taken
+            if self.is_down(its.id):
+                return taken
             ready_list = its.ready_list
         while len(taken) < count and (message := ready_list.next()) is not None:
             message.state = SETTLING
@@ -387,8 +426,14 @@ class MessageQueue:
         for message in self.scan(0):
             if message.state != READY or not self._is_for(message, session_id):
                 continue
-            if len(taken) >= count or floor(message.enqueued_at * 1000.0) > enqueued_before * 1000.0:
+            if len(taken) >= count:
                 break
+            if floor(message.enqueued_at * 1000.0) > enqueued_before * 1000.0:
+                if self.partition_sizes is None:
+                    break
+                continue
+            if message.sequence_number >> PARTITION_SHIFT in self.down:
+                continue
             self._withdraw(message)
             taken.append(message)
         return taken

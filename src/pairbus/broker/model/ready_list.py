@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from .message import Message
+from .partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS
 
 # How many may have left the middle of the list before it is rebuilt.
 _STALE_MAX: Final = 1024
@@ -83,3 +84,47 @@ class ReadyList:
             stale.discard(ready.popleft().sequence_number)
         while returned and returned[0][0] in stale:
             stale.discard(heappop(returned)[0])
+
+
+class PartitionedReadyList:
+    """Available messages of a partitioned queue: from each partition in turn, in order within it.
+
+    It says of itself that messages have come back, so that whoever takes messages asks `next`.
+    """
+
+    __slots__ = ("_lists", "_turn", "down", "ready", "returned", "stale")
+
+    def __init__(self) -> None:
+        self._lists = [ReadyList() for _ in range(PARTITIONS)]
+        self._turn = 0
+        #: Partitions whose messages are not available now.
+        self.down = NONE_DOWN
+        self.ready: deque[Message] = deque()
+        self.returned = True
+        self.stale = False
+
+    def __len__(self) -> int:
+        lists = enumerate(self._lists)
+        return sum(len(each) for partition, each in lists if partition not in self.down)
+
+    def __repr__(self) -> str:
+        return f"<PartitionedReadyList of {len(self)}>"
+
+    def add(self, message: Message) -> None:
+        self._lists[message.sequence_number >> PARTITION_SHIFT].add(message)
+
+    def discard(self, message: Message) -> None:
+        self._lists[message.sequence_number >> PARTITION_SHIFT].discard(message)
+
+    def next(self) -> Message | None:
+        for step in range(PARTITIONS):
+            partition = (self._turn + step) % PARTITIONS
+            message = None if partition in self.down else self._lists[partition].next()
+            if message is not None:
+                self._turn = (partition + 1) % PARTITIONS
+                return message
+        return None
+
+    def clear(self) -> None:
+        for each in self._lists:
+            each.clear()

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from .message import LOCKED, Message, Stored
+from .partitions import COUNT_MASK
 from .ready_list import ReadyList
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Sessions:
     def __init__(self, queue: MessageQueue) -> None:
         self._queue = queue
         self._by_id: dict[str, Session] = {}
-        # (number of the next message, session) of those that were free when this was noted
+        # (number of the next message within its partition, session) of those that were free when this was noted
         self._free: list[tuple[int, str]] = []
         # (locked until, session); stale entries stay until they come up or are too many
         self._expiries: list[tuple[float, str]] = []
@@ -156,10 +157,10 @@ class Sessions:
 
     def offer(self, message: Message) -> None:
         session = self.open(message.session_id or "")
-        before = session.ready_list.head()
+        before = _head(session)
         session.ready_list.add(message)
         self._touched[session.id] = None
-        if session.lock is None and (before is None or message.sequence_number < before):
+        if session.lock is None and (before is None or message.sequence_number & COUNT_MASK < before):
             self._note_free(session)
 
     def discard(self, message: Message) -> None:
@@ -200,7 +201,7 @@ class Sessions:
 
     def accept(self, id: str | None, until: float) -> SessionLock | None:
         """Lock a session, the next free one without an id; return None when it is held, or none is free."""
-        session = self._next_free() if id is None else self.open(id)
+        session = self.open(id) if id is not None else self._next_up() if self._queue.down else self._next_free()
         if session is None or session.lock is not None:
             return None
         lock = session.lock = SessionLock(self._queue, session.id, until)
@@ -281,6 +282,10 @@ class Sessions:
         self._touched.clear()
         return locks, is_free
 
+    def touch_all(self) -> None:
+        """Let `wake` tell all who can receive: partitions that were down may serve again."""
+        self._touched.update(dict.fromkeys(self._by_id))
+
     def _lock_until(self, id: str, until: float) -> SessionLock | None:
         session = self._by_id.get(id)
         lock = None if session is None else session.lock
@@ -293,7 +298,7 @@ class Sessions:
             heapify(self._expiries)
 
     def _note_free(self, session: Session) -> None:
-        head = session.ready_list.head()
+        head = _head(session)
         if head is None:
             return
         heappush(self._free, (head, session.id))
@@ -301,7 +306,7 @@ class Sessions:
             self._free = [
                 (head, session.id)
                 for session in self._by_id.values()
-                if session.lock is None and (head := session.ready_list.head()) is not None
+                if session.lock is None and (head := _head(session)) is not None
             ]
             heapify(self._free)
 
@@ -313,10 +318,25 @@ class Sessions:
             if session is None or session.lock is not None:
                 heappop(free)
                 continue
-            head = session.ready_list.head()
+            head = _head(session)
             if head == number:
                 return session
             heappop(free)
             if head is not None and head > number:
                 heappush(free, (head, id))
         return None
+
+    def _next_up(self) -> Session | None:
+        """Return the next free session while partitions are down: one of another partition."""
+        free = [
+            (head, session.id)
+            for session in self._by_id.values()
+            if session.lock is None and (head := _head(session)) is not None and not self._queue.is_down(session.id)
+        ]
+        return self._by_id[min(free)[1]] if free else None
+
+
+def _head(session: Session) -> int | None:
+    """Return the number of the next message within its partition: no partition comes before another one."""
+    head = session.ready_list.head()
+    return None if head is None else head & COUNT_MASK

@@ -17,12 +17,26 @@ from .message import Message, message_bytes
 
 
 class Account:
-    """Counts the bytes of bodies that a topic's subscriptions still have."""
+    """Counts the bytes of bodies that a topic's subscriptions still have, in all and in each partition."""
 
-    __slots__ = ("stored_bytes",)
+    __slots__ = ("_parts", "_whole", "stored_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Account | None = None) -> None:
         self.stored_bytes = 0
+        self._whole = whole
+        self._parts: dict[int, Account] = {}
+
+    def part(self, partition: int) -> Account:
+        """Return the account of a partition, whose bytes count here, too."""
+        found = self._parts.get(partition)
+        if found is None:
+            found = self._parts[partition] = Account(self)
+        return found
+
+    def add(self, nbytes: int) -> None:
+        self.stored_bytes += nbytes
+        if self._whole is not None:
+            self._whole.stored_bytes += nbytes
 
     def __repr__(self) -> str:
         return f"<Account: {self.stored_bytes} bytes>"
@@ -52,7 +66,7 @@ class Copy(Message):
     def join(self, shared: Shared) -> None:
         self.shared = shared
         if not shared.copies:
-            shared.account.stored_bytes += self.length
+            shared.account.add(self.length)
         shared.copies += 1
 
 
@@ -64,7 +78,7 @@ def let_go(message: Message) -> int:
     shared.copies -= 1
     if shared.copies:
         return COPY_BYTES
-    shared.account.stored_bytes -= message.length
+    shared.account.add(-message.length)
     return COPY_BYTES + shared.nbytes
 
 

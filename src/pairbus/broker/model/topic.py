@@ -77,6 +77,9 @@ class Topic(QueueEntity):
         """A body counts once, however many subscriptions have it."""
         return self.account.stored_bytes
 
+    def held_bytes(self, partition: int) -> int:
+        return self.account.part(partition).stored_bytes
+
     @property
     def idle_deadline(self) -> float:
         latest = max((each.accessed_at for each in self._subscriptions.values()), default=self.accessed_at)
@@ -90,6 +93,8 @@ class Topic(QueueEntity):
 
     def add(self, subscription: Subscription) -> None:
         subscription.topic = self
+        if self.partitions is not None:
+            subscription.partition()
         self._subscriptions[subscription.name.lower()] = subscription
         self._note_sessions()
         self.note_rules(subscription)
@@ -182,6 +187,11 @@ class Subscription(QueueEntity):
     def path(self) -> str:
         return self.active.path
 
+    def turn_with_topic(self) -> None:
+        """Turn to the partition that the topic was turned to, if it has partitions."""
+        if self.topic is not None and self.topic.partitions is not None:
+            self.turn_to(self.topic.partitions.current)
+
     def count_receiver(self, step: int) -> None:
         super().count_receiver(step)
         if self.topic is not None:
@@ -219,6 +229,7 @@ def take_over(entity: QueueEntity, placeholder: QueueEntity) -> None:
     entity.active, entity.dead_letter = placeholder.active, placeholder.dead_letter
     entity.active.entity = entity.dead_letter.entity = entity
     entity.last_sequence = placeholder.last_sequence
+    entity.partitions = placeholder.partitions
     entity.renumbered = placeholder.renumbered
     entity.duplicates = placeholder.duplicates
     entity.describe(entity.description, entity.revision)

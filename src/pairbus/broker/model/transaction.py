@@ -47,7 +47,7 @@ Ended = Callable[[Refusal | None], None]
 @dataclass(slots=True, eq=False)
 class Send:
     """Messages to send. `ended` gets None once they are stored, or why they are not; `results` then says what became
-    of each (send_results.py)."""
+    of each (outcomes.py)."""
 
     target: MessageQueue | Topic
     payloads: Sequence[bytes]
@@ -55,6 +55,8 @@ class Send:
     results: list[int] = field(default_factory=list)
     #: The entity through which they are sent, where it is another one.
     via: MessageQueue | Topic | None = None
+    #: Of messages to a partitioned entity.
+    key: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -78,7 +80,7 @@ Operation = Send | Settle
 class Transaction:
     """What one transaction holds, and its state."""
 
-    __slots__ = ("failure", "id", "operations", "sent", "settled", "size_bytes", "started_at", "state", "via")
+    __slots__ = ("failure", "id", "key", "operations", "sent", "settled", "size_bytes", "started_at", "state", "via")
 
     def __init__(self, id: bytes) -> None:
         self.id = id
@@ -92,6 +94,8 @@ class Transaction:
         self.started_at = inf
         #: The queue or topic, in lower case, through which all of its operations go.
         self.via: str | None = None
+        #: The key of all messages that it sends to partitioned entities.
+        self.key: str | None = None
         #: Why it can't be committed any more, or why it was rolled back.
         self.failure: Refusal | None = None
 
@@ -133,6 +137,7 @@ class OpenTransactions:
         if transaction.via is None:
             transaction.via = via
         if isinstance(operation, Send):
+            transaction.key = transaction.key if operation.key is None else operation.key
             transaction.sent += len(operation.payloads)
             transaction.size_bytes += operation.size_bytes
             self.size_bytes += operation.size_bytes
@@ -167,6 +172,17 @@ class OpenTransactions:
         return None
 
     def _refusal_of_send(self, transaction: Transaction, operation: Send) -> Refusal | None:
+        if operation.target.entity.partitions is not None:
+            path = operation.target.path
+            if operation.key is None:
+                text = f"A message to the partitioned entity '{path}' needs a partition key or session id here: it is"
+                return Refusal(conditions.NOT_ALLOWED, f"{text} part of a transaction.")
+            if transaction.key not in (None, operation.key):
+                text = (
+                    f"The messages of a transaction to partitioned entities have one partition key or session id; "
+                    f"this one to '{path}' has '{operation.key}', those before it '{transaction.key}'."
+                )
+                return Refusal(conditions.NOT_ALLOWED, text)
         if transaction.sent + len(operation.payloads) > MESSAGES_MAX:
             text = f"Cannot send more than {MESSAGES_MAX} messages in a single transaction."
             return Refusal(conditions.NOT_ALLOWED, text)

@@ -16,11 +16,12 @@ from pairbus.amqp import errors as conditions
 from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import Content, Traits, take_in
-from pairbus.broker.model.duplicates import DuplicateHistory, Sighting, key_of
+from pairbus.broker.model.duplicates import DuplicateHistory, Sighting
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import SCHEDULED, Message
+from pairbus.broker.model.outcomes import DUPLICATE, PINGED
+from pairbus.broker.model.partitions import PARTITION_SHIFT, common_key
 from pairbus.broker.model.queue import MessageQueue
-from pairbus.broker.model.send_results import DUPLICATE, PINGED
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.store import Done, not_found, recopied, refusal_of
@@ -47,7 +48,7 @@ class EnqueueOperations(PublishOperations):
     ) -> None:
         """Store these messages, all of them or none, and call `done` with None or the refusal once that is certain.
 
-        `results` is filled with what becomes of each (send_results.py). `numbered` makes a topic give each message a
+        `results` is filled with what becomes of each (outcomes.py). `numbered` makes a topic give each message a
         number of its own even when that is not needed to store it.
         """
         # Longer than most: the hot path of queues and topics alike, in as few calls per send as can be.
@@ -60,9 +61,11 @@ class EnqueueOperations(PublishOperations):
         if isinstance(batch, Refusal):
             done(batch)
             return
-        contents, pings, outcomes, size = batch
+        contents, pings, outcomes, size, partition = batch
         if duplicates is not None:
             done = duplicates.joined(done)
+        if partition is not None:
+            entity.turn_to_placed(partition)
         messages: list[Message] = []
         publications: list[StoredPublication] = []
         numbers: Sequence[int]
@@ -75,8 +78,8 @@ class EnqueueOperations(PublishOperations):
             laid_out = self._lay_out_publications(entity, contents, kept, now, done, numbered)
             publications, parts, numbers, done = laid_out
         else:
-            messages, parts = lay_out_entries(entity, contents, now)
-            numbers = range(entity.last_sequence + 1, entity.last_sequence + 1 + len(messages))
+            numbers = range(entity.last_sequence + 1, entity.last_sequence + 1 + len(contents))
+            messages, parts = lay_out_entries(entity, contents, now, numbers)
         if results is not None:
             if len(numbers) == len(payloads):
                 results += numbers
@@ -145,7 +148,10 @@ class EnqueueOperations(PublishOperations):
         if sighting is not None and entity.duplicates is not None:
             entity.duplicates.written(sighting, segment, len(records.pack_seen(now, sighting.keys)))
         if messages:
-            entity.confirmed_sequence = message.sequence_number
+            if entity.partitions is None:
+                entity.confirmed_sequence = message.sequence_number
+            else:
+                entity.partitions.confirm(message.sequence_number)
             if queue.is_timed:
                 store.watched[queue] = None
         done(None)
@@ -165,6 +171,16 @@ class EnqueueOperations(PublishOperations):
         batch = _read_batch(entity, payloads, None, self._store.new_token)
         return batch if isinstance(batch, Refusal) else None
 
+    def key_of(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> str | None:
+        """Return the key by which a partitioned entity places these messages, which `refuses` has let through."""
+        entity = target.entity
+        if entity.partitions is None:
+            return None
+        contents = (take_in(payload, lambda: "", True) for payload in payloads)
+        sent = [content[4] for content in contents if content is not None and content[4] is not None]
+        key = common_key(entity.name, sent, entity.detects_duplicates)
+        return None if isinstance(key, Refusal) else key
+
     def pending_duplicate(
         self, target: MessageQueue | Topic, payloads: Sequence[bytes], now: float
     ) -> tuple[DuplicateHistory, Sighting] | None:
@@ -175,7 +191,7 @@ class EnqueueOperations(PublishOperations):
         for payload in payloads:
             content = take_in(payload, lambda: "", True)
             traits = None if content is None else content[4]
-            sighting = None if traits is None else history.find(key_of(traits.message_id), now)
+            sighting = None if traits is None else history.find(target.entity.duplicate_key(traits), now)
             if sighting is not None and sighting.is_pending:
                 return history, sighting
         return None
@@ -189,6 +205,8 @@ class EnqueueOperations(PublishOperations):
         entity = queue.entity
         activations = []
         for message in due:
+            if entity.partitions is not None:
+                entity.turn_to(message.sequence_number >> PARTITION_SHIFT)
             entity.last_sequence += 1
             lifetime = message.expires_at - message.enqueued_at
             activations.append((message.sequence_number, entity.last_sequence, now, now + lifetime))
@@ -234,14 +252,18 @@ class EnqueueOperations(PublishOperations):
         for message, (_, number, enqueued_at, expires_at) in zip(messages, activations, strict=True):
             entity.activate(message, number, enqueued_at, expires_at)
             queue.put(message)
-        entity.confirmed_sequence = max(entity.confirmed_sequence, number)
+            if entity.partitions is not None:
+                entity.partitions.confirm(number)
+        if entity.partitions is None:
+            entity.confirmed_sequence = max(entity.confirmed_sequence, number)
         if queue.is_timed:
             self._store.watched[queue] = None
         queue.wake()
 
 
-#: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent
-_Batch = tuple[list[Content], list[bytes], list[int], int]
+#: The contents to store, the pings, what becomes of each payload (0: it is to be stored), bytes that count as sent, and
+#: the partition to which they go
+_Batch = tuple[list[Content], list[bytes], list[int], int, int | None]
 
 
 def _read_batch(
@@ -258,6 +280,8 @@ def _read_batch(
     pings: list[bytes] = []
     outcomes: list[int] = []
     size = 0
+    partition: int | None = None
+    sent: list[Traits] | None = None if entity.partitions is None else []
 
     def new_id() -> str:
         return new_token().hex()
@@ -279,24 +303,40 @@ def _read_batch(
         if needs_session and (traits is None or traits.session_id is None):
             text = f"The entity '{entity.name}' requires sessions: a message without a session id can't be sent to it."
             return Refusal(conditions.NOT_ALLOWED, text)
+        if sent is not None and traits is not None:
+            sent.append(traits)
         if duplicates is not None and traits is not None and duplicates.has(traits):
             outcomes.append(DUPLICATE)
             continue
         contents.append(content)
         outcomes.append(0)
         size += len(content[3])
-    is_topic = isinstance(entity, Topic)
-    held = entity.size_bytes if is_topic else entity.active.size_bytes + entity.dead_letter.size_bytes
+    if sent:
+        placed = entity.choose_partition(sent)
+        if isinstance(placed, Refusal):
+            return placed
+        partition = placed
+        held = entity.held_bytes(partition)
+    elif isinstance(entity, Topic):
+        held = entity.size_bytes
+    else:
+        held = entity.active.size_bytes + entity.dead_letter.size_bytes
     held += entity.pending_bytes
     if held + size > entity.max_bytes:
-        noun, receive = ("topic", "Receive from its subscriptions") if is_topic else ("queue", "Receive from it")
-        text = (
-            f"The {noun} '{entity.name}' is full: it holds {held} of {entity.max_bytes} bytes, "
-            f"and {size} more were sent. {receive} or raise its maximum size."
-        )
-        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+        return _full(entity, partition, held, size)
     refusal = None if duplicates is None else duplicates.refusal()
-    return refusal or (contents, pings, outcomes, size)
+    return refusal or (contents, pings, outcomes, size, partition)
+
+
+def _full(entity: QueueEntity, partition: int | None, held: int, size: int) -> Refusal:
+    is_topic = isinstance(entity, Topic)
+    noun, receive = ("topic", "Receive from its subscriptions") if is_topic else ("queue", "Receive from it")
+    which = f"The {noun}" if partition is None else f"Partition {partition} of the {noun}"
+    text = (
+        f"{which} '{entity.name}' is full: it holds {held} of {entity.max_bytes} bytes, "
+        f"and {size} more were sent. {receive} or raise its maximum size."
+    )
+    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
 
 
 def _record_without_messages(
@@ -310,14 +350,15 @@ def _record_without_messages(
     return records.PING, sum(map(len, parts)), parts
 
 
-def lay_out_entries(entity: QueueEntity, contents: Sequence[Content], now: float) -> tuple[list[Message], list[bytes]]:
-    """Return the messages that a queue gets, with their offsets in the ENQUEUE record, and the parts of that record."""
+def lay_out_entries(
+    entity: QueueEntity, contents: Sequence[Content], now: float, numbers: Sequence[int]
+) -> tuple[list[Message], list[bytes]]:
+    """Return the messages that a queue gets under these numbers, with their offsets in the ENQUEUE record, and the
+    parts of that record."""
     messages: list[Message] = []
     parts: list[bytes] = []
-    number = entity.last_sequence
     at = 0
-    for header, pairs_count, pairs_bytes, content, traits in contents:
-        number += 1
+    for number, (header, pairs_count, pairs_bytes, content, traits) in zip(numbers, contents, strict=True):
         length = len(content)
         if traits is not None:
             message, head = _entry_with_traits(entity, number, now, (header, pairs_count, pairs_bytes, content, traits))
@@ -377,7 +418,7 @@ class _SendDuplicates:
 
     def has(self, traits: Traits) -> bool:
         """Return whether this id is a duplicate; otherwise remember it."""
-        key = key_of(traits.message_id)
+        key = self._entity.duplicate_key(traits)
         if key in self.keys:
             return True
         earlier = self._history.find(key, self._now)

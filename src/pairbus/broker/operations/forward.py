@@ -22,19 +22,18 @@ from pairbus.amqp.errors import AmqpError
 from pairbus.broker.format import records
 from pairbus.broker.format.content import Content
 from pairbus.broker.format.forwarded import forwarded, pack_forward, travelled
-from pairbus.broker.model.duplicates import Sighting, key_of
+from pairbus.broker.model.duplicates import Sighting
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SETTLING, Message
-from pairbus.broker.model.outcomes import DeadLetter
+from pairbus.broker.model.outcomes import DUPLICATE, DeadLetter
 from pairbus.broker.model.queue import MessageQueue
-from pairbus.broker.model.send_results import DUPLICATE
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.store import Done, Store, nobody
 from pairbus.journal import JournalError
 
 from .enqueue import EnqueueOperations, lay_out_entries
-from .forward_decisions import UNREADABLE, full, refused, room_in, too_many_hops, unavailable
+from .forward_decisions import UNREADABLE, full, misplaced, refused, room_in, too_many_hops, unavailable
 from .registry import Registry
 
 # Forwarded with one record; those behind them go with the next.
@@ -47,7 +46,7 @@ _UNREADABLE_ERRORS: Final = (AmqpError, struct.error, ArithmeticError, LookupErr
 
 
 class Forwarded(NamedTuple):
-    """A message that has been forwarded; `number` is its new one, or what became of it (send_results.py)."""
+    """A message that has been forwarded; `number` is its new one, or what became of it (outcomes.py)."""
 
     old_number: int
     number: int
@@ -75,7 +74,20 @@ class Forwarding:
 class _Load:
     """What goes to one destination with one record."""
 
-    __slots__ = ("contents", "duplicates", "history", "keys", "messages", "now", "pending", "room", "size", "target")
+    __slots__ = (
+        "_partition",
+        "contents",
+        "duplicates",
+        "history",
+        "keys",
+        "messages",
+        "now",
+        "partitions",
+        "pending",
+        "room",
+        "size",
+        "target",
+    )
 
     def __init__(self, source: MessageQueue, target: QueueEntity, now: float) -> None:
         self.target = target
@@ -87,6 +99,9 @@ class _Load:
         self.room = room_in(target)
         self.messages: list[Message] = []
         self.contents: list[Content] = []
+        #: Where the destination has some: to which of them each message goes.
+        self.partitions: list[int] = []
+        self._partition = 0
         self.duplicates: list[tuple[Message, Content]] = []
         self.keys: dict[bytes, None] = {}
         self.size = 0
@@ -100,7 +115,7 @@ class _Load:
             return False
         traits = content[4]
         assert traits is not None
-        key = key_of(traits.message_id)
+        key = self.target.duplicate_key(traits)
         earlier = self.history.find(key, self.now)
         if key in self.keys:
             return True
@@ -114,7 +129,33 @@ class _Load:
         """What leaves the source."""
         return [*self.messages, *(message for message, _ in self.duplicates)]
 
+    def give_numbers(self) -> list[int]:
+        """Return the numbers that the messages get in the destination, a queue."""
+        target, numbers = self.target, []
+        for index in range(len(self.messages)):
+            if self.partitions:
+                target.turn_to(self.partitions[index])
+            target.last_sequence += 1
+            numbers.append(target.last_sequence)
+        return numbers
+
+    def place(self, content: Content) -> Refusal | None:
+        """Choose the partition of the next message, if the destination has some, or return why it can go to none."""
+        if self.target.partitions is None:
+            return None
+        traits = content[4]
+        assert traits is not None
+        placed = self.target.choose_partition([traits])
+        if isinstance(placed, Refusal):
+            return placed
+        self._partition = placed
+        self.room = room_in(self.target, placed)
+        return None
+
     def add(self, message: Message, content: Content) -> None:
+        if self.target.partitions is not None:
+            self.partitions.append(self._partition)
+            self.target.partitions.used(self._partition)
         self.messages.append(message)
         self.contents.append(content)
         self.size += len(content[3])
@@ -276,6 +317,15 @@ class ForwardOperations(EnqueueOperations, Registry):
             if isinstance(content, DeadLetter):
                 self._refuse(source, forwarding, messages, content, now)
                 continue
+            problem = load.place(content)
+            if problem is not None:
+                reason = misplaced(problem)
+                if reason is not None:
+                    self._refuse(source, forwarding, messages, reason, now)
+                    continue
+                source.offer(message)
+                self._wait(source, forwarding, now + _RETRY_S)
+                break
             if load.size + len(content[3]) > load.room:
                 if not source.is_dead_letter:
                     self._refuse(source, forwarding, messages, full(target), now)
@@ -344,13 +394,13 @@ class ForwardOperations(EnqueueOperations, Registry):
         if isinstance(target, Topic):
             kind = records.PUBLISH
             payloads = [content[pairs_bytes:] for _, _, pairs_bytes, content, _ in load.contents]
-            laid_out = self._lay_out_publications(target, load.contents, payloads, now, done, False)
+            laid_out = self._lay_out_publications(target, load.contents, payloads, now, done, False, load.partitions)
             publications, parts, numbers, done = laid_out
             results += numbers
         else:
             kind, publications = records.ENQUEUE, []
-            messages, parts = lay_out_entries(target, load.contents, now)
-            results += [message.sequence_number for message in messages]
+            results += load.give_numbers()
+            messages, parts = lay_out_entries(target, load.contents, now, results)
         head_bytes = records.BATCH_HEAD_BYTES
         if not parts and load.keys:
             kind, head_bytes, parts = records.SEEN, records.ID_BYTES, [records.pack_id(target.id)]
@@ -374,8 +424,6 @@ class ForwardOperations(EnqueueOperations, Registry):
                 self._store.restore(source, gone)
             sent(error, segment, offset + len(head))
 
-        if messages:
-            target.last_sequence = messages[-1].sequence_number
         self._store.append(records.FORWARD, (head, *parts), written)
 
     def _removed_by_forward(self, source: MessageQueue, messages: list[Message]) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from pairbus.amqp.errors import SERVER_BUSY
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.outcomes import DeadLetter
 from pairbus.broker.model.topic import SESSION_MISSING, Topic
+from pairbus.broker.refusal import Refusal
 
 #: How often a message is forwarded at most.
 HOPS_MAX: Final = 4
@@ -51,8 +53,10 @@ def unavailable(name: str, destination: QueueEntity | None) -> DeadLetter | None
     return None
 
 
-def room_in(destination: QueueEntity) -> int:
-    """Return how many bytes of messages it can still take."""
+def room_in(destination: QueueEntity, partition: int | None = None) -> int:
+    """Return how many bytes of messages it, or one of its partitions, can still take."""
+    if partition is not None:
+        return destination.max_bytes - destination.held_bytes(partition) - destination.pending_bytes
     if isinstance(destination, Topic):
         return destination.max_bytes - destination.size_bytes - destination.pending_bytes
     held = destination.active.size_bytes + destination.dead_letter.size_bytes
@@ -78,6 +82,13 @@ def refused(destination: QueueEntity, size: int, session_id: str | None) -> Dead
     if destination.active.sessions is not None and session_id is None:
         return SESSION_MISSING
     return None
+
+
+def misplaced(problem: Refusal) -> DeadLetter | None:
+    """Return why a message can't go to any partition of a destination; None where its partition is only down."""
+    if problem.condition == SERVER_BUSY:
+        return None
+    return DeadLetter("InvalidMessage", f"The message could not be forwarded: {problem.description}")
 
 
 def full(destination: QueueEntity) -> DeadLetter:

@@ -18,10 +18,10 @@ from pairbus.broker.format.content import Content, Traits, message_id_in, pack_c
 from pairbus.broker.format.publication import pack_copy, pack_new_copy, pack_publication
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import RECOPIED, SCHEDULED, SETTLING, Message
-from pairbus.broker.model.outcomes import DeadLetter
+from pairbus.broker.model.outcomes import NO_SUBSCRIPTION, DeadLetter
+from pairbus.broker.model.partitions import PARTITION_SHIFT
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.rules import Facts, changed_content
-from pairbus.broker.model.send_results import NO_SUBSCRIPTION
 from pairbus.broker.model.shared_bodies import Copy, Shared, header_of
 from pairbus.broker.model.topic import FILTER_ERROR, SESSION_MISSING, Subscription, Topic
 from pairbus.broker.refusal import Refusal
@@ -61,13 +61,17 @@ class PublishOperations(SettlementOperations):
         now: float,
         done: Done,
         numbered: bool,
+        partitions: Sequence[int] = (),
     ) -> tuple[list[StoredPublication], list[bytes], list[int], Done]:
         """Return what a topic stores of these messages, the parts of the PUBLISH record (none if nothing is stored),
-        the number of each message (0: it has none) and `done`, which then also reports what no subscription takes."""
+        the number of each message (0: it has none) and `done`, which then also reports what no subscription takes.
+        They go to these partitions, or all to the one that the topic was turned to."""
         record = _PublishRecord(topic, self._store.new_token)
         numbers = []
         unmatched: list[str | None] = []
-        for content, payload in zip(contents, payloads, strict=True):
+        for index, (content, payload) in enumerate(zip(contents, payloads, strict=True)):
+            if partitions:
+                topic.turn_to(partitions[index])
             number, is_stored = record.add_sent(content, payload, now, numbered)
             numbers.append(number)
             if not is_stored and self._store.observer is not None:
@@ -93,7 +97,10 @@ class PublishOperations(SettlementOperations):
         store = self._store
         woken: dict[MessageQueue, None] = {}
         for copies, content_offset, nbytes in publications:
-            shared = Shared(topic.account, nbytes)
+            account = topic.account
+            if topic.partitions is not None and copies:
+                account = account.part(copies[0][1].sequence_number >> PARTITION_SHIFT)
+            shared = Shared(account, nbytes)
             place = offset + content_offset
             for queue, copy in copies:
                 copy.segment = segment
@@ -102,7 +109,10 @@ class PublishOperations(SettlementOperations):
                 if copy.content is not None:
                     store.keep(queue, copy)
                 queue.enqueue(copy)
-                queue.entity.confirmed_sequence = copy.sequence_number
+                if queue.entity.partitions is None:
+                    queue.entity.confirmed_sequence = copy.sequence_number
+                else:
+                    queue.entity.partitions.confirm(copy.sequence_number)
                 woken[queue] = None
         for queue in woken:
             if queue.is_timed:
@@ -231,6 +241,8 @@ class _PublishRecord:
         """Add a scheduled message whose time has come, for the subscriptions that take it now. Return whether one
         does."""
         topic = self._topic
+        if topic.partitions is not None:
+            topic.turn_to(message.sequence_number >> PARTITION_SHIFT)
         pairs = (message.pairs_count, message.pairs_bytes)
         facts = Facts(body, pairs)
         session = facts.values(_SESSION) if topic.has_sessions else None
@@ -315,6 +327,9 @@ def _copies(
     length = len(body)
     copies: list[tuple[MessageQueue, Copy]] = []
     packed: list[bytes] = []
+    if targets and targets[0].partitions is not None:
+        for target in targets:
+            target.turn_with_topic()
     for target in targets:
         header, ends_after = sent_header, lifetime
         if target.default_ttl < lifetime:
@@ -337,6 +352,7 @@ def _copies(
 
 def _dead_copy(target: Subscription, content: Content, header: bytes, now: float, changes: bytes) -> tuple[Copy, bytes]:
     """Return a copy for the dead-letter queue of a subscription, and the same as packed for the record."""
+    target.turn_with_topic()
     number = target.last_sequence = target.last_sequence + 1
     _, pairs_count, pairs_bytes, body, _ = content
     copy = Copy(number, now, header, pairs_count, pairs_bytes, None, len(body))

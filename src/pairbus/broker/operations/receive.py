@@ -21,6 +21,7 @@ from pairbus.broker.format.content import (
     with_changes,
 )
 from pairbus.broker.model.message import DEFERRED, LOCKED, READY, SCHEDULED, Message
+from pairbus.broker.model.partitions import PARTITION_SHIFT, partition_down
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
@@ -88,6 +89,9 @@ class ReceiveOperations(SettlementOperations):
                 refusal = Refusal(conditions.NOT_ALLOWED, text)
             elif not session.is_held(now):
                 refusal = queue.session_lost()
+        down = next((number for number in numbers if number >> PARTITION_SHIFT in queue.down), None)
+        if refusal is None and down is not None:
+            refusal = partition_down(queue.path, down >> PARTITION_SHIFT)
         if refusal is not None:
             done([], refusal)
             return
@@ -155,6 +159,8 @@ class ReceiveOperations(SettlementOperations):
             if len(peeked) >= count or (peeked and size + message.length > PEEK_BYTES_MAX):
                 break
             if session_id is not None and message.session_id != session_id:
+                continue
+            if queue.down and message.sequence_number >> PARTITION_SHIFT in queue.down:
                 continue
             if message.expires_at <= now and message.home == READY and message.state != LOCKED:
                 continue

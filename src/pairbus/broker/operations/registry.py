@@ -18,6 +18,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
 from pairbus.broker.model.description import Description, QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.partitions import NONE_DOWN
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED
@@ -26,6 +27,8 @@ from pairbus.journal import JournalError
 
 from .quotas import Quotas
 
+#: Path of an entity → partitions to which nothing can be sent, and those from which nothing can be received
+PartitionsDown = Callable[[str], tuple[frozenset[int], frozenset[int]]]
 _DEAD_LETTERS_TO: Final = "ForwardDeadLetteredMessagesTo"
 
 
@@ -43,6 +46,7 @@ class Registry(StoreOperations):
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         # Entities that time is watched for: they forget message ids, or are deleted when nobody uses them.
         self._aging: dict[int, QueueEntity] = {}
+        self._partitions_down: PartitionsDown | None = None
         # names that are being created
         self._claimed: set[str] = set()
 
@@ -61,6 +65,7 @@ class Registry(StoreOperations):
 
     def _watch(self, entity: QueueEntity) -> None:
         """Watch the deadlines of an entity that was described or restored."""
+        self._set_down(entity)
         if entity.active.is_timed:
             self._store.watched[entity.active] = None
         if entity.detects_duplicates:
@@ -69,6 +74,23 @@ class Registry(StoreOperations):
             self._aging[entity.id] = entity
         else:
             self._aging.pop(entity.id, None)
+
+    # ---- partitions
+
+    def set_partitions_down(self, down: PartitionsDown | None) -> None:
+        """Take partitions out of service as `down` says, from now on, and back those of which it says nothing."""
+        self._partitions_down = down
+        for entity in list(self._store.by_id.values()):
+            self._set_down(entity)
+
+    def _set_down(self, entity: QueueEntity) -> None:
+        if entity.partitions is None or entity.deleting:
+            return
+        nothing = NONE_DOWN, NONE_DOWN
+        sends, receives = nothing if self._partitions_down is None else self._partitions_down(entity.active.path)
+        entity.partitions.down = sends
+        for queue in (entity.active, entity.dead_letter):
+            queue.set_down(receives)
 
     # ---- queues
 
@@ -156,7 +178,7 @@ class Registry(StoreOperations):
     def _create(self, entity: QueueEntity, claim: str, enter: Callable[[], None], now: float, done: Done) -> None:
         """Write a new entity, then `enter` it where others find it; until then its name is reserved by `claim`."""
         entity.accessed_at = now
-        payload = records.pack_queue(entity.id, 0, 0, entity.document())
+        payload = records.pack_queue(entity.id, 0, entity.last_numbers, entity.document())
         entity.record_bytes = len(payload)
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
@@ -189,7 +211,7 @@ class Registry(StoreOperations):
         """Write a new description, then call `apply` with its revision."""
         entity.next_revision += 1
         revision = entity.next_revision
-        payload = records.pack_queue(entity.id, revision, entity.last_sequence, document)
+        payload = records.pack_queue(entity.id, revision, entity.last_numbers, document)
 
         def written(error: JournalError | None, segment: int, offset: int) -> None:
             if error is not None:

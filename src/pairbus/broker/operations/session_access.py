@@ -16,6 +16,7 @@ from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
 from pairbus.broker.format.content import ID_CHARS_MAX
 from pairbus.broker.model.message import Stored
+from pairbus.broker.model.partitions import partition_down, partition_for
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Session, SessionLock, Sessions
 from pairbus.broker.refusal import Refusal
@@ -42,6 +43,8 @@ class SessionAccess(SettlementOperations):
             self.expire_locks(queue, now)
         if queue.lifetimes.next <= now:
             self.expire_messages(queue, now)
+        if session_id is not None and queue.is_down(session_id):
+            return partition_down(queue.path, partition_for(session_id))
         lock = sessions.accept(session_id, now + queue.lock_duration)
         if lock is None and session_id is not None:
             text = (

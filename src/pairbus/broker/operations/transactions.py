@@ -43,6 +43,7 @@ class TransactionOperations(EnqueueOperations):
             self.roll_back(transaction, timed_out(transaction))
         if isinstance(operation, Send):
             refusal = self.refuses(operation.target, operation.payloads)
+            operation.key = None if refusal is not None else self.key_of(operation.target, operation.payloads)
         elif operation.queue.entity.deleting:
             refusal = not_found(operation.queue.path)
         else:
@@ -153,7 +154,7 @@ class _Commit:
             tokens, outcome, session = operation.tokens, operation.outcome, operation.session
             namespace.settle(operation.queue, tokens, outcome, now, self._answered, session=session)
 
-    def _undo(self, gathered: Iterable[Gathered], numbers: dict[QueueEntity, int]) -> None:
+    def _undo(self, gathered: Iterable[Gathered], numbers: dict[QueueEntity, int | list[int]]) -> None:
         refusal = self._refusal
         assert refusal is not None
         error = JournalError("the transaction was rolled back")
@@ -161,7 +162,7 @@ class _Commit:
             assert written is not None
             written(error, -1, -1)
         for entity, number in numbers.items():
-            entity.last_sequence = number  # nobody has seen those that were given out since
+            entity.restore_numbers(number)
         self._namespace._end(self._transaction, rolled_back(refusal), self._done)
 
     def _answered(self, refusal: Refusal | None) -> None:
@@ -175,13 +176,13 @@ class _Commit:
             self._namespace._end(self._transaction, failure, self._done)
 
 
-def _last_numbers(operations: Iterable[Operation]) -> dict[QueueEntity, int]:
+def _last_numbers(operations: Iterable[Operation]) -> dict[QueueEntity, int | list[int]]:
     """Return the last sequence numbers of the entities to which messages are sent."""
-    numbers = {}
+    numbers: dict[QueueEntity, int | list[int]] = {}
     for operation in operations:
         if isinstance(operation, Send):
             entity = operation.target.entity
-            numbers[entity] = entity.last_sequence
+            numbers[entity] = entity.last_numbers
             if isinstance(entity, Topic):
-                numbers.update((each, each.last_sequence) for each in entity.subscriptions.values())
+                numbers.update((each, each.last_numbers) for each in entity.subscriptions.values())
     return numbers

@@ -105,7 +105,7 @@ class LivePublications:
         """Return a copy as it is now, or as it was when its record is not yet known to be written; None: it is gone."""
         known = entity.find(entry.sequence_number)
         if known is None:
-            if entry.sequence_number <= entity.confirmed_sequence:
+            if entity.is_confirmed(entry.sequence_number):
                 return None
             start = entry.changes_offset - COPY_BYTES
             return record.payload[start : entry.changes_offset + entry.changes_length], None

@@ -212,7 +212,7 @@ class LiveRecords:
             return None
         if entity.deleting:
             entity.recopied = True
-        return record.kind, records.pack_queue(id, revision, entity.last_sequence, description)
+        return record.kind, records.pack_queue(id, revision, entity.last_numbers, description)
 
     def _live_state(self, record: Record) -> tuple[int, bytes] | None:
         known = self._session(record)
@@ -269,7 +269,7 @@ class LiveRecords:
                 if (message.segment, message.offset) != (record.segment, record.offset + content_at):
                     continue
                 head, copied = self._copy(entity, queue, message, at)
-            elif entry.sequence_number > entity.confirmed_sequence:
+            elif not entity.is_confirmed(entry.sequence_number):
                 head, copied = _as_it_was(payload, entry, at)
                 if entity.deleting:
                     entity.recopied = True

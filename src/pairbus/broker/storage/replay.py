@@ -24,6 +24,7 @@ from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, 
 from pairbus.broker.model.description import QueueDescription, TopicDescription
 from pairbus.broker.model.entity import QueueEntity
 from pairbus.broker.model.message import HOMES, Message, SharedValues, Stored
+from pairbus.broker.model.partitions import PARTITION_SHIFT
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Sessions
 from pairbus.broker.model.shared_bodies import Account, Copy, Shared, header_of, let_go
@@ -162,7 +163,7 @@ class _Replay:
                 self._drop(min(twin, entity, key=lambda e: e.id))
             names[key] = max(twin or entity, entity, key=lambda e: e.id)
         for entity in list(rebuilt.entities.values()):
-            entity.confirmed_sequence = entity.last_sequence
+            entity.confirm_all()
             entity.active.reoffer()
             entity.dead_letter.reoffer()
             if isinstance(entity, Subscription):
@@ -188,7 +189,8 @@ class _Replay:
     def _describe(self, record: Record) -> None:
         id, revision, last_sequence, description = records.read_queue(record.payload)
         entity = self._entity(id)
-        entity.last_sequence = max(entity.last_sequence, last_sequence)
+        for number in [last_sequence] if isinstance(last_sequence, int) else last_sequence:
+            entity.note_number(number)
         if revision < entity.revision:
             self.release(record.segment, len(record.payload))
             return
@@ -267,7 +269,7 @@ class _Replay:
             None if session_id is None else self._session_ids.setdefault(session_id, session_id),
         )
         if self._forwarded and entry.sequence_number in self._forwarded.get(entity.id, ()):
-            entity.last_sequence = max(entity.last_sequence, entry.sequence_number)
+            entity.note_number(entry.sequence_number)
             self.release(record.segment, let_go(message))
             return
         queue = self._place(record, entity, entry, entry.content_offset, message)
@@ -282,12 +284,10 @@ class _Replay:
     ) -> MessageQueue:
         """Put a message into its queue, instead of what was known of one with its number, and return the queue."""
         number = entry.sequence_number
-        if number <= entity.last_sequence:
+        if not entity.note_number(number):
             known = entity.find(number)
             if known is not None:
                 self._take_out(*known)
-        else:
-            entity.last_sequence = number
         queue = _queue(entity, entry)
         message.delivery_count = entry.delivery_count
         message.home = HOMES[entry.place]
@@ -311,7 +311,10 @@ class _Replay:
         for number, copies in ended.items():
             self._end_schedule(topic, number, copies)
         for publication in publications:
-            shared = Shared(self._account(topic_id), len(publication.head) + publication.content_length)
+            account = self._account(topic_id)
+            if publication.copies:
+                account = account.part(publication.copies[0].sequence_number >> PARTITION_SHIFT)
+            shared = Shared(account, len(publication.head) + publication.content_length)
             for entry in publication.copies:
                 self._insert_copy(record, publication, entry, shared)
             if not shared.copies:
@@ -322,7 +325,7 @@ class _Replay:
     def _end_schedule(self, topic: QueueEntity, number: int, copies: set[tuple[int, int]]) -> None:
         """Remove a scheduled message that has become these copies. If it was published before, by a record that the
         disk answered with an error, they replace those of that record."""
-        topic.last_sequence = max(topic.last_sequence, number)
+        topic.note_number(number)
         gone = self._published.get((topic.id, number), set()) - copies
         self._published[topic.id, number] = copies
         for id, each in (*gone, (topic.id, number)):
@@ -362,7 +365,7 @@ class _Replay:
         id, activations = records.read_activated(record.payload)
         entity = self._entity(id)
         for activation in activations:
-            entity.last_sequence = max(entity.last_sequence, activation.new)
+            entity.note_number(activation.new)
             known = entity.find(activation.old)
             self._activated[id, activation.old] = activation
             if known is not None and known[1].sequence_number == activation.old:
@@ -411,7 +414,7 @@ class _Replay:
     def _remove_all(self, id: int, numbers: Iterable[int]) -> None:
         entity = self._entity(id)
         for number in numbers:
-            entity.last_sequence = max(entity.last_sequence, number)
+            entity.note_number(number)
             if (known := entity.find(number)) is not None:
                 self._take_out(*known)
 
@@ -420,7 +423,7 @@ class _Replay:
         id, updates = records.read_updates(record.payload)
         entity = self._entity(id)
         for update in updates:
-            entity.last_sequence = max(entity.last_sequence, update.sequence_number)
+            entity.note_number(update.sequence_number)
             known = entity.find(update.sequence_number)
             if known is None:
                 continue

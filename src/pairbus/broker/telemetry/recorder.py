@@ -15,8 +15,17 @@ from pairbus.amqp.message import read_properties, split
 from pairbus.billing import APP, MANAGE, PING
 from pairbus.broker.format.content import PING_CONTENT_TYPE, message_id_in
 from pairbus.broker.model.message import Message
-from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
-from pairbus.broker.model.send_results import DUPLICATE, PINGED
+from pairbus.broker.model.outcomes import (
+    DUPLICATE,
+    PINGED,
+    Abandon,
+    Complete,
+    DeadLetter,
+    Defer,
+    LocksLost,
+    Outcome,
+    Release,
+)
 from pairbus.broker.operations.forward import Forwarded
 from pairbus.broker.refusal import Refusal
 from pairbus.ledger import LedgerWriter
@@ -78,7 +87,7 @@ class Recorder:
         refusal: Refusal | None,
     ) -> None:
         """Record messages that were all sent or all refused. `results`: of each that was sent
-        (model/send_results.py)."""
+        (model/outcomes.py)."""
         counters = self._counters.entity(path)
         if refusal is not None:
             counters.refused(refusal.condition, len(payloads))
