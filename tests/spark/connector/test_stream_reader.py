@@ -159,3 +159,15 @@ def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
     assert end == {"some": 8}
     assert stream.latestOffset(end) == end
     assert [read(each)["sequence_number"] for each in peeked(pair.primary, "some")] == left
+
+
+@pytest.mark.parametrize("kind", [PeekStream, DeleteStream])
+def test_a_partitioned_entity_is_refused_before_anything_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, kind: type[PeekStream]
+) -> None:
+    stream = kind(parse({"connectionString": "Endpoint=sb://x"}, {}), lambda: ["orders"])
+    there = Asked([1, 2, (3 << 48) + 1])
+    monkeypatch.setattr(reader_module.connections, "client", lambda address: None)
+    monkeypatch.setattr(reader_module, "first_from", lambda client, entity, number: there(number))
+    with pytest.raises(InvalidOption, match="'orders' is partitioned.*mode=lock"):
+        stream.latestOffset({"orders": 1})

@@ -42,6 +42,8 @@ except ImportError:  # 4.0 and 4.1: no admission control
 #: entity → the sequence number that the next batch starts with
 Offset = dict[str, int]
 RECEIVE_COUNT: Final = 500
+#: From here on, the top bits of a number are a partition, and one number is no place in all of them.
+NUMBERS_END: Final = 1 << 48
 
 
 def stream_reader(options: ConnectorOptions, entities: Callable[[], list[str]]) -> DataSourceStreamReader:
@@ -167,11 +169,17 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_from(self, entity: str, number: int) -> int | None:
         try:
-            return first_from(connections.client(self._address), entity, number)
+            found = first_from(connections.client(self._address), entity, number)
         except NotFound:
             if not self._discovery.may_change:
                 raise
             return None  # a glob found it, and it is gone: others go on
+        if found is not None and found >= NUMBERS_END:
+            raise InvalidOption(
+                f"{entity!r} is partitioned: a stream by sequence number would pass over messages of its partitions; "
+                "read it with mode=lock, or with spark.read"
+            )
+        return found
 
 
 class DeleteStream(PeekStream):
