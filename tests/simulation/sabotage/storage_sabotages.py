@@ -157,7 +157,7 @@ SABOTAGES = (
     Sabotage(
         "compaction-forgets-a-removal",
         _LIVE,
-        "elif entry.sequence_number > entity.confirmed_sequence:",
+        "elif not entity.is_confirmed(entry.sequence_number):",
         "elif entity.confirmed_sequence:",
         "Messages that were completed are there again after a restart.",
     ),
@@ -206,14 +206,8 @@ SABOTAGES = (
     Sabotage(
         "replay-loses-the-last-number",
         _REPLAY,
-        """\
-        else:
-            entity.last_sequence = number
-        queue = _queue(entity, entry)
-""",
-        """\
-        queue = _queue(entity, entry)
-""",
+        "if not entity.note_number(number):",
+        "if number:",
         "Numbers are given out twice after a restart, and a new message takes the place of one that waits.",
         needs=("broker: at",),
     ),

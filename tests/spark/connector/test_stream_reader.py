@@ -167,7 +167,7 @@ def test_a_partitioned_entity_is_refused_before_anything_is_passed_over(
 ) -> None:
     stream = kind(parse({"connectionString": "Endpoint=sb://x"}, {}), lambda: ["orders"])
     there = Asked([1, 2, (3 << 48) + 1])
-    monkeypatch.setattr(reader_module.connections, "client", lambda address: None)
-    monkeypatch.setattr(reader_module, "first_from", lambda client, entity, number: there(number))
-    with pytest.raises(InvalidOption, match="'orders' is partitioned.*mode=lock"):
+    monkeypatch.setattr(stream_module.connections, "client", lambda address: None)
+    monkeypatch.setattr(stream_module, "first_from", lambda client, entity, number: there(number))
+    with pytest.raises(InvalidOption, match=r"'orders' is partitioned.*mode=lock"):
         stream.latestOffset({"orders": 1})
