@@ -40,11 +40,22 @@ from .wall_clock import WallClock
 
 
 @dataclass(slots=True, eq=False)
+class _Together:
+    """A transaction: what it has sent, and what says that it happened, or that it did not."""
+
+    name: str
+    sends: list[_Send] = field(default_factory=list)
+    said: dict[bool, str] = field(default_factory=dict)
+    is_certain: bool = True  # no power cut may have undone a part of it
+
+
+@dataclass(slots=True, eq=False)
 class _Send:
     of: Sending
     begun: int
     copies: list[_Copy] = field(default_factory=list)
     ended: float = inf  # when its outcome was known, in events: what began later is later
+    together: _Together | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +65,7 @@ class _Change:
     begun: int
     lock: Lock | None
     ended_at: float = inf
+    together: _Together | None = None
 
     @property
     def why(self) -> tuple[str | None, str | None]:
@@ -135,6 +147,7 @@ class Checker:
     `max_delivery_count`; `lock_s`, how long locks last (of homes without sessions); `dead_on_expiry`, those that
     dead-letter what has expired; `window_s` of duplicates (for ever, if left out). `exact`: times are exact, so that
     several clients may receive in a home and power may be cut. `late_s`: how late a scheduled message may be.
+    `undeliverable`: the reason for which a home dead-letters what it can't forward.
     """
 
     def __init__(
@@ -147,6 +160,7 @@ class Checker:
         dead_on_expiry: Iterable[str] = (),
         exact: bool = False,
         late_s: float = GRACE_S,
+        undeliverable: Mapping[str, str] | None = None,
     ) -> None:
         self.problems: list[str] = []
         self.totals = Totals()
@@ -157,6 +171,8 @@ class Checker:
         self._dead_on_expiry = frozenset(dead_on_expiry)
         self._exact = exact
         self._late_s = late_s
+        self._undeliverable = dict(undeliverable or {})
+        self._transactions: dict[str, _Together] = {}
         self._event = 0
         self._orders = itertools.count(1)
         self._copies: dict[tuple[str, str], _Copy] = {}
@@ -187,6 +203,10 @@ class Checker:
         return f"<Checker: {len(self._copies)} copies, {len(self._gone)} gone, {len(self.problems)} problems>"
 
     @property
+    def transactions(self) -> list[_Together]:
+        return list(self._transactions.values())
+
+    @property
     def live(self) -> int:
         """Copies that are or may be there."""
         return len(self._copies)
@@ -209,6 +229,9 @@ class Checker:
 
     def _on_send(self, ticket: int, of: Sending) -> None:
         send = self._sends[ticket] = _Send(of, self._event)
+        send.together = self._transaction(of.together)
+        if send.together is not None:
+            send.together.sends.append(send)
         first = SCHEDULED if of.due else ACTIVE
         for home, id in itertools.product(of.homes, of.ids):
             copy = self._copies.get((home, id))
@@ -231,11 +254,13 @@ class Checker:
         setattr(self.totals, outcome, getattr(self.totals, outcome) + len(send.of.ids))
         if outcome == CONFIRMED and self._is_undone(send.of.at, synced=True):
             send.copies.clear()  # each of them may be there
+            self._doubt(send.together)
             outcome = UNKNOWN
         if outcome == UNKNOWN:
             self._unanswered.append(send)  # it may still be on its way
             return
         send.ended = self._event
+        self._learn(send.together, outcome == CONFIRMED, f"its commit was {outcome}")
         for copy in send.copies:
             if outcome == REFUSED:
                 self._refuse(copy, send)
@@ -279,9 +304,43 @@ class Checker:
         self.totals.unknown_stored += ABSENT in copy.base
         copy.base.discard(ABSENT)
         if len(copy.sends) == 1:
-            for other in copy.sends[0].copies:
-                if not other.is_again and other.base != {ABSENT}:
-                    other.base.discard(ABSENT)
+            together = copy.sends[0].together
+            self._learn(together, True, f"{copy.id} is in {copy.home}")
+            for send in copy.sends if together is None else together.sends:
+                for other in send.copies:
+                    if not other.is_again and other.base != {ABSENT}:
+                        other.base.discard(ABSENT)
+
+    # -- transactions
+
+    def _transaction(self, name: str | None) -> _Together | None:
+        return None if name is None else self._transactions.setdefault(name, _Together(name))
+
+    def _learn(self, together: _Together | None, happened: bool, text: str) -> None:
+        """Note what says that a transaction happened, or that it did not: both can't be."""
+        if together is None or not together.is_certain:
+            return
+        together.said.setdefault(happened, text)
+        if len(together.said) == 2:
+            self.problems.append(f"{together.name} is half done: {together.said[True]}, but {together.said[False]}")
+            together.is_certain = False
+
+    def _learn_of_doubts(self, copy: _Copy, state: str, dropped: Iterable[_Change]) -> None:
+        """Note what the state of a copy says of the settlements that were in doubt, and are so no more."""
+        dropped = list(dropped)
+        for change in dropped:
+            to = change.of.to
+            if to in (ABANDON, RELEASE):
+                continue
+            if state == to:
+                if not copy.base & {to, ABSENT} and len(dropped) == 1 and (to != DEAD or copy.reasons == {change.why}):
+                    self._learn(change.together, True, f"{copy.id} in {copy.home} is {to}")
+            elif state == ACTIVE or to == GONE:
+                self._learn(change.together, False, f"{copy.id} in {copy.home} is {state}")
+
+    def _doubt(self, together: _Together | None) -> None:
+        if together is not None:
+            together.is_certain = False
 
     # -- seeing
 
@@ -323,9 +382,9 @@ class Checker:
             self.totals.settled += 1
             self._forget(copy)
             return
-        self._narrow(copy, look.state, look.at, {
-            ticket: change for ticket, change in copy.doubts.items() if how == PEEKED or change.ended_at > since
-        })  # fmt: skip
+        doubts = {ticket: change for ticket, change in copy.doubts.items() if how == PEEKED or change.ended_at > since}
+        self._learn_of_doubts(copy, look.state, [copy.doubts[ticket] for ticket in copy.doubts.keys() - doubts.keys()])
+        self._narrow(copy, look.state, look.at, doubts)
 
     def _narrow(self, copy: _Copy, state: str, at: float, doubts: dict[int, _Change], is_lazy: bool = True) -> None:
         """Set the state in which a copy certainly is, but for what is in doubt."""
@@ -397,6 +456,8 @@ class Checker:
         elif look.reason == EXPIRED and copy.base != {DEAD}:
             if look.home not in self._dead_on_expiry or not self._can_expire(copy, look.at):
                 self._problem(look, "dead-lettered as expired before its time, or in a home that drops what expires")
+        elif look.reason == self._undeliverable.get(look.home) and look.reason and copy.base != {DEAD}:
+            pass
         else:
             self._problem(look, f"dead for {why}; it can only be {known(copy.reasons)}")
         copy.reasons = {why}
@@ -441,6 +502,7 @@ class Checker:
         if copy is None:
             return  # a problem already, or gone long ago
         change = self._changes[ticket] = copy.doubts[ticket] = _Change(of, copy, self._event, lock)
+        change.together = self._transaction(of.together)
         if of.to == DEAD:
             copy.reasons.add(change.why)
 
@@ -454,6 +516,8 @@ class Checker:
             lock.is_over |= outcome in (CONFIRMED, LOST)
         if outcome == UNKNOWN or (outcome == CONFIRMED and self._is_undone(of.at, of.synced)):
             change.ended_at = at
+            if outcome == CONFIRMED:
+                self._doubt(change.together)
             return
         copy.doubts.pop(ticket, None)
         if outcome != CONFIRMED:
@@ -613,6 +677,8 @@ class Checker:
 
     def _undo_life(self) -> None:
         """Nothing that was written since the broker started is certain."""
+        for together in self._transactions.values():
+            self._doubt(together)
         for past in self._past:
             if past.event > self._life:
                 self._undo(past, past.states)
@@ -669,6 +735,7 @@ class Checker:
             # a receiver that asked for more than it took may hold it, unseen, for as long as a lock lasts
             unseen_s = self._lock_s.get(copy.home, 0.0) if self._exact else 0.0
             self._check_lifetime(copy, look.at, unseen_s, "still there")
+        self._learn_of_doubts(copy, look.state, copy.doubts.values())
         self._narrow(copy, look.state, look.at, {})
 
     def _check_absence(self, copy: _Copy, at: float, until: float, late_s: float) -> None:
@@ -684,10 +751,13 @@ class Checker:
             if self._clock.earliest(at) <= end + 2 * GRACE_S:
                 return
         if ABSENT in states and GONE not in states:
+            if len(copy.sends) == 1 and copy.base != {ABSENT}:
+                self._learn(copy.sends[0].together, False, f"{copy.id} is not in {copy.home}")
             del self._copies[copy.key]
             return
         if GONE not in states:
             self._lose(copy)
+        self._learn_of_doubts(copy, GONE, copy.doubts.values())
         self._narrow(copy, GONE, at, {})
         self._forget(copy)
 

@@ -22,6 +22,9 @@ Messages
 - Receive-and-delete may lose what was on its way: so many messages for each kill and each receiver that left.
 - Sessions keep their order. What a confirmed write left in a register is there; a home that was deleted is empty.
 - In the end (`drained`) nothing waits that receivers should have got.
+- Sends and settlements of one transaction (`together`) all happened, or none of them. They begin with its commit: what
+  shows before was never sent.
+- Of what is forwarded, the queues on its way are one home. It is in one of them, with the number of the first.
 
 Locks, for those who know tokens and times
 - While a message or session is certainly locked for one receiver, no other gets it.
@@ -84,7 +87,8 @@ class Sending(NamedTuple):
     """One send; several ids are one batch, and `homes` are all that will have them.
 
     `due`: it is scheduled; `elsewhere`: it waits where nobody sees it. An id is sent again only to homes that find
-    duplicates, and after their window only when the first message is gone."""
+    duplicates, and after their window only when the first message is gone. `together`: the transaction that it is
+    in."""
 
     ids: tuple[str, ...]
     homes: tuple[str, ...]
@@ -94,6 +98,7 @@ class Sending(NamedTuple):
     elsewhere: bool = False
     session: str | None = None
     ttl: float | None = None
+    together: str | None = None
 
 
 class Settling(NamedTuple):
@@ -110,6 +115,7 @@ class Settling(NamedTuple):
     deliveries: int = 0
     token: Any = None
     synced: bool = False
+    together: str | None = None
 
 
 class Inventory(NamedTuple):

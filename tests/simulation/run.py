@@ -136,6 +136,11 @@ class _Errors(logging.Handler):
 class Run:
     """One world while it runs."""
 
+    _client: type[SimulatedClient] = SimulatedClient
+    _drainer: type[Drainer] = Drainer
+    #: What happens by itself after the storm has that long until it is looked at.
+    _rest_s = 0.0
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.loop = SimulatedLoop()  # type: ignore[abstract]  # only what runs here is there
@@ -147,22 +152,12 @@ class Run:
             reserve_bytes=min(1024, world.segment_bytes),
             allocate_bytes=min(1024, world.segment_bytes),
         )
-        self.machine = SimulatedMachine(NAMESPACE, self.loop, self.network, plan_of(world), options, str(world.seed))
+        self.machine = SimulatedMachine(NAMESPACE, self.loop, self.network, self._plan(), options, str(world.seed))
         self.machine.disk.faults += world.disk
         self.trace = Trace(self.loop)
-        homes = [home for entity in world.entities for home in HOMES[entity]]
-        self.checker = Checker(
-            lossy=lossy_homes(world),
-            max_delivery_count=dict.fromkeys(homes, DELIVERIES_MAX),
-            lock_s={home: LOCK_S for home in homes if home != "jobs"},
-            window_s={"once": WINDOW_S},
-            dead_on_expiry=("brief",),
-            exact=True,
-            # what becomes active is written first, and tried again while the disk fails
-            late_s=60.0 if world.disk else GRACE_S,
-        )
+        self.checker = self._new_checker()
         self.clients = [
-            SimulatedClient(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
+            self._client(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
             for client in world.clients
         ]
         for each in self.clients:
@@ -175,6 +170,23 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run of seed {self.world.seed} at {self.loop.now:.3f} s>"
+
+    def _plan(self) -> NamespacePlan:
+        return plan_of(self.world)
+
+    def _new_checker(self) -> Checker:
+        world = self.world
+        homes = [home for entity in world.entities for home in HOMES[entity]]
+        return Checker(
+            lossy=lossy_homes(world),
+            max_delivery_count=dict.fromkeys(homes, DELIVERIES_MAX),
+            lock_s={home: LOCK_S for home in homes if home != "jobs"},
+            window_s={"once": WINDOW_S},
+            dead_on_expiry=("brief",),
+            exact=True,
+            # what becomes active is written first, and tried again while the disk fails
+            late_s=60.0 if world.disk else GRACE_S,
+        )
 
     def run(self) -> str:
         """Return a digest of all that happened; raise Violation."""
@@ -330,9 +342,11 @@ class Run:
             if self.loop.now > deadline:
                 raise Violation(f"after {CALM_S:g} s of calm clients without a token have not been sent away")
             await asyncio.sleep(0.5)
-        drainer = Drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
+        drainer = self._drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
         if self.world.disk and "brief" in self.world.entities:
             await asyncio.sleep(3.0)  # what expired while the disk refused shows only when it is dead-lettered
+        if self._rest_s:
+            await asyncio.sleep(self._rest_s)
         await drainer.audit()
         # What the disk refused to make active is tried again each second, and must then be there.
         dues = [self.loop.now if self.world.disk else 0.0]
@@ -378,6 +392,8 @@ class Run:
             "receivers": sum(len(dispatcher._sources) for dispatcher in server._dispatchers.values()),
             "receivers that wait for a session": sum(len(each._waiting) for each in server._session_waiters.values()),
             "bytes of clients without a token": server.unauthenticated.held_bytes,
+            "open transactions": len(namespace._store.transactions),
+            "bytes of open transactions": namespace._store.transactions.size_bytes,
             "messages": namespace.message_count,
             "bytes of messages": namespace.resident_bytes,
             "links": sum(entity.links for entity in namespace._store.by_id.values()),

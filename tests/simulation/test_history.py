@@ -101,10 +101,10 @@ class Story:
         self.end(id, outcome)
 
     def begin(self, id: str, how: str, reason: str | None = None, count: str = "0", home: str = "orders",
-              token: str | None = None) -> None:  # fmt: skip
+              token: str | None = None, together: str | None = None) -> None:  # fmt: skip
         self._open[id] = self.history.settle(
             home, id, WORDS[how], at=self.now, reason=reason, description=DESCRIPTION if reason else None,
-            deliveries=int(count), token=token, synced=how == "cancel",
+            deliveries=int(count), token=token, synced=how == "cancel" or together is not None, together=together,
         )  # fmt: skip
 
     def end(self, id: str, outcome: str = CONFIRMED) -> None:
@@ -203,6 +203,15 @@ BROKEN = [
      "a in news/two: it is lost"),
     ("send a to=news/one,news/two outcome=unknown | audit a:1 home=news/one", "a in news/two: it is lost"),
     ("send a to=news/one | audit a:1 home=news/one,news/two", "a in news/two: it was never sent there"),
+    # so are transactions
+    ("send a together=t outcome=unknown | send b together=t to=other outcome=unknown | audit a:1", "b in other: it is l"),
+    ("send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit a:1 b:2",
+     "t is half done: b is in orders, but a in orders is active"),
+    ("send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit",
+     "t is half done: a in orders is gone, but b is not in orders"),
+    ("send a | see a:1 | settle a bury unknown together=t reason=r | send b together=t outcome=unknown | see b:2 "
+     "| wait 1 | see a:1", "t is half done: b is in orders, but a in orders is active"),
+    ("send a | see a:1 | settle a complete together=t | cut | audit a:1", "it came back as active"),
     # sequence numbers
     ("send a | see a:1 | audit a:2", "sequence number 1 became 2"),
     ("send a | see a:1 | settle a complete | audit | send b | audit b:1", "sequence number 1 is also that of a"),
@@ -315,6 +324,10 @@ BROKEN = [
 ]  # fmt: skip
 
 RIGHT = [
+    "send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit b:2",
+    "send a | see a:1 | settle a complete unknown together=t | send b together=t outcome=unknown | audit a:1",
+    "send a | see a:1 | settle a complete refused together=t | send b together=t outcome=refused | audit a:1",
+    "start none | send a | see a:1 | settle a complete together=t | send b together=t | cut | audit b:2 a:1",
     "send a due=0.1 takes=3 | see a:1:scheduled peeked | wait 3 | see a:2",
     "send a b | see a:1 | settle a complete | see b:2 | settle b abandon | audit b:2 count=1",
     "send a outcome=unknown | audit | send b outcome=unknown | audit b:2 | see b:2 | settle b complete unknown | audit",

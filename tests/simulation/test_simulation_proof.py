@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from .__main__ import main
+from .features import EVERY, FIRST, FeatureRun, draw_features
 from .run import Violation
 from .shrink import shrink
 from .world import Step, World, draw
 from .worlds import run_of, world_of
 
-#: A pair of brokers is one world in ten.
-SEEDS = range(20)
+#: A pair of brokers is one world in ten; two have what changes and moves messages.
+SEEDS = (*range(20), FIRST, FIRST + EVERY)
 DIGESTS = (
     "from tests.simulation.worlds import run_of, world_of\n"
     f"for seed in {list(SEEDS)}: print(run_of(world_of(seed)).run())"
@@ -45,6 +47,37 @@ def test_the_command_runs_worlds_on_several_cores() -> None:
 @pytest.mark.timeout(1200)
 def test_five_hundred_worlds_hold() -> None:
     assert main(["--seeds", "500", "--start", "1000", "--jobs", "2"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_worlds_of_actions_forwarding_and_transactions_hold() -> None:
+    """And much happens in them, since a simulation in which nothing happens proves nothing."""
+    happened: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + 60 * EVERY, EVERY):
+        run = FeatureRun(draw_features(seed))
+        try:
+            run.run()
+        except Violation as violation:
+            raise AssertionError(f"{violation}\nreplay it: make simulate SEED={seed}") from None
+        for verb, *fields in run.trace.events:
+            if verb == "locked":
+                happened[fields[0].home] += 1
+                happened["dead " + fields[0].home] += fields[0].state == "dead"
+            elif verb in ("sent", "settled"):
+                happened[fields[1]] += 1
+        happened["committed"] += sum(1 in each.said and 0 not in each.said for each in run.checker.transactions)
+    wanted = (
+        "entry", "dead entry", "dead far", "feed/changed:even", "feed/changed:red", "feed/away:odd", "committed",
+        "refused", "unknown",
+    )  # fmt: skip
+    assert [what for what in wanted if happened[what] < 5] == [], happened
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_worlds_of_any_kind_hold() -> None:
+    assert main(["--seeds", "20000", "--start", str(FIRST - 5)]) == 0
 
 
 @pytest.mark.soak

@@ -127,7 +127,7 @@ def body_of(id: str) -> bytes:
 
 def path_of(home: str) -> str:
     """Return the address of a home."""
-    return home.replace("/", "/Subscriptions/", 1) if home.startswith("news/") else home
+    return home.replace("/", "/Subscriptions/", 1) if home.startswith(("news/", "feed/")) else home
 
 
 def _unlinked(payload: bytes) -> ReceivedMessage:
@@ -741,7 +741,11 @@ class Drainer(SimulatedClient):
         super().__init__("drainer", (), loop, network, host, trace, world.seed)
         self._registers = registers
         self._entities = world.entities
-        self._homes = [home for entity in world.entities for home in HOMES[entity]]
+        self._homes = self._places(world)
+
+    def _places(self, world: World) -> list[str]:
+        """Return the queues and subscriptions in which messages may be."""
+        return [home for entity in world.entities for home in HOMES[entity]]
 
     async def audit(self) -> None:
         """Write down all that the broker has."""
