@@ -172,7 +172,7 @@ class Checker:
         self._exact = exact
         self._late_s = late_s
         self._undeliverable = dict(undeliverable or {})
-        self._transactions: dict[str, _Together] = {}
+        self.transactions: dict[str, _Together] = {}
         self._event = 0
         self._orders = itertools.count(1)
         self._copies: dict[tuple[str, str], _Copy] = {}
@@ -201,10 +201,6 @@ class Checker:
 
     def __repr__(self) -> str:
         return f"<Checker: {len(self._copies)} copies, {len(self._gone)} gone, {len(self.problems)} problems>"
-
-    @property
-    def transactions(self) -> list[_Together]:
-        return list(self._transactions.values())
 
     @property
     def live(self) -> int:
@@ -314,7 +310,7 @@ class Checker:
     # -- transactions
 
     def _transaction(self, name: str | None) -> _Together | None:
-        return None if name is None else self._transactions.setdefault(name, _Together(name))
+        return None if name is None else self.transactions.setdefault(name, _Together(name))
 
     def _learn(self, together: _Together | None, happened: bool, text: str) -> None:
         """Note what says that a transaction happened, or that it did not: both can't be."""
@@ -677,7 +673,7 @@ class Checker:
 
     def _undo_life(self) -> None:
         """Nothing that was written since the broker started is certain."""
-        for together in self._transactions.values():
+        for together in self.transactions.values():
             self._doubt(together)
         for past in self._past:
             if past.event > self._life:

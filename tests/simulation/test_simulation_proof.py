@@ -66,7 +66,9 @@ def test_worlds_of_actions_forwarding_and_transactions_hold() -> None:
                 happened["dead " + fields[0].home] += fields[0].state == "dead"
             elif verb in ("sent", "settled"):
                 happened[fields[1]] += 1
-        happened["committed"] += sum(1 in each.said and 0 not in each.said for each in run.checker.transactions)
+        happened["committed"] += sum(
+            1 in each.said and 0 not in each.said for each in run.checker.transactions.values()
+        )
     wanted = (
         "entry", "dead entry", "dead far", "feed/changed:even", "feed/changed:red", "feed/away:odd", "committed",
         "refused", "unknown",

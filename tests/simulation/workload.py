@@ -98,7 +98,6 @@ class Trace(History):
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:
-        """The events that a checker judges."""
         return [event for event in self.events if event[0] != "note"]
 
     def lines(self) -> list[str]:
@@ -744,7 +743,6 @@ class Drainer(SimulatedClient):
         self._homes = self._places(world)
 
     def _places(self, world: World) -> list[str]:
-        """Return the queues and subscriptions in which messages may be."""
         return [home for entity in world.entities for home in HOMES[entity]]
 
     async def audit(self) -> None:
