@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,25 @@ def test_cut_at_every_byte_of_the_last_records() -> None:
             third = reopened(again.files.power_cut())
             assert third.replayed() == [*again.replayed(), b"more"]
             assert third.journal.notes == []
+
+
+def test_what_was_salvaged_on_a_full_disk_is_there_at_the_next_start() -> None:
+    options = replace(SALVAGE, reserve_bytes=0)
+    rig = Rig(options=replace(options, salvage=False)).open()
+    rig.send(b"first")
+    for payload in (b"damaged", b"second", b"third"):
+        rig.append(payload)
+    rig.turn().send(b"torn")  # only its header says that those before it are synced
+    path = rig.segment_paths()[-1]
+    files = rig.files.kill()
+    for lsn in (2, 5):
+        files.content(path)[rig.answers[lsn - 1][3]] ^= 1
+    files.capacity = files.used()
+    for _ in range(2):
+        salvaged = Rig(files, options).open()
+        assert salvaged.replayed() == [b"first", b"second", b"third"]
+        salvaged.journal.close()
+        files = files.kill()
 
 
 def test_a_flipped_bit_in_synced_records_is_refused_and_named() -> None:

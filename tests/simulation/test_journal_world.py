@@ -124,7 +124,7 @@ SABOTAGE: dict[str, tuple[object, str, Any]] = {
     "claim records that were not synced": (Log, "_close_segment", claim_what_was_not_synced),
     "do not sync the folder": (SimulatedDisk, "fsync_dir", lambda disk, folder: None),
     "do not look whether the folder is in place": (Log, "_check_in_place", lambda log: None),
-    "start on what is in the cache alone": (journal_module, "write_again", lambda *_: None),
+    "start on what is in the cache alone": (journal_module, "write_again", lambda *_, **__: None),
     "leave out a record in compaction": (Journal, "_append_copy", copy_half),
     "take damage for a torn tail": (segment_module, "_judge", believe_every_tail),
     "never compact": (Journal, "compaction_is_due", lambda journal: False),

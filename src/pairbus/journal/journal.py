@@ -195,7 +195,10 @@ class Journal:
             return None, (0, 0, True)
         for segment in self._chain:
             if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
-                write_again(self.files, segment.path, segment.synced, segment.end or SEGMENT_HEADER_BYTES)
+                # What salvage passed over is told from a torn tail by what stands behind it: on a full disk no header
+                # may say so instead.
+                end = segment.end or SEGMENT_HEADER_BYTES
+                write_again(self.files, segment.path, segment.synced, end, cut=not self.options.salvage)
         last = self._chain[-1]
         if last.end != SEGMENT_HEADER_BYTES:
             return None, (last.number, last.end or 0, True)

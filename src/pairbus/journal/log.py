@@ -56,14 +56,14 @@ def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
         done += more
 
 
-def write_again(files: Files, path: str, start: int, end: int) -> None:
-    """Write a part of a file anew as it is, cut it there, and sync it.
+def write_again(files: Files, path: str, start: int, end: int, *, cut: bool = True) -> None:
+    """Write a part of a file anew as it is, cut the file there, and sync it.
 
     After a sync that failed, or in another process, the cache may hold what the disk does not, and a sync alone would
     not bring it there."""
     fd = files.open(path)
     try:
-        if files.size(fd) > end:
+        if cut and files.size(fd) > end:
             files.truncate(fd, end)
         for offset in range(start, end, _REWRITE_BYTES):
             write_all(files, fd, files.pread(fd, min(_REWRITE_BYTES, end - offset), offset), offset)
