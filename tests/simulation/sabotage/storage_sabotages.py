@@ -130,11 +130,9 @@ SABOTAGES = (
         "tail-not-written-again",
         _JOURNAL,
         """\
-            if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
-                write_again(self.files, segment.path, segment.synced, segment.end or SEGMENT_HEADER_BYTES)
+                write_again(self.files, segment.path, segment.synced, end, cut=not self.options.salvage)
 """,
         """\
-            if not segment.is_sure and segment.end != SEGMENT_HEADER_BYTES:
                 segment.is_sure = True
 """,
         "The broker does not start when a power cut follows the death of its process.",
