@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from azure.servicebus.management import AuthorizationRule, CorrelationRuleFilter
@@ -39,8 +39,9 @@ async def test_a_queue_may_be_all_that_was_built(sdk: Sdk) -> None:
         for status in ("SendDisabled", "ReceiveDisabled", "Disabled", "Active"):
             await admin.update_queue(got, status=status)
             assert (await admin.get_queue(name)).status == status
-        with pytest.raises(HttpResponseError, match="not supported yet"):
-            await admin.create_queue(fresh("queue"), enable_partitioning=True)
+        await admin.delete_queue(name)
+        await admin.create_queue(name, enable_partitioning=True)
+        assert (await admin.get_queue(name)).enable_partitioning
         await admin.delete_queue(name)
 
 

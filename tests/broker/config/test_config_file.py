@@ -283,7 +283,6 @@ def test_wrong_namespaces(namespace: dict[str, Any], place: str, words: str) -> 
         ("ForwardTo", "ftp://host/other", "allowed: a queue or topic: its name, or sb://HOST/NAME; empty for none"),
         ("ForwardTo", "sb://host", "allowed: a queue or topic: its name"),
         ("ForwardDeadLetteredMessagesTo", "a//b", "allowed: the name of a queue or topic"),
-        ("EnablePartitioning", True, "not supported yet"),
         ("LockDurations", "PT1M", "is not known; did you mean 'LockDuration'?"),
         ("Colour", "red", "is not known; allowed here: "),
         ("UserMetadata", "x" * 2000, "allowed: up to 1024 characters"),

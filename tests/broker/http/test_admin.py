@@ -164,7 +164,6 @@ def test_sdk_lists_of_topics_subscriptions_and_rules_have_pages_too(client, serv
 def test_sdk_sees_why_a_value_is_refused(client):
     for options, said in (
         ({"lock_duration": timedelta(days=25)}, "LockDuration may not be .*5 minutes"),
-        ({"enable_partitioning": True}, "EnablePartitioning may not be True; allowed: False; .*not supported yet"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount may not be 0"),
         ({"forward_to": "sb://elsewhere/other"}, "ForwardTo may not be .* allowed: a queue or topic of this namespace"),
         ({"auto_delete_on_idle": "PT4M59S"}, "AutoDeleteOnIdle may not be .*at least 5 minutes"),
