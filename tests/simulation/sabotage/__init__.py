@@ -34,7 +34,8 @@ _FIRST = "first-catch"
 @dataclass(frozen=True)
 class Sabotage:
     """A bug: `new` in place of `old`, which occurs once in the module. `why`: what a user would lose by it. `needs`:
-    words that the description of a world must have for the bug to show in it."""
+    words that the description of a world must have for the bug to show in it. `of_features`: only worlds of that kind
+    can show it."""
 
     name: str
     module: str
@@ -42,6 +43,7 @@ class Sabotage:
     new: str
     why: str
     needs: tuple[str, ...] = ()
+    of_features: bool = False
 
     @property
     def path(self) -> Path:
@@ -60,10 +62,10 @@ class Sabotage:
 
 def sabotages() -> dict[str, Sabotage]:
     """Return all sabotages by name."""
-    from . import broker_sabotages, client_sabotages, storage_sabotages
+    from . import broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages
 
-    lists = (*storage_sabotages.SABOTAGES, *broker_sabotages.SABOTAGES, *client_sabotages.SABOTAGES)
-    return {sabotage.name: sabotage for sabotage in lists}
+    lists = (storage_sabotages, broker_sabotages, client_sabotages, feature_sabotages)
+    return {sabotage.name: sabotage for part in lists for sabotage in part.SABOTAGES}
 
 
 class _Loader(SourceFileLoader):
@@ -129,7 +131,7 @@ def catch(name: str, seconds: float = 60.0) -> Catch | None:
 
 def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) -> Catch | None:
     sabotage = put_in(name)
-    from .. import journal_world, worlds
+    from .. import features, journal_world, worlds
 
     runs: dict[str, Callable[[int], object]] = {
         "journal": lambda seed: journal_world.draw(seed).run(),
@@ -155,7 +157,8 @@ def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) ->
     found = tried(known_kind, (known_seed,), seconds) if known_kind else None
     if found is None and sabotage.module.startswith("pairbus.journal"):
         found = tried("journal", itertools.count(), seconds / 3)
-    return found or tried("broker", filter(is_promising, itertools.count()), seconds)
+    seeds = itertools.count(features.FIRST, features.EVERY) if sabotage.of_features else itertools.count()
+    return found or tried("broker", filter(is_promising, seeds), seconds)
 
 
 def hunt(names: Sequence[str], seconds: float) -> None:

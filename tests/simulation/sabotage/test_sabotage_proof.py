@@ -29,11 +29,10 @@ def test_the_list_is_long_and_names_the_defects_that_trials_have_found() -> None
 
 
 def test_no_two_have_one_name() -> None:
-    from . import broker_sabotages, client_sabotages, storage_sabotages
+    from . import broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages
 
-    names = Counter(
-        each.name for part in (broker_sabotages, client_sabotages, storage_sabotages) for each in part.SABOTAGES
-    )
+    parts = (broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages)
+    names = Counter(each.name for part in parts for each in part.SABOTAGES)
     assert [name for name, count in names.items() if count > 1] == []
 
 
