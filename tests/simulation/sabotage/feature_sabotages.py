@@ -34,14 +34,8 @@ SABOTAGES = (
     _sabotage(
         "forwarded-twice",
         _FORWARD,
-        """\
-            messages, parts = lay_out_entries(target, load.contents, now)
-            results += [message.sequence_number for message in messages]
-""",
-        """\
-            messages, parts = lay_out_entries(target, load.contents + load.contents[:1], now)
-            results += [message.sequence_number for message in messages[1:]]
-""",
+        "lay_out_entries(target, load.contents, now, results)",
+        "lay_out_entries(target, load.contents + load.contents[:1], now, [*results, results[-1] + 1000])",
         "A message that is forwarded is there twice.",
     ),
     _sabotage(
