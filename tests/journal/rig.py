@@ -7,17 +7,24 @@ from collections.abc import Callable
 from pairbus.journal import Journal, JournalError, Options, Record
 from tests.simulation.disk import SimulatedDisk
 
-FOLDER = "j"
+FOLDER, STANDBY = "j", "s"
 SMALL = Options(segment_bytes=4096, reserve_bytes=2048, allocate_bytes=512, pending_bytes_max=1 << 20)
 
 
 class Rig:
     """`sent` and `lazy` hold, per lsn, what was asked; `answers` what came back, in the order in which it came."""
 
-    def __init__(self, files: SimulatedDisk | None = None, options: Options = SMALL, write_here: bool = False) -> None:
+    def __init__(
+        self,
+        files: SimulatedDisk | None = None,
+        options: Options = SMALL,
+        write_here: bool = False,
+        standby: str | None = None,
+    ) -> None:
         self.files = files if files is not None else SimulatedDisk()
         self.options = options
         self.write_here = write_here
+        self.standby = standby
         self.now = 1000.0
         self.answers: list[tuple[int, JournalError | None, int, int]] = []
         self.asked: dict[int, tuple[int, bytes, bool]] = {}
@@ -26,7 +33,7 @@ class Rig:
         self.journal: Journal
 
     def open(self) -> Rig:
-        self.journal = Journal.open(FOLDER, self.options, self.files, clock=lambda: self.now)
+        self.journal = Journal.open(FOLDER, self.options, self.files, lambda: self.now, self.standby)
         try:
             self.records = list(self.journal.replay())
             self.journal.start(self.post, thread=False, write_here=self.write_here)
@@ -44,14 +51,13 @@ class Rig:
             self.errors.append(error)
 
     def append(self, payload: bytes, *, lazy: bool = False, kind: int = 1) -> int:
-        lsn = 0
+        lsn = self.journal.last_lsn + 1  # it may be answered at once
 
         def done(error: JournalError | None, segment: int, offset: int) -> None:
             self.answers.append((lsn, error, segment, offset))
 
-        lsn = self.journal.append(kind, payload, done, lazy=lazy)
         self.asked[lsn] = (kind, payload, lazy)
-        return lsn
+        return self.journal.append(kind, payload, done, lazy=lazy)
 
     def turn(self, after: float = 0.0) -> Rig:
         self.now += after
@@ -76,14 +82,14 @@ class Rig:
         return sorted(f"{FOLDER}/{name}" for name in self.files.listdir(FOLDER) if name.endswith(".segment"))
 
 
-def reopened(files: SimulatedDisk, options: Options = SMALL) -> Rig:
+def reopened(files: SimulatedDisk, options: Options = SMALL, standby: str | None = None) -> Rig:
     files.faults.clear()
-    return Rig(files, options).open()
+    return Rig(files, options, standby=standby).open()
 
 
 def check_crash(rig: Rig, files: SimulatedDisk, *, lazy_survives: bool = False) -> list[bytes]:
     """The promise: after any crash what was confirmed is there, exactly and in order; what was refused is not."""
-    again = reopened(files, rig.options)
+    again = reopened(files, rig.options, rig.standby)
     found = {record.lsn: (record.kind, record.payload) for record in again.records}
     lsns = [record.lsn for record in again.records]
     assert lsns == sorted(set(lsns))

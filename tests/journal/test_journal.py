@@ -24,9 +24,11 @@ from pairbus.journal import (
     JournalLocked,
     Options,
     RealFiles,
+    Record,
     RecordTooLarge,
 )
 from pairbus.journal import record as record_module
+from pairbus.journal.journal import START
 from pairbus.journal.options import Durability
 from tests.journal.rig import FOLDER, SMALL, Rig, reopened
 from tests.simulation.disk import SimulatedDisk
@@ -342,3 +344,51 @@ def test_a_read_only_disk_is_told_before_a_send_meets_it(tmp_path: Path, monkeyp
     rig = RealRig(tmp_path / "journal").open()
     monkeypatch.setattr(RealFiles, "is_read_only", lambda files, folder: True)
     assert "the disk is read-only" in rig.told()
+
+
+async def test_it_is_read_again_while_it_is_written_and_not_compacted_meanwhile(tmp_path: Path) -> None:
+    options = Options(segment_bytes=4096, reserve_bytes=1024, allocate_bytes=1024)
+    journal, _ = opened(tmp_path / "j", options)
+    payloads = [b"%04d" % i * 50 for i in range(60)]
+    for number, payload in enumerate(payloads[:40]):
+        await append(journal, payload, lazy=number % 3 == 0)
+    found: list[Record] = []
+    async with journal.without_compaction():
+        position = await journal.read_again(START, found.append)
+        assert [record.payload for record in found] == payloads[:40]
+        assert [journal.read(each.segment, each.offset, 200) for each in found] == payloads[:40]
+        assert await journal.read_again(position, found.append) == position, "nothing came since"
+        for payload in payloads[40:]:
+            await append(journal, payload, lazy=True)
+        position = await journal.read_again(position, found.append)
+        assert [record.payload for record in found] == payloads
+        for segment in journal.segments()[:-1]:
+            journal.release(segment.number, segment.live)
+        assert not journal.compaction_is_due()
+        assert await journal.compact(Nobody()) is None
+    assert journal.compaction_is_due()
+    assert await journal.compact(Nobody()) == 1
+    journal.close()
+    with pytest.raises(JournalClosed):
+        await journal.read_again(START, found.append)
+
+
+async def test_what_is_reclaimed_is_alive_again(tmp_path: Path) -> None:
+    journal, _ = opened(tmp_path / "j", Options(segment_bytes=4096, reserve_bytes=0))
+    (segment, _) = await append(journal, b"x" * 100)
+    journal.release(segment, 100)
+    journal.reclaim(segment, 100)
+    assert [each.live for each in journal.segments()] == [100]
+    journal.release(segment, 100)
+    assert [each.live for each in journal.segments()] == [0]
+    journal.close()
+
+
+class Nobody:
+    """Owns nothing."""
+
+    def live(self, record: Record) -> None:
+        return None
+
+    def moved(self, record: Record, segment: int, offset: int) -> None:
+        raise AssertionError

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from pairbus.journal import JournalCorrupt, JournalFailed, JournalFull, Options
+from pairbus.journal.log import ANSWERED, LAZY, PRIVILEGED
 from pairbus.journal.segment import segment_name
 from tests.journal.rig import FOLDER, SMALL, Rig, check_crash, reopened
 from tests.simulation.disk import DiskFault, MachineStopped, SimulatedDisk
@@ -187,6 +188,20 @@ def test_short_writes_are_completed(step: int) -> None:
     assert check_crash(rig, rig.files.power_cut()) == [b"a" * 100, b"b" * 100]
 
 
+@pytest.mark.parametrize("step", [1, 28, 63])
+def test_the_header_of_a_segment_that_is_used_again_is_written_whole(step: int) -> None:
+    """After a sync that failed it is in the cache alone, and a part of it on the disk would be no header."""
+    disk = SimulatedDisk()
+    disk.fail("fdatasync", "unlink", path="0001")
+    with pytest.raises(JournalFailed):
+        Rig(disk).open()
+    rig = Rig(disk.kill())
+    rig.files.faults = [DiskFault("short", "pwrite", path="0001", value=step)]
+    assert rig.open().send(b"a") is None
+    assert [path.rpartition("/")[2] for path in rig.segment_paths()] == [segment_name(1)]
+    assert check_crash(rig, rig.files.power_cut()) == [b"a"]
+
+
 def test_a_write_of_no_bytes_is_a_failure_not_a_loop() -> None:
     rig = Rig().open()
     rig.files.faults = [DiskFault("short", count=99)]
@@ -277,6 +292,19 @@ def test_no_room_at_every_byte_count(options: Options) -> None:
         assert found[:2] == [b"kept", b"settled"]
         check_crash(rig, rig.files.kill(), lazy_survives=True)
         check_crash(rig, rig.files.power_cut(everything=True), lazy_survives=True)
+
+
+def test_lazy_records_are_synced_although_others_have_no_room_to_be_written_again() -> None:
+    rig = Rig().open()
+    rig.append(b"complete", lazy=True)
+    rig.turn()
+    log = rig.journal._log
+    assert log is not None
+    log._redo = [(1, 1, b"x" * 4000, 4000, None, LAZY | PRIVILEGED | ANSWERED)]
+    log.is_full, log._has_reserve, log._probed_at = True, False, rig.now
+    rig.turn(after=0.09)
+    assert reopened(rig.files.power_cut()).replayed() == [b"complete"]
+    assert log._redo and log.timeout(rig.now)  # nothing is due at once, over and over
 
 
 def test_it_starts_on_a_full_disk_and_resumes() -> None:

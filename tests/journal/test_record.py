@@ -42,9 +42,11 @@ def test_another_format_version_is_named() -> None:
     from zlib import crc32
 
     data = bytearray(encode_segment_header(HEADER))
-    data[8] = 2
+    data[8] = 3
     data[60:] = crc32(bytes(data[:60])).to_bytes(4, "little")
-    with pytest.raises(FormatError, match="seg has journal format 2; this version of pairbus reads format 1"):
+    with pytest.raises(
+        FormatError, match="seg has journal format 3; this version of pairbus reads the formats 1 and 2"
+    ):
         decode_segment_header(bytes(data), "seg")
 
 

@@ -10,6 +10,7 @@ from pairbus.journal.errors import (
     JournalFailed,
     JournalFull,
     JournalLocked,
+    JournalStalled,
     RecordTooLarge,
 )
 from pairbus.journal.files import Files, RealFiles
@@ -28,6 +29,7 @@ __all__ = [
     "JournalFailed",
     "JournalFull",
     "JournalLocked",
+    "JournalStalled",
     "Options",
     "Owner",
     "RealFiles",

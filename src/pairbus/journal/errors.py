@@ -7,6 +7,7 @@ JournalError
 ├── JournalBusy       more bytes wait for the disk than Options.pending_bytes_max
 ├── JournalFull       no room on the disk (ENOSPC, EDQUOT); the journal resumes by itself when there is
 ├── JournalFailed     the disk refused a write or a sync, or the writer thread is dead
+│   └── JournalStalled  the disk does not answer; the journal resumes by itself when it does
 ├── JournalClosed     the journal is closed or not started
 └── RecordTooLarge    one record beyond the format's limit; raised by append() itself
 """
@@ -59,6 +60,10 @@ class JournalFailed(JournalError):
     """The disk refused a write or a sync, or the writer thread is dead."""
 
 
+class JournalStalled(JournalFailed):
+    """The disk does not answer: a file operation has not returned; the journal resumes by itself when it has."""
+
+
 class JournalClosed(JournalError):
     """The journal is closed or not started."""
 
@@ -85,6 +90,9 @@ def from_os_error(error: OSError, doing: str, *, unknown: bool = False) -> Journ
     """Return a JournalFull or JournalFailed that names the errno."""
     number = error.errno or 0
     name = errnos.errorcode.get(number, str(number))
+    if number == errnos.ETIMEDOUT:
+        text = f"{doing}: the disk does not answer ({name}); sends are refused until it does"
+        return JournalStalled(text, errno=number, unknown=unknown)
     text = f"{doing}: {name} ({os.strerror(number)})"
     if number in _REMEDIES:
         text = f"{text}; {_REMEDIES[number]}"

@@ -6,6 +6,7 @@ Paths are strings. Every call raises OSError and nothing else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -15,6 +16,7 @@ from typing import Final, Protocol
 _TIMES_STEP_NS: Final = 20_000_000
 # Some file systems keep whole seconds, or every other one.
 _COARSE_TIMES_STEP_NS: Final = 2_100_000_000
+_REWRITE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Files(Protocol):
@@ -179,3 +181,28 @@ class RealFiles:
 
     def salt(self) -> int:
         return int.from_bytes(os.urandom(4), "little")
+
+
+def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
+    done = files.pwrite(fd, data, offset)
+    while done < len(data):
+        more = files.pwrite(fd, data[done:], offset + done)
+        if not more:
+            raise OSError(errno.EIO, "a write of no bytes")
+        done += more
+
+
+def write_again(files: Files, path: str, start: int, end: int, *, cut: bool = True) -> None:
+    """Write a part of a file anew as it is, cut the file there, and sync it.
+
+    After a sync that failed, or in another process, the cache may hold what the disk does not, and a sync alone would
+    not bring it there."""
+    fd = files.open(path)
+    try:
+        if cut and files.size(fd) > end:
+            files.truncate(fd, end)
+        for offset in range(start, end, _REWRITE_BYTES):
+            write_all(files, fd, files.pread(fd, min(_REWRITE_BYTES, end - offset), offset), offset)
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,15 +26,15 @@ from pairbus.journal.errors import (
     RecordTooLarge,
     from_os_error,
 )
-from pairbus.journal.files import Files, RealFiles
-from pairbus.journal.log import LAZY, PRIVILEGED, Done, Log, write_again
+from pairbus.journal.files import Files, RealFiles, write_again
+from pairbus.journal.log import LAZY, LOCK_NAME, PRIVILEGED, Done, Log
 from pairbus.journal.options import Options
 from pairbus.journal.record import RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, Record, decode_segment_header
 from pairbus.journal.relocation import Relocations
 from pairbus.journal.segment import Segment, scan, segment_name, survey
+from pairbus.journal.standby import Pledge, check, read_pledge, write_pledge
 from pairbus.journal.writer import Command, Post, Writer
 
-LOCK_NAME = "lock"
 _OPEN_FILES_MAX = 64
 _NOTES_MAX = 1000
 # While compaction runs, so many bytes of the oldest segments are read for each byte that dies. With four, and begun
@@ -42,6 +42,13 @@ _NOTES_MAX = 1000
 _PACE = 4
 
 
+# A step of reading it again, on the loop's thread.
+_STEP_S = 0.001
+_HELD_S = 0.005
+
+#: A segment's number, an offset in it, and the lsn of the last record before that: all before it was read
+Position = tuple[int, int, int]
+START: Position = (0, 0, 0)
 #: A record that was gathered: its kind and parts, and whom to answer
 Gathered = tuple[int, tuple[bytes, ...] | bytes, Done | None]
 
@@ -55,13 +62,18 @@ class SegmentInfo(NamedTuple):
 
 
 class Journal:
-    def __init__(self, folder: str, options: Options, files: Files, clock: Callable[[], float], lock: int) -> None:
+    def __init__(
+        self, folder: str, standby: str | None, options: Options, files: Files, clock: Callable[[], float]
+    ) -> None:
         self.folder = folder
+        self.standby = standby
         self.options = options
         self.files = files
         self.notes: list[str] = []
         self._clock = clock
-        self._lock = lock
+        self._locks: dict[str, int] = {}  # by folder
+        self._pledge: Pledge | None = None
+        self._in_standby: set[int] = set()  # segments that are not in the journal's own folder
         self._chain: list[Segment] = []
         self._debris: list[str] = []
         self._abandoned: list[str] = []
@@ -79,6 +91,7 @@ class Journal:
         self._deleted_max = 0
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._compacting = False
+        self._compaction_holds = 0
         self._owed_bytes = 0  # of old segments that compaction has to read before it lets others go on
         self._died_bytes = 0  # released since `on_garbage` was last called
         #: Called on the loop's thread each time that an eighth of a segment was released.
@@ -96,30 +109,53 @@ class Journal:
         options: Options | None = None,
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
+        standby: Path | str | None = None,
     ) -> Journal:
-        """Take the folder's lock and read the segments' headers. Raise JournalLocked, FormatError or JournalCorrupt."""
+        """Take the folder's lock and read the segments' headers. Raise JournalLocked, FormatError or JournalCorrupt.
+
+        While the folder stalls, records go to the `standby` folder, which should be on another disk."""
         options, files, path = options or Options(), files or RealFiles(), str(folder)
-        lock_path = f"{path}/{LOCK_NAME}"
+        journal = cls(path, None if standby is None else str(standby), options, files, clock)
         try:
-            files.make_folder(path)
-            lock = files.lock(lock_path)
-        except OSError as error:
-            raise from_os_error(error, f"the journal folder {path} cannot be opened") from error
-        if lock is None:
-            raise JournalLocked(f"{path} is in use by process {files.holder(lock_path)}; stop it or use another folder")
-        journal = cls(path, options, files, clock, lock)
-        try:
-            chain = survey(files, path, options.salvage)
+            journal._lock(path)
+            if journal.standby is not None:
+                journal._lock(journal.standby)
+            journal._survey()
         except OSError as error:
             journal._unlock()
             raise from_os_error(error, f"the journal in {path} cannot be read") from error
         except BaseException:
             journal._unlock()
             raise
-        journal._chain, journal._number_max = chain.segments, chain.number_max
-        journal._debris, journal._abandoned = chain.debris, chain.abandoned
-        journal.notes += chain.notes
         return journal
+
+    def _lock(self, folder: str) -> None:
+        if folder in self._locks:
+            raise JournalError(f"the standby folder {folder} is the journal's own; give another one, on another disk")
+        lock_path = f"{folder}/{LOCK_NAME}"
+        try:
+            self.files.make_folder(folder)
+            lock = self.files.lock(lock_path)
+        except OSError as error:
+            raise from_os_error(error, f"the journal folder {folder} cannot be opened") from error
+        if lock is None:
+            holder = self.files.holder(lock_path)
+            raise JournalLocked(f"{folder} is in use by process {holder}; stop it or use another folder")
+        self._locks[folder] = lock
+
+    def _survey(self) -> None:
+        """Find out which files form the journal, and whether they are all here."""
+        salvage = self.options.salvage
+        self._pledge = read_pledge(self.files, self.folder)
+        identity, passed_over = check(self.files, self.folder, self.standby, self._pledge, salvage=salvage)
+        if passed_over:
+            self.notes.append(passed_over)
+            self._pledge = Pledge(identity, "")
+        chain = survey(self.files, self.folder, salvage, self.standby)
+        self._chain, self._number_max = chain.segments, chain.number_max
+        self._debris, self._abandoned = chain.debris, chain.abandoned
+        self._in_standby = {each.number for each in chain.segments if not each.path.startswith(f"{self.folder}/")}
+        self.notes += chain.notes
 
     # -- start-up
 
@@ -156,6 +192,7 @@ class Journal:
             raise JournalClosed(f"start() comes after a complete replay(); the journal is {self._state}")
         try:
             reuse, previous = self._settle()
+            self._make_pledge()
             if self.options.salvage:
                 for path in self._debris + self._abandoned:
                     self.files.rename(path, f"{path}.damaged")
@@ -163,22 +200,27 @@ class Journal:
             for path in self._debris:
                 self.files.unlink(path)
                 self._note(f"{path} was never a finished segment: removed")
+            if self.standby is not None:
+                # A number that is free here must not come back there: whatever was removed is gone for good.
+                for folder in self._locks:
+                    self.files.fsync_dir(folder)
         except OSError as error:
             raise from_os_error(error, f"the end of the journal in {self.folder} cannot be made safe") from error
         self._post = post
         self._writes_here = write_here
         log = Log(
-            self.folder,
+            self._locks,
             self.files,
             self.options,
+            identity=self._pledge.identity if self._pledge is not None else 0,
             previous=previous,
             number_next=self._number_max + 1,
             lsn=self._lsn,
             answer=lambda answers: writer.answer(answers),
             note=self._note,
             relocated=self._relocations.add,
-            is_in_place=self._is_in_place,
         )
+        log.in_standby = self._in_standby
         writer = Writer(log, post, self._clock, self._note)
         log.begin(reuse, self._abandoned)
         self._log, self._writer, self._state = log, writer, "started"
@@ -204,9 +246,21 @@ class Journal:
             return None, (last.number, last.end or 0, True)
         del self._ends[last.number]
         if len(self._chain) == 1:
-            return last, last.header[3:]
+            return last, last.header[3:6]
         before = self._chain[-2]
         return last, (before.number, before.end or 0, True)
+
+    def _make_pledge(self) -> None:
+        """Say durably which standby folder there is, before the first segment that may have another in it."""
+        pledge = None
+        if self.standby is not None:
+            identity = self._pledge.identity if self._pledge is not None else 0
+            pledge = Pledge(identity or self.files.salt() << 32 | 1, self.standby)
+        if pledge != self._pledge:
+            if pledge is not None:
+                write_pledge(self.files, pledge.folder, pledge)
+            write_pledge(self.files, self.folder, pledge)
+        self._pledge = pledge
 
     # -- service
 
@@ -277,8 +331,10 @@ class Journal:
             segment, offset = self._relocations.now(segment, offset)
         try:
             fd = self._readers.get(segment)
+            if self._log is not None and self._log.stalled and self._folder_of(segment) in self._log.stalled:
+                raise OSError(errno.ETIMEDOUT, "")
             if fd is None:
-                fd = self.files.open(f"{self.folder}/{segment_name(segment)}")
+                fd = self.files.open(self._path(segment))
                 self._readers[segment] = fd
                 if len(self._readers) > _OPEN_FILES_MAX:
                     self.files.close(self._readers.popitem(last=False)[1])
@@ -291,6 +347,24 @@ class Journal:
             raise JournalFailed(f"reading {length} bytes at {segment}:{offset}: the segment ends after {len(data)}")
         return data
 
+    def _folder_of(self, segment: int) -> str:
+        return self.standby if self.standby is not None and segment in self._in_standby else self.folder
+
+    def _path(self, segment: int) -> str:
+        return f"{self._folder_of(segment)}/{segment_name(segment)}"
+
+    def _is_stalled(self, segment: int) -> bool:
+        """Return whether the segment is in a folder that does not answer."""
+        return self._log is not None and self._folder_of(segment) in self._log.stalled
+
+    def stall(self, is_stalled: bool) -> None:
+        """Bring a stall of the journal's own folder about, or end it: what the writer does there waits."""
+        if self._log is not None and is_stalled != bool(self._log.gate.folder):
+            if is_stalled:
+                self._log.gate.shut(self.folder)
+            else:
+                self._log.gate.open()
+
     def release(self, segment: int, nbytes: int) -> None:
         """Count payload bytes of the segment that are no longer live: also of records that never were (settlements)."""
         if segment > self._deleted_max:
@@ -302,6 +376,61 @@ class Journal:
             self._died_bytes = 0
             if self.on_garbage is not None:
                 self.on_garbage()
+
+    def reclaim(self, segment: int, nbytes: int) -> None:
+        """Count payload bytes of the segment as live again that were released, or will be by another owner."""
+        if segment > self._deleted_max:
+            self._dropped[segment] = self._dropped.get(segment, 0) - nbytes
+
+    # -- reading it again
+
+    @contextlib.asynccontextmanager
+    async def without_compaction(self) -> AsyncIterator[None]:
+        """Let a compaction that runs come to its end, and begin none before the block is left."""
+        self._compaction_holds += 1
+        try:
+            while self._compacting:
+                await asyncio.sleep(_HELD_S)
+            yield
+        finally:
+            self._compaction_holds -= 1
+
+    async def read_again(self, position: Position, take: Callable[[Record], None]) -> Position:
+        """Sync what is written and give `take` the records from a position on, in order; return where that ended.
+
+        What is appended meanwhile is left to the next call. Runs in steps of about a millisecond, so that others
+        hardly notice. Call it within `without_compaction`. Raises JournalError.
+        """
+        ends = {**self._ends, **await self._sync_all()}
+        number, offset, lsn = position
+        for each in sorted(ends):
+            if each < number or ends[each] <= SEGMENT_HEADER_BYTES or self._is_being_deleted(self._path(each)):
+                continue
+            start = offset if each == number else SEGMENT_HEADER_BYTES
+            until = self._clock() + _STEP_S
+            for records in self._chunks(each, self._path(each), ends[each], start, lsn):
+                lsn = records[-1].lsn
+                for record in records:
+                    take(record)
+                    if self._clock() >= until:
+                        await asyncio.sleep(0)
+                        until = self._clock() + _STEP_S
+            number, offset = each, ends[each]
+        return number, offset, lsn
+
+    async def _sync_all(self) -> dict[int, int]:
+        """Sync, and return where the segments that were written here end by then."""
+        ends: dict[int, int] = {}
+
+        def sync(log: Log, now: float) -> JournalError | None:
+            error = log.flush()
+            ends.update(log.sizes)
+            if log.number:
+                ends[log.number] = log.synced
+            return error
+
+        await self._command(sync)
+        return ends
 
     @property
     def pending_bytes(self) -> int:
@@ -324,23 +453,22 @@ class Journal:
             return JournalClosed(f"the journal is {self._state}")
         if self.failure is not None:
             return self.failure
-        if not self._is_in_place():
-            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {self.folder}")
+        folder = log.folder
+        if folder in log.stalled:
+            return log.trouble or from_os_error(OSError(errno.ETIMEDOUT, ""), f"the journal folder {folder}")
+        if not self.files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}"):
+            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {folder}")
         if log.is_full:
             return log.full_error()
         if not log.number:
             return log.trouble
         try:
-            if self.files.is_read_only(self.folder):
-                return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {self.folder}")
+            if self.files.is_read_only(folder):
+                return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {folder}")
         except OSError as error:
-            return from_os_error(error, f"the journal folder {self.folder}")
+            return from_os_error(error, f"the journal folder {folder}")
         pending = self.pending_bytes
         return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
-
-    def _is_in_place(self) -> bool:
-        """Return whether the folder is the one that was opened: it has our lock in it."""
-        return self.files.is_same(self._lock, f"{self.folder}/{LOCK_NAME}")
 
     @property
     def syncs(self) -> int:
@@ -371,7 +499,9 @@ class Journal:
         the whole journal is dead, and it stands in the way; or there are many small segments; or the disk is full, it
         is half dead, and the reserve can hold what lives. Else a half-dead one is left: in a queue it soon is dead."""
         segments = self.segments()
-        if len(segments) < 2 or segments[0].is_current or self._compacting:
+        if len(segments) < 2 or segments[0].is_current or self._compacting or self._compaction_holds:
+            return False
+        if self._is_stalled(segments[0].number):
             return False
         oldest, options = segments[0], self.options
         if self.is_full and oldest.live > options.reserve_bytes // 2:
@@ -387,18 +517,20 @@ class Journal:
     async def compact(self, owner: Owner) -> int | None:
         """Copy what lives in the oldest segment forward, then delete it; where nothing lives in it, delete it unread.
 
-        Returns its number, or None when there is only the current one. Raises the JournalError of a copy that could not
-        be written; the segment then stays."""
+        Returns its number, or None when there is only the current one, or while compaction is held. Raises the
+        JournalError of a copy that could not be written; the segment then stays."""
         segments = self.segments()
-        if len(segments) < 2 or segments[0].is_current or self._state != "started":
+        if len(segments) < 2 or segments[0].is_current or self._state != "started" or self._compaction_holds:
+            return None
+        if self._is_stalled(segments[0].number):
             return None
         if self._compacting:
             raise JournalError("a compaction is already running")
         number = segments[0].number
-        path = f"{self.folder}/{segment_name(number)}"
+        path = self._path(number)
         self._compacting = True
         try:
-            if self._is_dead(number) or (self._log is not None and self._log.deleting == path):
+            if self._is_dead(number) or self._is_being_deleted(path):
                 self._has_read(segments[0].size)
             else:
                 chunks = self._chunks(number, path, segments[0].size)
@@ -419,10 +551,17 @@ class Journal:
         payload = self._loaded.get(number, 0) + written
         return payload == self._dropped.get(number, 0) and not self._relocations.concern(number)
 
+    def _is_being_deleted(self, path: str) -> bool:
+        """Return whether the segment is needed no more, and may be gone although its removal failed."""
+        return self._log is not None and self._log.deleting == path
+
     def _has_read(self, nbytes: int) -> None:
         self._owed_bytes = max(0, self._owed_bytes - nbytes)
 
-    def _chunks(self, number: int, path: str, end: int) -> Generator[list[Record], None, None]:
+    def _chunks(
+        self, number: int, path: str, end: int, start: int = SEGMENT_HEADER_BYTES, lsn: int = 0
+    ) -> Generator[list[Record], None, None]:
+        self._check_answers(number, path)
         try:
             fd = self.files.open(path)
             try:
@@ -434,26 +573,37 @@ class Journal:
         if header is None:
             raise JournalCorrupt(f"segment {number} has a damaged header", segment=number, offset=0)
         segment = Segment(header, path, end, end)
-        for records in scan(self.files, segment, 0, self.options.salvage, self.notes, chunk_bytes=CHUNK_BYTES):
+        segment.start = start
+        for records in scan(self.files, segment, lsn, self.options.salvage, self.notes, chunk_bytes=CHUNK_BYTES):
+            self._check_answers(number, path)
             if self._relocations:
                 for record in records:
                     record.segment, record.offset = self._relocations.known_as(record.segment, record.offset)
             yield records
+
+    def _check_answers(self, number: int, path: str) -> None:
+        if self._is_stalled(number):
+            raise from_os_error(OSError(errno.ETIMEDOUT, ""), f"reading {path}")
 
     def _append_copy(self, kind: int, parts: tuple[bytes, ...] | bytes, done: Done) -> None:
         size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
         self._append(kind, parts, size, done, PRIVILEGED)
 
     async def _delete(self, path: str) -> None:
+        await self._command(lambda log, now: log.delete(path, now))
+
+    async def _command(self, run: Callable[[Log, float], JournalError | None]) -> None:
+        """Let the writer do something after all that was appended before; raise the JournalError that it returns."""
         writer = self._writer
-        assert writer is not None
+        if writer is None or self._state != "started":
+            raise JournalClosed(f"the journal is {self._state}")
         answer: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
 
         def then(error: JournalError | None) -> None:
             if not answer.done():
                 answer.set_result(error)
 
-        writer.queue.put(Command(lambda log, now: log.delete(path, now), then))
+        writer.queue.put(Command(run, then))
         error = await answer
         if error is not None:
             raise error
@@ -465,6 +615,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 self.files.close(fd)
         self._relocations.forget(number)
+        self._in_standby.discard(number)
         for account in (self._ends, self._loaded, self._dropped):
             account.pop(number, None)
         if self._log is not None:
@@ -486,6 +637,7 @@ class Journal:
         error: JournalError | None = None
         writer, self._state = self._writer, "closed"
         if writer is not None:
+            writer.await_answers()
             command = Command(lambda log, now: log.end(), is_last=True)
             writer.queue.put(command)
             if writer.is_threaded:
@@ -503,8 +655,9 @@ class Journal:
             raise error
 
     def _unlock(self) -> None:
-        with contextlib.suppress(OSError):
-            self.files.close(self._lock)
+        while self._locks:
+            with contextlib.suppress(OSError):
+                self.files.close(self._locks.popitem()[1])
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

@@ -9,6 +9,11 @@ back. Lazy records that wait, or were answered since the last sync, are written 
 tells the new place of those whose old place somebody knows. Refusals go out only after that header is synced; when no
 new segment can be made they carry `unknown`.
 
+A stall (`go_on`): a file operation did not return. The segment is left as it is, with the last synced offset as its
+end; records that wait and those that were answered since go to a new segment in the first folder that answers, the
+standby folder, with the log numbers that they had. Where no folder answers, sends are refused. Once the journal's own
+folder answers again, the log returns to it.
+
 A full disk: sends are refused and nothing of theirs is written. Lazy records and compaction's copies go on: in what is
 allocated of the current segment, then in the reserve file, which becomes a segment by renaming, so nothing else on the
 disk can take its room. Sends are accepted again once a whole new reserve is allocated.
@@ -21,7 +26,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from pairbus.journal.errors import JournalError, JournalFailed, JournalFull, from_os_error, no_room
-from pairbus.journal.files import Files
+from pairbus.journal.files import Files, write_again, write_all
 from pairbus.journal.options import Options
 from pairbus.journal.record import (
     MARK,
@@ -31,64 +36,52 @@ from pairbus.journal.record import (
     encode_segment_header,
     frame,
 )
-from pairbus.journal.segment import Segment, segment_name
+from pairbus.journal.segment import Segment, number_in, segment_name
+from pairbus.journal.stall import Gate, WatchedFiles
 
 Done = Callable[[JournalError | None, int, int], None]
 # lsn, kind, payload or its parts, payload bytes, done, flags: a plain tuple since every append makes one
 Entry = tuple[int, int, "tuple[bytes, ...] | bytes", int, "Done | None", int]
 Answer = tuple[Done, "JournalError | None", int, int]
+_Stamp = tuple[int, ...] | None
 
 LAZY = 1
 PRIVILEGED = 2  # goes on when the disk is full: lazy records, and compaction's copies
 ANSWERED = 4  # a lazy record whose caller was told that it is written
+LOCK_NAME = "lock"
 RESERVE_NAME = "reserve"
 PROBE_S = 0.25
-_REWRITE_BYTES = 4 * 1024 * 1024
 _ABANDONS_MAX = 3  # new segments that one commit tries before it refuses what is left
 
 
-def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
-    done = files.pwrite(fd, data, offset)
-    while done < len(data):
-        more = files.pwrite(fd, data[done:], offset + done)
-        if not more:
-            raise OSError(errno.EIO, "a write of no bytes")
-        done += more
-
-
-def write_again(files: Files, path: str, start: int, end: int, *, cut: bool = True) -> None:
-    """Write a part of a file anew as it is, cut the file there, and sync it.
-
-    After a sync that failed, or in another process, the cache may hold what the disk does not, and a sync alone would
-    not bring it there."""
-    fd = files.open(path)
-    try:
-        if cut and files.size(fd) > end:
-            files.truncate(fd, end)
-        for offset in range(start, end, _REWRITE_BYTES):
-            write_all(files, fd, files.pread(fd, min(_REWRITE_BYTES, end - offset), offset), offset)
-        files.fdatasync(fd)
-    finally:
-        files.close(fd)
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 class Log:
+    """`locks` are the folders to write in, the journal's own and then the standby folder, each with its lock;
+    `identity` is that of a journal with a standby folder, or 0."""
+
     def __init__(
         self,
-        folder: str,
+        locks: dict[str, int],
         files: Files,
         options: Options,
         *,
+        identity: int,
         previous: tuple[int, int, bool],
         number_next: int,
         lsn: int,
         answer: Callable[[list[Answer]], None],
         note: Callable[[str], None],
         relocated: Callable[[int, int, int, int, int], None],
-        is_in_place: Callable[[], bool],
     ) -> None:
-        self.folder = folder
-        self.files = files
+        self.folder = self.home = next(iter(locks))  # the one that is written in, and the journal's own
+        self.stalled: set[str] = set()  # folders that do not answer
+        self.in_standby: set[int] = set()  # segments that are not at home
+        self.gate = Gate()
+        self.unwatched = files
+        self.files = WatchedFiles(files, self.gate, self.stalled)
         self.options = options
         self.number = 0  # of the current segment; 0: there is none, the disk does not let us make one
         self.offset = 0
@@ -103,11 +96,12 @@ class Log:
         self._answer = answer
         self._note = note
         self._relocated = relocated
-        self._is_in_place = is_in_place
+        self._locks = locks
+        self._identity = identity
         self._previous = previous
         self._number_next = number_next
         self._fd = -1
-        self._stamp: tuple[int, ...] | None = None  # of the folder when the segment was last found in it
+        self._stamp: _Stamp = None  # of the folder when the segment was last found in it
         self._salt = 0
         self._allocated = 0
         self._allocates = options.allocate_bytes > 0
@@ -115,6 +109,8 @@ class Log:
         self._wants_reserve = options.reserve_bytes > 0
         self._unsynced: list[tuple[Entry, int]] = []  # lazy records answered and not yet synced, and where they are
         self._redo: list[Entry] = []  # the same after their segment was abandoned, until they are written again
+        self._todo: list[Entry] = []  # what the present round of a commit has to write or to refuse
+        self._making = ""  # the path of a segment that is being made
         self._lazy_since: float | None = None
         self._idle_since: float | None = None
         self._marked_at = 0
@@ -123,8 +119,8 @@ class Log:
         self._has_claimed = False
         self._unsure: dict[str, int] = {}  # abandoned segments that were not synced (durability none), and their ends
         self._leftovers: list[str] = []  # files of abandoned segments without records
-        # Such a file, or a segment, since the folder was last synced: perhaps by the process before this one.
-        self._has_removed = True
+        # Folders that lost such a file, or a segment, since they were last synced: perhaps by the process before this.
+        self._unsettled = set(locks)
         self.trouble: JournalError | None = None  # why there is no segment
 
     # -- what the writer calls
@@ -134,11 +130,10 @@ class Log:
         that it, or another one, skips. A full disk is no reason not to start."""
         self._leftovers = abandoned if reuse is None else [*abandoned, reuse.path]
         try:
-            self._has_reserve = RESERVE_NAME in self.files.listdir(self.folder)
-            if not self._refill():
-                self._enter_full("no room for the reserve")
-            # One that calls the segment before it not synced is replaced: it has been synced since then.
-            if reuse is not None and reuse.header.previous_synced:
+            self._claim_reserve()
+            # One that calls the segment before it not synced is replaced: it has been synced since then. So is one in
+            # the standby folder, and one of before there was such a folder.
+            if reuse is not None and reuse.header[5:] == (True, self._identity) and _folder_of(reuse.path) == self.home:
                 self._reuse(reuse)
             else:
                 self._new_segment()
@@ -151,6 +146,9 @@ class Log:
         """Write, sync if the batch or the lazy deadline asks for it, answer. Never raises OSError."""
         self._idle_since = now
         self._abandons = 0
+        self._todo = batch
+        if self.folder != self.home:
+            self._go_home()
         if self.is_full or not self.number:
             self.probe(now)
         self._drain(batch, now)
@@ -169,7 +167,7 @@ class Log:
         payload = parts if isinstance(parts, bytes) else b"".join(parts)
         data = frame(self._salt, self.synced, lsn, kind, payload) + payload
         try:
-            if self.files.pwrite(self._fd, data, self.offset) != len(data):
+            if self.unwatched.pwrite(self._fd, data, self.offset) != len(data):
                 return None
         except OSError:
             return None
@@ -195,14 +193,20 @@ class Log:
             times.append(self._idle_since + lazy_s)
         if self.is_full or not self.number or self._redo:
             times.append(self._probed_at + 2 * PROBE_S)
+        if self.stalled:
+            times.append(now + 2 * PROBE_S)
         return max(0.0, min(times) - now) if times else None
 
     def tick(self, now: float) -> None:
         """Do what is due by time alone: the sync of lazy records, the mark after a pause, the look for room."""
         self._abandons = 0
+        if self.folder != self.home:
+            self._go_home()
         if self.is_full or not self.number or self._redo:
             self.probe(now)
-        if self._redo or (self._sync_is_due(now) and not self._sync()):
+        # The sync does not wait for what is to be written again: that may have no room for long.
+        is_synced = not self._sync_is_due(now) or self._sync()
+        if self._redo or not is_synced:
             self._drain([], now)
         if self._idle_since is not None and now >= self._idle_since + self.options.lazy_sync_s:
             self._idle_since = None
@@ -251,9 +255,9 @@ class Log:
             try:
                 self.files.unlink(path)
             except FileNotFoundError:
-                if not was_tried or not self._is_in_place():
+                if not was_tried or not self._is_in_place(_folder_of(path)):
                     raise
-            self.files.fsync_dir(self.folder)
+            self.files.fsync_dir(_folder_of(path))
         except OSError as problem:
             return from_os_error(problem, f"deleting {path}")
         self._probed_at = -1e9
@@ -273,10 +277,10 @@ class Log:
     # -- writing
 
     def _drain(self, batch: list[Entry], now: float) -> None:
-        todo = self._redo + batch if self._redo else batch
+        self._todo = self._redo + batch if self._redo else batch
         self._redo = []
-        while todo:
-            todo = self._round(todo, now)
+        while self._todo:
+            self._todo = self._round(self._todo, now)
 
     def _round(self, todo: list[Entry], now: float) -> list[Entry]:
         """Write what fits in one go and return what is left to do."""
@@ -284,7 +288,7 @@ class Log:
             return self._refuse(todo, self.trouble or JournalFailed("the disk fails"))
         options = self.options
         if self.is_full:
-            todo = self._without_sends(todo)
+            todo = self._todo = self._without_sends(todo)
             limit = self._allocated
         else:
             limit = options.segment_bytes
@@ -335,7 +339,7 @@ class Log:
         try:
             write_all(self.files, self._fd, b"".join(pieces), self.offset)
             if mode == "none":
-                self._check_in_place()
+                self._stamp = self.files.run(self._fd, self._check_in_place, self._fd)
         except OSError as error:
             return self._abandon(error, "write", group)
         self.offset = self.sizes[number] = offset
@@ -366,8 +370,7 @@ class Log:
         self.written[number] = self.written.get(number, 0) + size
 
     def _fdatasync(self) -> None:
-        self.files.fdatasync(self._fd)
-        self._check_in_place()
+        self._stamp = self.files.run(self._fd, self._check_in_place, self._fd, True)
         self.syncs += 1
         self.synced = self.offset
         self._lazy_since = None
@@ -375,17 +378,20 @@ class Log:
             self.released_bytes += sum([entry[3] for entry, _ in self._unsynced])
             self._unsynced = []
 
-    def _check_in_place(self) -> None:
-        """Raise when the file has lost its name: it would be written and synced without complaint, and be gone
-        afterwards."""
+    def _check_in_place(self, fd: int, sync: bool = False) -> _Stamp:
+        """Sync the file, if asked to, and return the stamp of its folder. Raise when the file has lost its name: it
+        would be written and synced without complaint, and be gone afterwards."""
         # The segment is looked at only after a change in its folder: a stat of a file that is being written makes Linux
         # renew its times with the next write, which costs as much as a tenth of the sync.
-        stamp = self.files.stamp(self.folder)
-        if stamp is not None and stamp == self._stamp:
-            return
-        if not self.files.is_same(self._fd, f"{self.folder}/{segment_name(self.number)}"):
+        folder, number, known = self.folder, self.number, self._stamp
+        if sync:
+            self.unwatched.fdatasync(fd)
+        stamp = self.unwatched.stamp(folder)
+        if stamp is not None and stamp == known:
+            return stamp
+        if not self.unwatched.is_same(fd, f"{folder}/{segment_name(number)}"):
             raise OSError(errno.ESTALE, "the segment's file is no longer in its folder")
-        self._stamp = stamp
+        return stamp
 
     def _sync_is_due(self, now: float) -> bool:
         return self._lazy_since is not None and now >= self._lazy_since + 0.8 * self.options.lazy_sync_s
@@ -511,7 +517,9 @@ class Log:
         what it says about where the segment before ends: nothing may be added there any more.
         """
         self._has_claimed = False
-        if not self._is_in_place():
+        if not self.number:
+            self._choose_folder()
+        if not self._is_in_place(self.folder):
             # Another folder in its place has none of what was confirmed before: what goes there would seem to be all.
             raise OSError(errno.ESTALE, "the folder is not the one that was opened")
         if not self.is_full:
@@ -524,13 +532,32 @@ class Log:
                 self._enter_full("a new segment cannot be made")
         self._create(use_reserve=self._has_reserve)
 
+    def _choose_folder(self) -> None:
+        """Take the first folder that answers; raise OSError when none does."""
+        folder = next((each for each in self._locks if each not in self.stalled), None)
+        if folder is None:
+            raise OSError(errno.ETIMEDOUT, "no folder answers")
+        if folder != self.home:
+            self._has_reserve = False  # which is at home
+        if folder == self.folder:
+            return
+        self.is_full, self._allocates = False, self.options.allocate_bytes > 0
+        if folder == self.home:
+            self._claim_reserve()
+        self.folder = folder
+        self._note(f"the journal goes on in {folder}")
+
+    def _is_in_place(self, folder: str) -> bool:
+        """Return whether the folder is the one that was opened: it has our lock in it."""
+        return self.files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}")
+
     def _create(self, *, use_reserve: bool) -> None:
         files, options = self.files, self.options
         number = self._number_next
         self._number_next += 1
-        path = f"{self.folder}/{segment_name(number)}"
+        path = self._making = f"{self.folder}/{segment_name(number)}"
         salt = files.salt()
-        header = SegmentHeader(number, salt, self._lsn + 1, *self._previous)
+        header = SegmentHeader(number, salt, self._lsn + 1, *self._previous, self._identity)
         fd, allocated = -1, 0
         try:
             if use_reserve:
@@ -558,6 +585,7 @@ class Log:
             if fd >= 0:
                 self._close_fd(fd)
             self._remove_leftovers([path])
+            self._making = ""
             raise
         self._take(fd, path, number, salt, allocated)
 
@@ -572,28 +600,28 @@ class Log:
     def _settle_removals(self, before: str) -> None:
         """See to it that no file of before this segment comes back, or raise OSError: with the segment gone, such a
         file would look as if the segment were missing."""
-        for path in [path for path in self._leftovers if path < before]:
+        for path in [path for path in self._leftovers if number_in(path) < number_in(before)]:
             self._unlink(path)
             self._leftovers.remove(path)
-        if self._has_removed:
-            self.files.fsync_dir(self.folder)
-            self._has_removed = False
+        for folder in list(self._unsettled):
+            self.files.fsync_dir(folder)
+            self._unsettled.discard(folder)
 
     def _unlink(self, path: str) -> None:
         """Remove a file that may be gone already; raise OSError while the whole folder is: nobody can tell then."""
         try:
             self.files.unlink(path)
         except FileNotFoundError:
-            if not self._is_in_place():
+            if not self._is_in_place(_folder_of(path)):
                 raise
-        self._has_removed = True
+        self._unsettled.add(_folder_of(path))
 
     def _reuse(self, segment: Segment) -> None:
         """Go on in a segment that has a header and nothing else."""
         fd = self.files.open(segment.path)
         try:
             self.files.truncate(fd, SEGMENT_HEADER_BYTES)
-            self.files.pwrite(fd, encode_segment_header(segment.header), 0)
+            write_all(self.files, fd, encode_segment_header(segment.header), 0)
             self.files.fdatasync(fd)
             self.files.fsync_dir(self.folder)
         except OSError:
@@ -605,58 +633,115 @@ class Log:
         """Write here from now on: file and folder are synced."""
         self._fd, self._salt, self._allocated = fd, salt, allocated
         self._stamp = None
-        self.number = number
+        if self.folder != self.home:
+            self.in_standby.add(number)
+        self.number, self._making = number, ""
         self.offset = self.synced = self.sizes[number] = SEGMENT_HEADER_BYTES
         self._marked_at = 0
         self.trouble = None
-        self._has_removed = False
+        self._unsettled.discard(self.folder)
         # Not before: their headers said where the segment before them ends.
         leftovers, self._leftovers = self._leftovers, []
         self._remove_leftovers([each for each in leftovers if each != path])
 
+    def _claim_reserve(self) -> None:
+        """Take over the reserve as it was left, or make one."""
+        self._has_reserve = RESERVE_NAME in self.files.listdir(self.home)
+        if not self._fill_reserve():
+            self._enter_full("no room for the reserve")
+
     def _refill(self) -> bool:
-        """Allocate the reserve. Return False when there is no room for it."""
+        """Allocate the reserve, which the journal's own folder has. Return False when there is no room for it."""
+        return self.folder != self.home or self._fill_reserve()
+
+    def _fill_reserve(self) -> bool:
         if not self._wants_reserve:
             return True
-        path, fd, made = f"{self.folder}/{RESERVE_NAME}", -1, False
+        files, path, fd, made = self.files, f"{self.home}/{RESERVE_NAME}", -1, False
         try:
             if self._has_reserve:
-                fd = self.files.open(path)
+                fd = files.open(path)
                 # A power cut may have taken back that it was renamed, and left the header that was written then.
-                if self.files.pread(fd, SEGMENT_HEADER_BYTES, 0).strip(b"\0"):
-                    self.files.pwrite(fd, bytes(SEGMENT_HEADER_BYTES), 0)
+                if files.pread(fd, SEGMENT_HEADER_BYTES, 0).strip(b"\0"):
+                    write_all(files, fd, bytes(SEGMENT_HEADER_BYTES), 0)
             else:
-                fd = self.files.create(path)
+                fd = files.create(path)
                 made = True
-            self.files.fallocate(fd, 0, self.options.reserve_bytes)
-            self.files.fdatasync(fd)
+            files.fallocate(fd, 0, self.options.reserve_bytes)
+            files.fdatasync(fd)
             self._has_reserve = True
             return True
         except OSError as error:
             if made or self._has_reserve:
                 self._has_reserve = False
                 with contextlib.suppress(OSError):
-                    self.files.unlink(path)
+                    files.unlink(path)
             if no_room(error):
                 return False
             self._wants_reserve = False
             self._note(f"no reserve for a full disk: {from_os_error(error, 'fallocate')}")
             return True
         finally:
+            # Not through self.files: who was left behind here has others by now.
             if fd >= 0:
-                self._close_fd(fd)
+                with contextlib.suppress(OSError):
+                    files.close(fd)
+
+    def go_on(self, now: float) -> None:
+        """Go on after a file operation that did not return, in a new segment and in a folder that answers.
+
+        What its caller had in hand is in `_todo`; some of it may be on the disk, beyond the end of the segment."""
+        self._abandons, self._idle_since = 0, now
+        if self._making:
+            self._leftovers.append(self._making)
+            self._making = ""
+        number = self.number
+        if number:
+            end = self._valid_end()
+            self._redo += [self._answered(entry, number, offset) for entry, offset in self._unsynced]
+            self._unsynced, self._lazy_since = [], None
+            self._note(f"segment {number} ends at offset {end}: its folder {self.folder} does not answer")
+            self._leave_segment(end, is_sure=False)
+        again = {entry[0] for entry in self._redo}
+        self._todo = [entry for entry in self._todo if entry[0] not in again]
+        try:
+            self._new_segment()
+        except OSError as problem:
+            self.trouble = from_os_error(problem, "no segment can be made")
+            todo, self._todo = self._todo, []
+            self._refuse(todo, self.trouble, unknown=True)
+            return
+        # In the order of their log numbers, since replay passes over what it takes for a repeat.
+        todo, self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0]), []
+        self._drain(todo, now)
+
+    def _go_home(self) -> None:
+        """Return to the journal's own folder, if it answers again."""
+        if not self.number or self.home in self.stalled:
+            return
+        if self.offset > self.synced and not self._sync():
+            return
+        self._close_segment(self.offset, sync=False)
+        try:
+            self._new_segment()
+        except OSError as error:
+            self.trouble = from_os_error(error, "no segment can be made")
+
+    def _valid_end(self) -> int:
+        """Return where the current segment ends for good when it can't be relied on any more."""
+        return self.offset if self.options.durability == "none" else self.synced
 
     def _abandon(self, error: OSError, doing: str, group: list[Entry]) -> list[Entry]:
         """Apply the rules after a failed write or sync and return what must be written again in the new segment."""
         self._abandons += 1
         number = self.number
-        end = self.offset if self.options.durability == "none" else self.synced
+        end = self._valid_end()
         trouble = from_os_error(error, f"{doing} failed in segment {number} at offset {self.offset}")
         self._note(f"{trouble}; the segment ends at offset {end}")
         if no_room(error):
             self._enter_full(f"{doing} failed")
         answered = self._redo + [self._answered(entry, number, offset) for entry, offset in self._unsynced]
-        self._redo, self._unsynced, self._lazy_since = [], [], None
+        self._redo, self._unsynced, self._lazy_since = answered, [], None
         self._close_segment(end, sync=False)
         lazy = [entry for entry in group if entry[5] & LAZY]
         sends = [entry for entry in group if not entry[5] & LAZY]
@@ -665,8 +750,8 @@ class Log:
         except OSError as problem:
             self.trouble = from_os_error(problem, "no segment can be made")
             self._refuse(group, trouble, unknown=True)
-            self._redo = answered + self._redo
             return []
+        self._redo = []
         self._refuse(sends, trouble)
         return answered + lazy
 
@@ -687,20 +772,26 @@ class Log:
         return (lsn, kind, parts, size, relocate, flags | ANSWERED)
 
     def _close_segment(self, end: int, *, sync: bool) -> None:
-        """Leave the current segment for good. One without records is no link of the chain and goes away."""
-        number, fd = self.number, self._fd
-        self.number, self._fd = 0, -1
+        """Cut the current segment to its end and leave it for good."""
+        fd = self._fd
+        self._leave_segment(end, is_sure=sync)
         with contextlib.suppress(OSError):
             self.files.truncate(fd, end)
             if sync:
                 self.files.fdatasync(fd)
         self._close_fd(fd)
+
+    def _leave_segment(self, end: int, *, is_sure: bool) -> None:
+        """Leave the current segment with this end. One without records is no link of the chain and goes away, unless
+        this is a clean stop (`is_sure`)."""
+        number = self.number
+        self.number, self._fd = 0, -1
         self.sizes[number] = end
         if end > SEGMENT_HEADER_BYTES:
             self._previous = (number, end, end <= self.synced)
-            if end > self.synced and not sync:
+            if end > self.synced and not is_sure:
                 self._unsure[f"{self.folder}/{segment_name(number)}"] = end
-        elif not sync:
+        elif not is_sure:
             del self.sizes[number]
             self._leftovers.append(f"{self.folder}/{segment_name(number)}")
 

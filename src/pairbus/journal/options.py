@@ -7,6 +7,7 @@ from typing import Literal
 
 from pairbus.journal.record import SEGMENT_BYTES_MAX
 
+STALL_S_MIN, STALL_S_MAX = 0.05, 600.0
 Durability = Literal["strict", "default", "none"]
 
 
@@ -27,6 +28,8 @@ class Options:
     # How far ahead a segment's file is allocated: 25 to 35 % off each fdatasync on ext4, which then rarely has to
     # commit a new file size, and a full disk shows before a write fails. 0 turns it off.
     allocate_bytes: int = 1024 * 1024
+    # After how many seconds a file operation that does not return counts as a stall of its folder.
+    stall_s: float = 5.0
     # Start although synced records are damaged: they are passed over, and the notes say what was lost.
     salvage: bool = False
 
@@ -37,6 +40,8 @@ class Options:
             raise ValueError(f"segment_bytes {self.segment_bytes}: between 1024 and {SEGMENT_BYTES_MAX}")
         if not 0 < self.lazy_sync_s <= 60:
             raise ValueError(f"lazy_sync_s {self.lazy_sync_s}: above 0, at most 60")
+        if not STALL_S_MIN <= self.stall_s <= STALL_S_MAX:
+            raise ValueError(f"stall_s {self.stall_s}: between {STALL_S_MIN:g} and {STALL_S_MAX:g}")
         for name in ("reserve_bytes", "pending_bytes_max", "allocate_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: not negative")

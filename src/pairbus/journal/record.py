@@ -3,7 +3,10 @@
 Segment header, 64 bytes, little endian:
 
     8s magic "PBJOURNL" | H version | H flags | I salt | Q number | Q first lsn | Q previous number | Q previous end |
-    12 zero | I crc32 of the 60 bytes before
+    Q journal | 4 zero | I crc32 of the 60 bytes before
+
+Version 1 has no `journal` (0). Version 2 is that of a journal with a standby folder (standby.py): `journal` is its
+identity, and a version of pairbus that knows nothing of standby folders refuses it instead of reading half of it.
 
 `previous number` and `previous end` chain the segments: the previous one is valid exactly up to that offset, whatever
 its file holds beyond (a failed write that could not be cut away, preallocated zeros). 0 means none. Flag 1: it was not
@@ -28,7 +31,7 @@ from zlib import crc32
 
 from pairbus.journal.errors import FormatError
 
-VERSION = 1
+VERSIONS = (1, 2)
 SEGMENT_MAGIC = b"PBJOURNL"
 SEGMENT_HEADER_BYTES = 64
 RECORD_MAGIC = 0xB5A6
@@ -37,7 +40,7 @@ RECORD_BYTES_MAX = 256 * 1024 * 1024
 SEGMENT_BYTES_MAX = 2**32 - 1 - RECORD_BYTES_MAX
 MARK = 1
 
-_SEGMENT = Struct("<8sHHIQQQQ12x")
+_SEGMENT = Struct("<8sHHIQQQQQ4x")
 _HEAD = Struct("<HBBIIQI")
 _FULL = Struct("<HBBIIQII")
 _U32 = Struct("<I")
@@ -68,18 +71,20 @@ class SegmentHeader(NamedTuple):
     previous_number: int
     previous_end: int
     previous_synced: bool = True
+    journal: int = 0  # the identity of a journal with a standby folder
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     head = _SEGMENT.pack(
         SEGMENT_MAGIC,
-        VERSION,
+        VERSIONS[header.journal > 0],
         0 if header.previous_synced else 1,
         header.salt,
         header.number,
         header.first_lsn,
         header.previous_number,
         header.previous_end,
+        header.journal,
     )
     return head + _U32.pack(crc32(head))
 
@@ -88,12 +93,13 @@ def decode_segment_header(data: bytes, name: str) -> SegmentHeader | None:
     """Return the header, or None when it is torn or damaged; raise FormatError for that of another format."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
-    magic, version, flags, salt, number, first_lsn, previous_number, previous_end = _SEGMENT.unpack_from(data)
+    magic, version, flags, salt, number, first_lsn, previous_number, previous_end, journal = _SEGMENT.unpack_from(data)
     if magic != SEGMENT_MAGIC or _U32.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0] != crc32(data[:60]):
         return None
-    if version != VERSION:
-        raise FormatError(f"{name} has journal format {version}; this version of pairbus reads format {VERSION}")
-    return SegmentHeader(number, salt, first_lsn, previous_number, previous_end, not flags & 1)
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise FormatError(f"{name} has journal format {version}; this version of pairbus reads the formats {known}")
+    return SegmentHeader(number, salt, first_lsn, previous_number, previous_end, not flags & 1, journal)
 
 
 def frame(salt: int, synced: int, lsn: int, kind: int, payload: bytes, flags: int = 0) -> bytes:

@@ -27,7 +27,7 @@ from pairbus.journal.record import (
 
 SUFFIX = ".segment"
 _CHUNK_BYTES = 1024 * 1024
-_WAY_OUT = "restore the folder from a copy, or open it with salvage (--salvage) to go on without the damaged records"
+_WAY_OUT = "restore {} from a copy, or open the journal with salvage (--salvage) to go on without the damaged records"
 
 
 def segment_name(number: int) -> str:
@@ -41,11 +41,16 @@ def segment_number(name: str) -> int | None:
     return int(stem)
 
 
+def number_in(path: str) -> int:
+    """Return the number of the segment at a path."""
+    return segment_number(path.rpartition("/")[2]) or 0
+
+
 class Segment:
     """One segment of the chain; `end` is where its valid records end (None: unknown until it is scanned), `is_sure`
-    that it was synced up to there."""
+    that it was synced up to there, `start` where a scan begins."""
 
-    __slots__ = ("end", "header", "is_sure", "number", "path", "size", "synced")
+    __slots__ = ("end", "header", "is_sure", "number", "path", "size", "start", "synced")
 
     def __init__(self, header: SegmentHeader, path: str, size: int, end: int | None, is_sure: bool = True) -> None:
         self.header = header
@@ -54,7 +59,7 @@ class Segment:
         self.size = size
         self.end = end
         self.is_sure = is_sure and end is not None
-        self.synced = SEGMENT_HEADER_BYTES
+        self.start = self.synced = SEGMENT_HEADER_BYTES
 
     def __repr__(self) -> str:
         return f"<Segment {self.number}: {self.end} of {self.size} bytes>"
@@ -68,12 +73,14 @@ class Chain(NamedTuple):
     notes: list[str]
 
 
-def survey(files: Files, folder: str, salvage: bool) -> Chain:
-    """Read all headers and follow the chain back from the newest."""
-    headers: dict[int, tuple[SegmentHeader | None, str, int]] = {}
-    notes: list[str] = []
-    debris: list[str] = []
-    abandoned: list[str] = []
+#: What a segment's file holds, its path and its size; by number.
+Headers = dict[int, tuple[SegmentHeader | None, str, int]]
+
+
+def _read_headers(
+    files: Files, folder: str, salvage: bool, headers: Headers, debris: list[str], notes: list[str]
+) -> None:
+    """Add the segments of a folder to `headers`, and to `debris` those that salvage does not read."""
     names = files.listdir(folder)
     for name in names:
         number = segment_number(name)
@@ -83,8 +90,12 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
         fd = files.open(path)
         try:
             header = decode_segment_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), name)
+            problem = ""
             if header is not None and header.number != number:
                 problem, remedy = _misnamed(name, segment_name(header.number), names)
+            elif number in headers:
+                problem, remedy = f"{path} is {headers[number][1]} once more", "move one of them out of its folder"
+            if problem:
                 if not salvage:
                     way_out = f"or open the folder with salvage (--salvage), which keeps it as {name}.damaged, unread"
                     raise JournalCorrupt(f"{problem}: {remedy}, {way_out}", segment=number, offset=0)
@@ -94,6 +105,17 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
             headers[number] = (header, path, files.size(fd))
         finally:
             files.close(fd)
+
+
+def survey(files: Files, folder: str, salvage: bool, standby: str | None = None) -> Chain:
+    """Read all headers, those in the standby folder too, and follow the chain back from the newest."""
+    headers: Headers = {}
+    notes: list[str] = []
+    debris: list[str] = []
+    abandoned: list[str] = []
+    _read_headers(files, folder, salvage, headers, debris, notes)
+    if standby is not None:
+        _read_headers(files, standby, salvage, headers, debris, notes)
     segments: list[Segment] = []
     expected: int | None = None
     end: int | None = None
@@ -106,7 +128,8 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
         if expected is not None and number < expected:
             problem = f"segment {expected} is missing although segment {number} before it is there"
             if not salvage:
-                raise JournalCorrupt(f"{problem}; {_WAY_OUT}", segment=expected, offset=0)
+                where = folder if standby is None else f"{folder} or {standby}"
+                raise JournalCorrupt(f"{problem}; {_WAY_OUT.format(where)}", segment=expected, offset=0)
             notes.append(problem)
             end = None
         if header is None:
@@ -116,7 +139,8 @@ def survey(files: Files, folder: str, salvage: bool) -> Chain:
                 continue
             problem = f"segment {number} has a damaged header"
             if not salvage:
-                raise JournalCorrupt(f"{problem} (offset 0); {_WAY_OUT}", segment=number, offset=0)
+                way_out = _WAY_OUT.format(path.rpartition("/")[0])
+                raise JournalCorrupt(f"{problem} (offset 0); {way_out}", segment=number, offset=0)
             notes.append(f"{problem}: all its records are lost")
             expected, end = None, None
             debris.append(path)
@@ -166,7 +190,7 @@ def _scan(
 ) -> Generator[list[Record], None, None]:
     salt, number = segment.header.salt, segment.number
     end = segment.size if segment.end is None else segment.end
-    offset, want, synced = SEGMENT_HEADER_BYTES, chunk_bytes, segment.synced
+    offset, want, synced = segment.start, chunk_bytes, segment.synced
     while offset < end:
         asked = min(want, end - offset)
         buffer = files.pread(fd, asked, offset)
@@ -211,7 +235,8 @@ def _judge(files: Files, fd: int, segment: Segment, spot: int, salvage: bool, no
         return None
     problem = f"segment {number} is damaged at offset {spot}, and was synced up to offset {known}"
     if not salvage:
-        raise JournalCorrupt(f"{problem}: confirmed records would be lost; {_WAY_OUT}", segment=number, offset=spot)
+        way_out = _WAY_OUT.format(segment.path.rpartition("/")[0])
+        raise JournalCorrupt(f"{problem}: confirmed records would be lost; {way_out}", segment=number, offset=spot)
     lost = (resume if resume is not None else spot + len(rest)) - spot
     notes.append(f"{problem}: {lost} bytes of records are lost")
     return resume

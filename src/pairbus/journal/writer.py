@@ -3,6 +3,10 @@
 A lazy record that comes while the thread has nothing to do is written by the caller itself (`write_here`): it costs one
 write into the page cache instead of two changes of thread, which is most of what a settlement costs.
 
+A file operation that does not return (stall.py) takes its thread with it: a third thread, which watches, leaves that
+one behind and starts another, which goes on with the same Log and with what the first had in hand. When the operation
+does return, its thread waits until the folder answers, says so, and ends.
+
 Decides nothing about the disk. Its own rule: it never dies silently. Should the Log raise what it must not, every
 waiting and every later append is answered with JournalFailed, and the error is raised once on the loop's thread.
 """
@@ -16,9 +20,12 @@ from queue import Empty, SimpleQueue
 
 from pairbus.journal.errors import JournalError, JournalFailed
 from pairbus.journal.log import Answer, Entry, Log
+from pairbus.journal.stall import LeftBehind, WatchedFiles, see_whether_it_answers
 
 Post = Callable[[Callable[[], None]], object]
 BATCH_BYTES = 8 * 1024 * 1024
+_LOOKS = 4  # at an operation that lasts, before it counts as a stall
+_CLOSING_S = 1.0
 
 
 class Command:
@@ -54,9 +61,20 @@ class Writer:
         self._taken = 0
         self._committed = 0
         self._told: list[list[Answer]] = []  # but for these
+        self._command: Command | None = None  # what is in hand
+        self._resumes = False  # the next turn goes on with what another thread had in hand
+        self._hung: list[threading.Thread] = []
+        self._watch: threading.Thread | None = None
+        self._ended = threading.Event()
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="pairbus-journal", daemon=True)
+        self.log.gate.is_threaded = True
+        self._begin_thread()
+        self._watch = threading.Thread(target=self._look, name="pairbus-journal-watch", daemon=True)
+        self._watch.start()
+
+    def _begin_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, args=(self.log.files,), name="pairbus-journal", daemon=True)
         self._thread.start()
 
     @property
@@ -64,8 +82,17 @@ class Writer:
         return self._thread is not None
 
     def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        """Wait until the last command is done. A thread that hangs is not waited for, or not for long."""
+        self._ended.wait()
+        for thread in (self._thread, self._watch):
+            if thread is not None:
+                thread.join()
+
+    def await_answers(self) -> None:
+        """Give a folder that stalled a moment to answer, now that all is to be closed."""
+        self.log.gate.open()
+        for thread in list(self._hung):
+            thread.join(_CLOSING_S)
 
     def put(self, entry: Entry) -> None:
         self._taken += 1
@@ -93,18 +120,65 @@ class Writer:
             self.queue.put(Command(lambda log, now: None))  # the thread must learn that a sync will be due
         return number, offset
 
-    def _run(self) -> None:
+    def _run(self, files: WatchedFiles) -> None:
         while self.turn(wait=True):
             pass
+        if files.is_left:
+            files.close_all()
+            if not self._ended.is_set():
+                see_whether_it_answers(self.log.unwatched, self.log.gate, files.folder)
+                self._answers(files.folder)
+
+    def _look(self) -> None:
+        """Watch the thread that writes, until the end."""
+        seen: tuple[WatchedFiles, int] | None = None
+        looks = 0
+        while not self._ended.wait(self.log.options.stall_s / _LOOKS):
+            files, turn = self.log.files, self.log.files.turns
+            looks = looks + 1 if seen == (files, turn) and turn % 2 else 0
+            seen = files, turn
+            if looks >= _LOOKS and files.leave(turn):
+                assert self._thread is not None
+                self._hung = [thread for thread in self._hung if thread.is_alive()] + [self._thread]
+                self._leave(files)
+                self._begin_thread()
+
+    def _leave(self, files: WatchedFiles) -> None:
+        """Leave the one behind that uses these files: from here on the log is the next turn's."""
+        log, lock = self.log, threading.Lock()
+        lock.acquire()
+        log.stalled.add(files.folder)
+        log.files = WatchedFiles(log.unwatched, log.gate, log.stalled)
+        self._log_in_use, self._resumes = lock, True
+
+    def _answers(self, folder: str) -> None:
+        """Take note that a folder answers again."""
+        self.log.stalled.discard(folder)
+        self._note(f"{folder} answers again")
+        self.queue.put(Command(lambda log, now: None))  # wakes the thread that writes
+
+    def _ask_again(self) -> None:
+        """Look whether the folders that stalled answer; where there are threads, those that hang do."""
+        for folder in sorted(self.log.stalled):
+            try:
+                see_whether_it_answers(self.log.unwatched, self.log.gate, folder)
+            except LeftBehind:
+                continue
+            self._answers(folder)
 
     def turn(self, *, wait: bool) -> bool:
         """Do one round; return False after the last command. Without `wait` it does what there is to do now and
         returns."""
         command: Command | None = None
+        if self.log.stalled and self._thread is None:
+            self._ask_again()
         try:
-            if self.failure is None:
+            if self._resumes:
+                command = self._command
+                self._resume()
+            elif self.failure is None:
                 command, batch = self._collect(wait)
-                self._undone, self._told = batch, []
+                self._undone, self._told, self._command = batch, [], command
                 now = self._clock()
                 with self._log_in_use:
                     if batch:
@@ -118,11 +192,28 @@ class Writer:
                 self._refuse(batch)
             if command is not None:
                 return self._obey(command)
+        except LeftBehind:
+            if self._thread is None:
+                left = self.log.files
+                self._leave(left)
+                left.close_all()
+                return self.turn(wait=False)
+            return False
         except BaseException as error:  # a bug of ours, or no memory: say so to everyone
             self._crash(error)
             if command is not None:
                 return self._obey(command)
         return True
+
+    def _resume(self) -> None:
+        """Go on with what another thread had in hand; the log is taken already (`_leave`)."""
+        self._resumes, lock = False, self._log_in_use
+        try:
+            self.log.go_on(self._clock())
+        finally:
+            lock.release()
+        self._committed += len(self._undone)
+        self._undone = []
 
     def _collect(self, wait: bool) -> tuple[Command | None, list[Entry]]:
         batch: list[Entry] = []
@@ -155,14 +246,19 @@ class Writer:
             try:
                 with self._log_in_use:
                     error = command.run(self.log, self._clock())
+            except LeftBehind:
+                raise
             except BaseException as problem:
                 self._crash(problem)
                 error = self.failure
+        self._command = None
         command.error = error
         command.finished = True
         then = command.then
         if then is not None:
             self._send(lambda: then(error))
+        if command.is_last:
+            self._ended.set()
         return not command.is_last
 
     def answer(self, answers: list[Answer]) -> None:

@@ -1,0 +1,125 @@
+"""Decides which standby folder belongs to a journal, and whether the journal may start without it.
+
+The standby folder takes the journal's new segments while its own folder stalls; they stay there until compaction has
+emptied them. So a start without them would lose records. A file in the journal's own folder, the pledge, says which
+folder that is and has the identity that the headers of all segments bear from then on; a copy of it in the standby
+folder tells that folder from an empty one in its place, where its disk is not mounted. The journal is refused
+
+* without the pledged folder, while that holds segments of the journal, cannot be read, or is not the same;
+* with a standby folder that holds segments of another journal.
+
+Salvage passes over what is missing, and notes it: the journal has another identity then, so that the folder that was
+left out is not taken for its own later. Where only the pledge or its copy is damaged, the segments that are given tell
+that they are the journal's, and it keeps its identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import Final, NamedTuple
+
+from pairbus.journal.errors import FormatError, JournalCorrupt
+from pairbus.journal.files import Files
+from pairbus.journal.record import SEGMENT_HEADER_BYTES, SegmentHeader, decode_segment_header
+from pairbus.journal.segment import segment_number
+
+PLEDGE_NAME: Final = "standby"
+_PLEDGE_BYTES_MAX: Final = 8192
+
+
+class Pledge(NamedTuple):
+    """What a journal has promised: the identity in its headers, and the standby folder."""
+
+    identity: int
+    folder: str
+
+
+def read_pledge(files: Files, folder: str) -> Pledge | None:
+    """Return the pledge in the journal's folder, or its copy in the standby folder; None: there is none."""
+    if PLEDGE_NAME not in files.listdir(folder):
+        return None
+    fd = files.open(f"{folder}/{PLEDGE_NAME}")
+    try:
+        identity, _, path = files.pread(fd, _PLEDGE_BYTES_MAX, 0).partition(b"\n")
+    finally:
+        files.close(fd)
+    try:
+        return Pledge(int(identity, 16), path.decode().rstrip("\n"))
+    except ValueError:
+        return Pledge(0, "")  # damaged: nobody can say which folder it was
+
+
+def write_pledge(files: Files, folder: str, pledge: Pledge | None) -> None:
+    """Write the pledge whole or not at all, or take it back (None)."""
+    path = f"{folder}/{PLEDGE_NAME}"
+    new = f"{path}.new"
+    for each in (new,) if pledge is not None else (new, path):
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(each)
+    if pledge is not None:
+        fd = files.create(new)
+        try:
+            data = f"{pledge.identity:016x}\n{pledge.folder}\n".encode()
+            if files.pwrite(fd, data, 0) != len(data):
+                raise OSError(errno.ENOSPC, "a short write of the pledge")
+            files.fdatasync(fd)
+        finally:
+            files.close(fd)
+        files.rename(new, path)
+    files.fsync_dir(folder)
+
+
+def check(files: Files, folder: str, standby: str | None, pledge: Pledge | None, *, salvage: bool) -> tuple[int, str]:
+    """Raise where records would be lost or those of others be read. Return the identity that the journal keeps, or 0,
+    and what salvage passes over, or ""."""
+    identity = 0 if pledge is None else pledge.identity
+    mark = None if standby is None else read_pledge(files, standby)
+    problem = ""
+    # Under whatever name, the folder with the journal's mark is the one.
+    if pledge is not None and (mark is None or mark.identity != identity or not identity):
+        problem = _what_would_be_lost(files, pledge)
+    if problem and not salvage:
+        way_out = "put it back and start with it (--standby), or go on without its records with salvage (--salvage)"
+        raise JournalCorrupt(f"{problem}; {way_out}", segment=0, offset=0)
+    if pledge is not None and not identity:
+        newest = max(_headers(files, folder).items(), default=("", None))[1]
+        identity = 0 if newest is None else newest.journal
+    given = [] if standby is None else [each for each in _headers(files, standby).items() if each[1] is not None]
+    for name, header in given:
+        if header is not None and header.journal != identity:
+            raise FormatError(
+                f"the standby folder {standby} holds {name} of another journal than {folder}; "
+                "give the standby folder of this data folder, or an empty one"
+            )
+    if problem and given:
+        return identity, f"{problem}; what {standby} holds are segments of this journal, which are read"
+    return 0 if problem else identity, problem
+
+
+def _what_would_be_lost(files: Files, pledge: Pledge) -> str:
+    """Return why it is not known that the pledged folder holds none of the journal's segments; "" when it is."""
+    if not pledge.folder:
+        return "the journal has a standby folder, and the file that says which is damaged"
+    try:
+        mark = read_pledge(files, pledge.folder)
+        inside = _headers(files, pledge.folder)
+    except OSError as error:
+        return f"the journal's standby folder {pledge.folder} can't be read ({error.strerror}), and may hold records"
+    if mark is None or mark.identity != pledge.identity:
+        return f"{pledge.folder} is not the standby folder that the journal had there, which may hold records"
+    count = sum(header is None or header.journal == pledge.identity for header in inside.values())
+    return f"the standby folder {pledge.folder} holds records of this journal ({count} segments)" if count else ""
+
+
+def _headers(files: Files, folder: str) -> dict[str, SegmentHeader | None]:
+    """Return the headers of the segments in a folder, by name."""
+    headers: dict[str, SegmentHeader | None] = {}
+    for name in files.listdir(folder):
+        if segment_number(name) is not None:
+            fd = files.open(f"{folder}/{name}")
+            try:
+                headers[name] = decode_segment_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), name)
+            finally:
+                files.close(fd)
+    return headers
