@@ -16,10 +16,13 @@
     ├── SyphonFailed            the syphon cannot go on                           (syphon/engine.py)
     ├── ListingFailed           a namespace's queues cannot be listed             (syphon/listing.py)
     ├── InvalidOption           an option or column that Spark's source refuses   (spark/connector/options.py)
+    ├── DataLoss                messages that a stream wanted are gone            (spark/connector/batch_reader.py)
     ├── NotSent                 rows that no broker confirmed                     (spark/connector/writer.py)
     ├── TransferFailed          a move, archive or restore that cannot go on      (spark/pipelines/preflight.py)
+    │   └── SessionsRequired    … since the entity requires sessions
     ├── BadLocation             a path or URL that reports cannot go to           (spark/runtime/locations.py)
     ├── BadLedger               something given as a ledger that is none          (spark/reports/ledgers.py)
+    ├── NotAsIs                 a ledger file that cannot become Parquet          (spark/reports/ledger_files)
     ├── JavaNotFound            Spark has no Java to run on                       (spark/runtime/java.py)
     ├── PriceError              a price book that cannot be used                  (cost/prices.py)
     ├── InvalidScenario         a cost that cannot be estimated as asked for      (cost/estimate.py)

@@ -46,6 +46,7 @@ class BrokerProcess:
         self.journal = journal or {}
         self.disk = disk or {}
         self.durability = "default"
+        self.standby: Path | None = None
         self.name = "contoso"
         self.host = "127.0.0.1"
         self.port = quiet_port()
@@ -80,6 +81,7 @@ class BrokerProcess:
                     *(sys.executable, "-m", *module, "broker"),
                     *("--namespace", f"{self.name}:{self.port}", "--data", str(self.data)),
                     *("--durability", self.durability),
+                    *(() if self.standby is None else ("--standby", str(self.standby))),
                 ],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -161,9 +163,10 @@ class SickDisk(RealFiles):
     failing   [call, path]: the call fails with EIO as long as a file with that path exists
     fails     [call, path]: it fails once, and takes that file away
     dies      [call, nth, 'before' or 'after']: the process kills itself at the nth such call
+    hangs     [nth, seconds]: every nth sync of a file in the data folder takes so long
     """
 
-    __slots__ = ("_capacity", "_dies", "_failing", "_fails", "_folder", "_seen")
+    __slots__ = ("_capacity", "_dies", "_failing", "_fails", "_folder", "_hangs", "_seen", "_syncs")
 
     def __init__(self, faults: dict[str, Any]) -> None:
         self._capacity: int | None = faults.get("capacity")
@@ -171,7 +174,8 @@ class SickDisk(RealFiles):
         self._failing: tuple[str, str] | None = faults.get("failing")
         self._fails: tuple[str, str] | None = faults.get("fails")
         self._dies: tuple[str, int, str] | None = faults.get("dies")
-        self._seen = 0
+        self._hangs: tuple[int, float] | None = faults.get("hangs")
+        self._seen = self._syncs = 0
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._failing is not None and self._failing[0] == name and os.path.exists(self._failing[1]):
@@ -191,6 +195,10 @@ class SickDisk(RealFiles):
         return result
 
     def fdatasync(self, fd: int) -> None:
+        if self._hangs is not None and os.readlink(f"/proc/self/fd/{fd}").startswith(f"{self._folder}/"):
+            self._syncs += 1
+            if self._syncs % self._hangs[0] == 0:
+                time.sleep(self._hangs[1])
         self._call("fdatasync", fd)
 
     def unlink(self, path: str) -> None:

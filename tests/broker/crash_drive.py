@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -16,9 +18,10 @@ from typing import Final
 
 import pytest
 
+from pairbus.broker.control.control_socket import request
 from pairbus.journal import Journal, Record
-from tests.simulation.checker import Totals
-from tests.simulation.history import History
+from tests.simulation.history import History, Totals
+from tests.waiting import until
 
 from .broker_process import BrokerProcess
 from .crash_load import Load, Proof, take_inventory
@@ -45,7 +48,11 @@ def new_seed() -> int:
 
 
 class Drive:
-    def __init__(self, data: Path, seed: int, proof: Proof = TRAFFIC) -> None:
+    def __init__(self, data: Path, seed: int, proof: Proof = TRAFFIC, *, crashes: bool = False) -> None:
+        """`crashes`: nodes and entities of the broker fail all the while, too (P49)."""
+        #: How many did.
+        self.crashes = 0
+        self._has_crashes = crashes
         self.history = History()
         self.checker = proof.checker()
         self._proof = proof
@@ -68,13 +75,45 @@ class Drive:
         with self._under_load() as load:
             done = 0
             while done < kills - 1 or time.monotonic() < end or (self._lacks(least) and done < _TIMES_MAX * kills):
-                time.sleep(self._rng.uniform(*self._proof.lives_s))
+                self._live(self._rng.uniform(*self._proof.lives_s))
                 done += self._crash(audited=self._rng.random() < 0.7)
                 if done % _KILLS_BETWEEN_RESTS == 0:
                     load.wait_resumed()
             load.wait_resumed()
             self._crash(audited=True)
         assert self._lacks(least) == {}, self.totals
+
+    def _live(self, seconds: float) -> None:
+        """Let the broker serve for so long; a kill that follows may come in the middle of a restart of a node."""
+        end = time.monotonic() + seconds
+        while self._has_crashes and time.monotonic() < end:
+            spread = request(self.broker.data, {"command": "status"})["status"]["contoso"]["nodes"]
+            entity = self._rng.choice([name for names in spread for name in names])
+            wanted = {"kind": self._rng.choice(("crash-entity", "crash-node")), "entity": entity}
+            lasts = {"for": self._rng.choice((0.001, 0.05, 0.3)), "delay": 0.01}
+            answer = request(self.broker.data, {"command": "fault", "namespace": "contoso", **wanted, **lasts})
+            # or it was deleted since
+            assert answer["ok"] or re.search("is being restarted already|contoso has no", answer["error"]), answer
+            self.crashes += answer["ok"]
+            if self._rng.random() < 0.1:
+                self._audit()
+            time.sleep(self._rng.choice((0.0, 0.1, 0.4)))
+        time.sleep(max(0.0, end - time.monotonic()))
+
+    def _audit(self) -> None:
+        """Hold what the broker has, while nothing is under way, against what the load knows."""
+        load, broker = self._load, self.broker
+        assert load is not None
+        load.hold()
+        load.wait_parked()
+        if self._has_crashes:
+            until(lambda: not request(broker.data, {"command": "list"})["namespaces"]["contoso"])
+            time.sleep(0.5)  # until what was restarted is served
+        self.history.audited(asyncio.run(take_inventory(broker.connection_string, broker.ca_file)))
+        self.checker.fold(self.history.take())
+        found = "\n".join(self.checker.problems)
+        assert found == "", f"seed {self._seed}, after {self.totals.kills} kills, {self.checker!r}:\n{found}"
+        load.release()
 
     def _lacks(self, least: dict[str, int]) -> dict[str, int]:
         return {name: count for name, count in least.items() if getattr(self.totals, name) < count}
@@ -107,7 +146,10 @@ class Drive:
                 load.stop()
                 gc.collect()
             assert broker.stop() == 0
-        print(f"{self.totals}\nerrors that the load noticed: {dict(load.errors)}\n{load.workers}")
+        for path in (broker.data / "contoso").glob("diagnostics/*.json"):
+            assert json.loads(path.read_text())["summary"].startswith("memory and journal agree"), path.read_text()
+        print(f"{self.totals}, {self.crashes} crashes of nodes")
+        print(f"errors that the load noticed: {dict(load.errors)}\n{load.workers}")
         assert load.surprises == []
         assert "Traceback" not in broker.said(), broker.said()
 
@@ -133,12 +175,7 @@ class Drive:
             load.hold()
         broker.start()
         if audited:
-            load.wait_parked()
-            self.history.audited(asyncio.run(take_inventory(broker.connection_string, broker.ca_file)))
-            self.checker.fold(self.history.take())
-            found = "\n".join(self.checker.problems)
-            assert found == "", f"seed {self._seed}, after {self.totals.kills} kills, {self.checker!r}:\n{found}"
-            load.release()
+            self._audit()
 
     def _kill(self) -> int:
         self.broker.kill()

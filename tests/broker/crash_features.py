@@ -21,6 +21,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
@@ -66,8 +67,13 @@ def colour_rule(colour: str) -> CorrelationRuleFilter:
     return CorrelationRuleFilter(properties={"colour": colour})
 
 
-def create_features(connection_string: str, ca_file: str, history: History) -> None:
-    plain: dict[str, Any] = {"lock_duration": LOCK, "max_delivery_count": 2000}
+def create_features(
+    connection_string: str, ca_file: str, history: History, *, enable_partitioning: bool = False
+) -> None:
+    """`enable_partitioning`: of all but the queue and topic that detect duplicates, which would take no batches."""
+    parted: dict[str, Any] = {"enable_partitioning": enable_partitioning}
+    common: dict[str, Any] = {"lock_duration": LOCK, "max_delivery_count": 2000}
+    plain = {**common, **parted}
     twice: dict[str, Any] = {
         "requires_duplicate_detection": True, "duplicate_detection_history_time_window": WINDOW,
     }  # fmt: skip
@@ -75,17 +81,17 @@ def create_features(connection_string: str, ca_file: str, history: History) -> N
         admin.create_queue("sessions", requires_session=True, **plain)
         admin.create_queue("due", **plain)
         admin.create_queue("deferred", **plain)
-        admin.create_queue("once", **twice, **plain)
+        admin.create_queue("once", **twice, **common)
         admin.create_queue("complaints", **plain)
         admin.create_queue("arrived", forward_dead_lettered_messages_to="complaints", **plain)
-        admin.create_topic("hub")
-        admin.create_subscription("hub", "end", forward_to="arrived", **plain)
+        admin.create_topic("hub", **parted)
+        admin.create_subscription("hub", "end", forward_to="arrived", **common)
         admin.create_queue("entry", forward_to="hub", **plain)
         admin.create_topic("copies", **twice)
-        admin.create_topic("news")
-        admin.create_topic("shift")
+        admin.create_topic("news", **parted)
+        admin.create_topic("shift", **parted)
         for home in ("copies/a", "copies/b", "news/all", "news/red", "news/none", "shift/live"):
-            admin.create_subscription(*home.split("/"), **plain)
+            admin.create_subscription(*home.split("/"), **common)
         for topic, subscription in (("news", "red"), ("news", "none"), ("shift", "live")):
             admin.delete_rule(topic, subscription, "$Default")
         admin.create_rule("news", "red", "colour", filter=colour_rule("red"))
@@ -537,3 +543,4 @@ def workers() -> Workers:
 #: So small that what lives long (schedules, deferred, duplicates, session state) is moved many times in a run.
 TINY_SEGMENTS: Final = {"segment_bytes": 24 << 10, "reserve_bytes": 8 << 10, "allocate_bytes": 8 << 10}
 FEATURES: Final = Proof(Checker, create_features, workers, (0.3, 3.0), TINY_SEGMENTS)
+PARTITIONED: Final = FEATURES._replace(prepare=partial(create_features, enable_partitioning=True))

@@ -8,7 +8,8 @@ from pairbus.broker.operations.quotas import Quotas
 
 
 def entity(description):
-    counts = dict.fromkeys(("active_count", "dead_letter_count", "scheduled_count", "size_bytes"), 0)
+    names = ("active_count", "dead_letter_count", "transfer_dead_letter_count", "scheduled_count", "size_bytes")
+    counts = dict.fromkeys(names, 0)
     forwards = ((None, getattr(description, "forward_to", None)), (None, None))
     return SimpleNamespace(
         description=description, accessed_at=0.0, rules={}, subscriptions={}, forwards=forwards, **counts

@@ -24,7 +24,6 @@ from pairbus.broker.operations.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import parts_of
 from pairbus.journal import Journal, Options, Record
-from pairbus.journal.segment import segment_name
 from tests.message_view import View
 from tests.simulation.disk import SimulatedDisk
 
@@ -96,13 +95,15 @@ class Rig:
         options: Options = SMALL,
         memory_budget: int = 1 << 20,
         now: float = 1000.0,
+        standby: str | None = None,
     ) -> None:
         self.files = files if files is not None else SimulatedDisk()
         self.options = options
         self.now = now
         self.posted: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.journal = Journal.open(FOLDER, options, self.files, clock=lambda: self.now)
+        self.standby = standby
+        self.journal = Journal.open(FOLDER, options, self.files, clock=lambda: self.now, standby=standby)
         self.namespace = Namespace.open(
             "contoso",
             Path(FOLDER),
@@ -133,7 +134,7 @@ class Rig:
             files = self.files
             before = files.faults, files.dies_at, files.calls
             files.faults, files.dies_at = [], None
-            for chunk in self.journal._chunks(number, f"{FOLDER}/{segment_name(number)}", end):
+            for chunk in self.journal._chunks(number, self.journal._path(number), end):
                 assert [record for record in chunk if self._counts(record)] == []
             files.faults, files.dies_at, files.calls = before
         return True
@@ -217,7 +218,7 @@ class Rig:
 
     def reopened(self, files: SimulatedDisk | None = None, **options: Any) -> Rig:
         """As after kill -9, or with what `files` says is left."""
-        options = {"options": self.options, "now": self.now, **options}
+        options = {"options": self.options, "now": self.now, "standby": self.standby, **options}
         return Rig(files or self.files.kill(), **options)
 
     # calls, answered before they return

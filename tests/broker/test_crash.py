@@ -1,7 +1,8 @@
 """Killed with -9 under load, again and again: nothing that was confirmed is lost, doubled, changed or raised again.
 
 Once under much traffic, once while all that queues and topics can do is done: sessions and their state, schedules,
-deferred messages, dead letters, duplicates, subscriptions, rules, forwarding. And the proof of the proof: the checker
+deferred messages, dead letters, duplicates, subscriptions, rules, forwarding; and while nodes of the broker fail beside
+that and are restarted from the journal (P49). And the proof of the proof: the checker
 (its own tests are in tests/simulation/test_history.py) is shown a broker whose journal has been tampered with.
 """
 
@@ -24,11 +25,12 @@ from pairbus.wire import WireClient
 from tests.simulation.checker import Checker
 from tests.simulation.history import ACTIVE, DEAD, DEFERRED, GONE, SCHEDULED, History
 
-from .broker_process import BrokerProcess
+from .broker_process import SMALL_SEGMENTS, BrokerProcess
 from .crash_drive import UNTIDY_SDK, Drive, new_seed, rewrite_journal
-from .crash_features import FEATURES, cancel, colour_rule, create_features, schedule, settle_seen
+from .crash_features import FEATURES, PARTITIONED, cancel, colour_rule, create_features, schedule, settle_seen
 from .crash_load import (
     Load,
+    Proof,
     Worker,
     admin_client,
     async_sdk_client,
@@ -38,6 +40,7 @@ from .crash_load import (
     wire_client,
     without_overtaken,
 )
+from .crash_traffic import TRAFFIC
 from .crash_transactions import TRANSACTIONS
 
 pytestmark = UNTIDY_SDK
@@ -57,6 +60,24 @@ def test_killed_thirty_times_under_load(tmp_path: Path) -> None:
     assert drive.totals.kills >= 40
 
 
+def stalling(tmp_path: Path) -> Drive:
+    """Return a drive of a broker whose data folder stalls every few syncs, for as long as it lives or shorter."""
+    drive = Drive(tmp_path / "data", new_seed())
+    drive.broker.standby = tmp_path / "standby"
+    drive.broker.journal = {**SMALL_SEGMENTS, "stall_s": 0.1}
+    drive.broker.disk = {"folder": str(tmp_path / "data"), "hangs": [10, 1.0]}
+    return drive
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_p48_killed_in_the_middle_of_a_storage_stall(tmp_path: Path) -> None:
+    drive = stalling(tmp_path)
+    drive.run(kills=8, confirmed=200, audits=4)
+    assert drive.totals.kills >= 8
+    assert list(tmp_path.glob("standby/contoso/*.segment")), "no stall was noticed"
+
+
 def test_killed_while_everything_is_used(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), FEATURES)
     drive.run(kills=3, confirmed=50)
@@ -71,6 +92,20 @@ def test_killed_thirty_times_while_everything_is_used(tmp_path: Path) -> None:
     assert drive.totals.kills >= 30
 
 
+def test_killed_while_everything_is_partitioned(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), PARTITIONED)
+    drive.run(kills=2, confirmed=50)
+    assert drive.totals.kills >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_fifteen_times_while_everything_is_partitioned(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), PARTITIONED)
+    drive.run(kills=15, audits=5, confirmed=500, retried=30, by_number=5)
+    assert drive.totals.kills >= 15
+
+
 def test_killed_in_transactions(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
     drive.run(kills=5, confirmed=50, audits=2)
@@ -83,6 +118,21 @@ def test_killed_thirty_times_in_transactions(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "data", new_seed(), TRANSACTIONS)
     drive.run(kills=30, confirmed=500, audits=10)
     assert drive.totals.kills >= 30
+
+
+def test_p49_killed_while_nodes_fail(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), crashes=True)
+    drive.run(kills=2, confirmed=20)
+    assert drive.crashes >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("proof", [TRAFFIC, FEATURES, TRANSACTIONS], ids=["traffic", "features", "transactions"])
+def test_p49_killed_again_and_again_while_nodes_fail(tmp_path: Path, proof: Proof) -> None:
+    drive = Drive(tmp_path / "data", new_seed(), proof, crashes=True)
+    drive.run(kills=6, confirmed=100, audits=4)
+    assert drive.crashes >= 6
 
 
 @pytest.mark.parametrize("is_doubled", [False, True])

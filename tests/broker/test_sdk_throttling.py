@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, exception
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.broker.control.control_socket import request
+from pairbus.broker.model.partitions import PARTITION_SHIFT, PARTITIONS, partition_for
 from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
 
@@ -148,6 +149,22 @@ async def test_p47_a_rate_delays_what_is_on_its_way_to_a_receiver(
     assert got == [str(number) for number in range(30)]
 
 
+@pytest.mark.parametrize("kind", ["throttle", "no-send"])
+async def test_p47_a_destination_of_forwarding_that_is_throttled_is_waited_for(
+    sdk: Sdk, broker: Broker, kind: str
+) -> None:
+    second = await sdk.queue()
+    first = await sdk.queue(forward_to=second)
+    options = {"rate": 0} if kind == "throttle" else {}
+    with fault(broker, kind, entity=second, **options):
+        await sdk.send(first, ServiceBusMessage("one"))
+        async with sdk.admin() as admin:
+            waiting = await admin.get_queue_runtime_properties(first)
+        assert (waiting.transfer_message_count, waiting.dead_letter_message_count) == (1, 0)
+    assert [str(message) for message in await sdk.receive(second, 1, 20)] == ["one"]
+    assert await sdk.depth(first) == (0, 0)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_p47_thresholds_of_the_configuration(tmp_path: Path, is_async: bool) -> None:
     (tmp_path / "broker.toml").write_text(CONFIG)
@@ -218,3 +235,45 @@ async def test_p50_a_client_by_its_address(sdk: Sdk, queue: str, broker: Broker)
     with fault(broker, "unreachable", client="127.0.0.1"), pytest.raises(exceptions.ServiceBusConnectionError):
         await sdk.send(queue, ServiceBusMessage("from here"))
     assert [str(m) for m in await sdk.receive(queue, 2, wait=1)] == ["from elsewhere"]
+
+
+async def test_p47_each_partition_has_its_rate_to_itself(sdk: Sdk, broker: Broker) -> None:
+    """Of a partitioned queue a busy key leaves the others serving, for senders and for receivers."""
+    queue = await sdk.queue(enable_partitioning=True)
+    busy, free = "a", "b"
+    assert partition_for(busy) != partition_for(free)
+    async with sdk.client() as client, client.get_queue_sender(queue) as sender:
+        with fault(broker, "throttle", entity=queue, rate=0.01):
+            await sender.send_messages(ServiceBusMessage("first", partition_key=busy))
+            with pytest.raises(BUSY, match="50009"):
+                await sender.send_messages(ServiceBusMessage("second", partition_key=busy))
+            await sender.send_messages(ServiceBusMessage("third", partition_key=free))
+            for number in range(PARTITIONS - 2):  # one to each of the others: the first two are used up
+                await sender.send_messages(ServiceBusMessage("more", partition_key=keys_of_all()[number]))
+        await sender.send_messages([ServiceBusMessage("x", partition_key=busy) for _ in range(3)])
+    with fault(broker, "throttle", entity=queue, rate=0.01):
+        received = await sdk.receive(queue, PARTITIONS + 3, wait=1)
+        found = [message.sequence_number >> PARTITION_SHIFT for message in received]
+        assert sorted(found) == list(range(PARTITIONS)), "one of each"
+    assert len(await sdk.receive(queue, 3)) == 3, "the others were only late"
+
+
+def keys_of_all() -> list[str]:
+    """Return a key for each partition but those of `a` and `b`."""
+    keys: dict[int, str] = {}
+    for number in range(1000):
+        keys.setdefault(partition_for(f"k{number}"), f"k{number}")
+    return [key for partition, key in keys.items() if partition not in (partition_for("a"), partition_for("b"))]
+
+
+async def test_p47_a_session_waits_for_the_rate_of_its_partition(sdk: Sdk, broker: Broker) -> None:
+    queue = await sdk.queue(enable_partitioning=True, requires_session=True)
+    for session in ("a", "b"):
+        await sdk.send(queue, *(ServiceBusMessage(session, session_id=session) for _ in range(2)))
+    with fault(broker, "throttle", entity=queue, rate=0.01):
+        async with sdk.client() as client:
+            for session in ("a", "b"):
+                async with client.get_queue_receiver(
+                    queue, session_id=session, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+                ) as receiver:
+                    assert len(await receiver.receive_messages(max_message_count=2, max_wait_time=1)) == 1

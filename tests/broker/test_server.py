@@ -75,6 +75,23 @@ async def test_namespaces_know_nothing_of_each_other(tmp_path: Path) -> None:
         assert key_of_one not in two.namespace.connection_string
 
 
+async def test_time_goes_on_although_something_that_is_due_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    async with serve("contoso", data=tmp_path) as broker:
+        server = broker.namespaces["contoso"]
+        server._timer.cancel()
+        monkeypatch.setattr(server.namespace, "tick", lambda now: {}[now])
+        server._tick()
+        assert 0.9 < server._timer.when() - loop.time() < 1.1
+        monkeypatch.undo()
+    assert [type(each["exception"]) for each in told] == [KeyError]
+    assert "contoso: what is due could not all be done" in told[0]["message"]
+
+
 async def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
     async with serve("contoso", data=tmp_path):
         with pytest.raises(PairbusError, match=r"contoso|another|lock"):
@@ -128,7 +145,7 @@ def test_the_command_line_salvages_where_it_is_told_to(tmp_path: Path, salvage: 
         process.terminate()
         _, said = process.communicate(timeout=30)
     assert ("contoso" in ready, process.returncode) == ((True, 0) if salvage else (False, 1))
-    assert ("bytes of records are lost" if salvage else "open it with salvage (--salvage)") in said
+    assert ("bytes of records are lost" if salvage else "open the journal with salvage (--salvage)") in said
 
 
 @pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "B")])
@@ -236,6 +253,48 @@ async def test_the_emulator_s_key_is_in_force_and_never_on_disk(tmp_path: Path) 
     with pytest.raises(PairbusError, match="everybody knows its key"):
         async with serve("sbemulatorns:0", data=tmp_path, emulator=True, host="0.0.0.0"):
             pass
+
+
+#: As the emulator's is published: with comments, a correlation rule, and a SQL rule with an action.
+EMULATOR_CONFIG = """{
+  "UserConfig": {
+    "Namespaces": [{
+      "Name": "sbemulatorns",
+      "Queues": [{"Name": "queue.1", "Properties": {"ForwardTo": "", "MaxDeliveryCount": 3, "RequiresSession": false}}],
+      "Topics": [{
+        "Name": "topic.1", // a topic
+        "Properties": {"DefaultMessageTimeToLive": "PT1H", "RequiresDuplicateDetection": false},
+        "Subscriptions": [
+          {"Name": "subscription.1", "Rules": [{"Name": "app-prop-filter-1", "Properties": {
+            "FilterType": "Correlation", // all of these
+            "CorrelationFilter": {"ContentType": "application/json", "Label": "subject1"}}}]},
+          {"Name": "subscription.3"},
+          {"Name": "subscription.4", "Rules": [{"Name": "sql-filter-1", "Properties": {
+            "FilterType": "Sql",
+            "SqlFilter": {"SqlExpression": "sys.MessageId = '123456' AND userProp1 = 'value1'"},
+            "Action": {"SqlExpression": "SET sys.To = 'Entity'"}}}]}
+        ]
+      }]
+    }],
+    "Logging": {"Type": "File"}
+  }
+}"""
+
+
+async def test_the_emulator_s_configuration_is_served_as_it_is(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text(EMULATOR_CONFIG)
+    async with serve("sbemulatorns:0,0", data=tmp_path / "data", config=config, emulator=True) as broker:
+        sdk = Sdk(True, broker.namespaces["sbemulatorns"])
+        wanted = ServiceBusMessage("one", message_id="123456", application_properties={"userProp1": "value1"})
+        await sdk.publish(
+            "topic.1", wanted, ServiceBusMessage("two", subject="subject1", content_type="application/json")
+        )
+        found = {
+            name: [(str(each), each.to) for each in await sdk.read("topic.1", f"subscription.{name}", count)]
+            for name, count in (("1", 1), ("3", 2), ("4", 1))
+        }
+        assert found == {"1": [("two", None)], "3": [("one", None), ("two", None)], "4": [("one", "Entity")]}
 
 
 async def test_what_is_advertised_is_told_and_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

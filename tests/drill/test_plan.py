@@ -45,6 +45,7 @@ def test_many_messages_go_in_lists() -> None:
         ({"entity_count": 0}, "0 entities are out of bounds: 1 to 10"),
         ({"entity_count": 11}, "11 entities are out of bounds: 1 to 10"),
         ({"fault": "no-receive"}, "the fault no-receive leaves sends alone, so nothing would fail over; take one of"),
+        ({"fault": "crash-node", "outage_s": 301}, "crash-node lasts 300 seconds at most, not 301"),
         ({"fault": "flood"}, "there is no fault 'flood' for a drill; the kinds are unreachable, black-hole"),
     ],
 )
@@ -58,10 +59,17 @@ def test_every_fault_of_the_broker_s_is_offered_or_ruled_out() -> None:
     assert set(KINDS) | {"kill"} == {fault.kind or name for name, fault in DRILL_FAULTS.items()} | set(NOT_SENDS)
 
 
-def test_p47_p50_what_the_broker_is_asked_for_makes_a_fault() -> None:
+def test_p47_p49_p50_what_the_broker_is_asked_for_makes_a_fault() -> None:
     for name, fault in DRILL_FAULTS.items():
         if name != "kill":
             Fault(fault.kind or name, **fault.settings)  # type: ignore[arg-type]
+
+
+def test_p49_a_crash_sends_only_what_it_hits_on_the_detour() -> None:
+    assert DrillPlan(outage_s=20).detour_s == 20
+    assert DrillPlan(outage_s=20, fault="crash-entity").detour_s == 2.5  # one of four, for half of the time
+    assert DrillPlan(outage_s=20, fault="crash-node").detour_s == 5  # orders and shipments
+    assert DrillPlan(outage_s=20, fault="crash-node", entity_count=1).detour_s == 10
 
 
 def test_p24_busy_counts_only_where_the_drill_is_about_it() -> None:

@@ -37,7 +37,7 @@ from tests.sdk_suite.suite import (
 
 PASS_SHARE_MIN = 0.95
 JOBS = 2 * (os.cpu_count() or 1)  # the tests wait out real lock times: most of them sleep most of the time
-COLUMNS = ("passed", "failed", "skipped", "never", "later", "no broker")
+COLUMNS = ("passed", "failed", "skipped", "never", "no broker")
 
 
 def count(outcomes: list[Outcome]) -> dict[str, Counter[str]]:
@@ -57,7 +57,7 @@ def show(outcomes: list[Outcome]) -> float:
     print(" " * width + "".join(f"{column:>11}" for column in COLUMNS))
     for file, row in (counts | {"all": total}).items():
         print(f"{file:{width}}" + "".join(f"{row[column] or '':>11}" for column in COLUMNS))
-    print("skipped: by the suite itself, xfail included; never, later: deselected.toml; no broker: passed without one")
+    print("skipped: by the suite itself, xfail included; never: deselected.toml; no broker: passed without one")
     for each in outcomes:
         if each.outcome == "failed":
             print(f"\nFAILED {each.test}\n    " + each.why[-600:].replace("\n", "\n    "))

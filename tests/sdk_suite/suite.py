@@ -58,7 +58,7 @@ class SuiteError(Exception):
 @dataclass
 class Outcome:
     test: str
-    outcome: str  # passed, failed, skipped (by the suite itself), never, later
+    outcome: str  # passed, failed, skipped (by the suite itself), never
     facing: bool = True
     seconds: float = 0.0
     why: str = ""
@@ -80,6 +80,11 @@ class Group:
     name: str
     tests: list[str]
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def tier(self) -> str | None:
+        """That of the namespace: tests of management want a Standard one to refuse what it can't have."""
+        return "standard" if self.tests[0].startswith("tests/mgmt_tests/") else None
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message import encode_message, join_batch
 from pairbus.amqp.types import ULong
-from pairbus.wire.batches import GROUP_BYTES_MAX, GROUP_MAX, WRAP_BYTES, batch_bytes_max, cut, group
+from pairbus.wire.batches import GROUP_BYTES_MAX, GROUP_MAX, WRAP_BYTES, BatchHistory, batch_bytes_max, cut, group
 from pairbus.wire.errors import TooLarge
 
 KB, MB = 1024, 1024 * 1024
@@ -72,3 +72,26 @@ def test_a_group_has_bounds_of_its_own() -> None:
     assert list(group(small, [None] * len(small), 1 << 30)) == [range(GROUP_MAX), range(GROUP_MAX, GROUP_MAX + 1)]
     first = next(group(large, [None] * len(large), 1 << 30))
     assert (len(first) + 1) * (1024 + WRAP_BYTES) > GROUP_BYTES_MAX >= len(first) * (1024 + WRAP_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("condition", "count", "answers", "singly"),
+    [
+        ("amqp:not-allowed", 3, [True, True, True], True),
+        ("amqp:not-allowed", 3, [True, False, True], False),
+        ("amqp:not-allowed", 3, [True, True], False),
+        ("amqp:not-allowed", 1, [True], False),
+        ("amqp:decode-error", 3, [True, True, True], False),
+    ],
+)
+def test_when_a_destination_takes_messages_only_one_by_one(
+    condition: str, count: int, answers: list[bool], singly: bool
+) -> None:
+    history = BatchHistory()
+    history.refused(condition, count)
+    for answer in answers:
+        history.answered_alone(answer)
+    assert history.sends_singly is singly
+    history.refused("amqp:not-allowed", 2)
+    history.answered_alone(False)
+    assert history.sends_singly is singly, "what was learnt stays"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -9,6 +10,7 @@ import pytest
 
 from pairbus.amqp.errors import SESSION_CANNOT_BE_LOCKED
 from pairbus.amqp.message import Properties, encode_message, read_body
+from pairbus.amqp.types import Symbol
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.testing import fault
 from pairbus.wire import Busy, LockLost, NotFound, Refused, TimedOut, TooLarge, Unauthorized, Unreachable, WireClient
@@ -63,6 +65,29 @@ async def test_a_group_shares_its_answer_and_what_is_too_large_has_its_own(
     assert [type(answer) for answer in answers] == [type(None), TooLarge, Refused, Refused, Refused, type(None)]
 
 
+async def test_an_entity_that_takes_no_batch_of_different_ids_gets_messages_one_by_one(
+    client: WireClient, pairbus_queue: Make
+) -> None:
+    sender = await client.sender(pairbus_queue(enable_partitioning=True, requires_duplicate_detection=True))
+    first = [message(str(number), message_id=f"m{number}") for number in range(30)]
+    assert await sender.send_grouped(first, [None] * 30) == [None] * 30
+    before = sender._tag
+    later = [message(str(number), message_id=f"n{number}") for number in range(10)]
+    assert await sender.send_grouped(later, [None] * 10) == [None] * 10
+    assert sender._tag - before == 10, "remembered: no batch was tried again"
+    assert len(await client.peek(sender.entity, 1, 100)) == 40
+
+
+async def test_a_bad_message_in_a_batch_does_not_end_batches(client: WireClient, pairbus_queue: Make) -> None:
+    sender = await client.sender(pairbus_queue(enable_partitioning=True))
+    crossed = encode_message(None, {Symbol("x-opt-partition-key"): "k"}, Properties(group_id="s"), None, b"x")
+    answers = await sender.send_grouped([message("a"), crossed, message("b")], [None] * 3)
+    assert [type(answer) for answer in answers] == [type(None), Refused, type(None)]
+    before = sender._tag
+    assert await sender.send_grouped([message("c"), message("d")], [None] * 2) == [None] * 2
+    assert sender._tag - before == 1, "still together"
+
+
 async def test_each_settlement(client: WireClient, queue: str) -> None:
     sender = await client.sender(queue)
     await sender.send_many([message(text) for text in "abcd"])
@@ -97,6 +122,27 @@ async def test_one_session(client: WireClient, pairbus_queue: Make) -> None:
     assert held.value.condition == SESSION_CANNOT_BE_LOCKED
     await receiver.close()
     assert len(await client.peek(queue)) == 2
+
+
+async def test_the_next_session_that_is_free(client: WireClient, pairbus_queue: Make) -> None:
+    queue = pairbus_queue(requires_session=True)
+    assert await client.next_session(queue, 0.0) is None, "there is none"
+    waiting = asyncio.create_task(client.next_session(queue, 30.0))
+    sender = await client.sender(queue)
+    for session_id in ("b", "a", "b"):
+        await sender.send(encode_message(properties=Properties(group_id=session_id), body=b"x"))
+    first, second = await waiting, await client.next_session(queue, 0.0)
+    assert first is not None and second is not None
+    assert (first.session_id, second.session_id) == ("b", "a"), "the oldest message's first"
+    assert await client.next_session(queue, 0.0) is None, "both are held"
+    assert [each.sequence_number for each in await first.receive(5, 5.0)] == [1, 3]
+    await first.close()
+    again = await client.next_session(queue, 5.0)
+    assert again is not None and again.session_id == "b"
+    (message,) = await again.receive(1, 5.0)
+    assert message.delivery_count == 0, "given back is not failed"
+    with pytest.raises(Refused, match="has no sessions"):
+        await client.next_session(pairbus_queue(), 0.0)
 
 
 async def test_settling_by_token_from_another_client(

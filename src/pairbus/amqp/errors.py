@@ -32,6 +32,10 @@ UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
 TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
 TRANSACTION_TIMEOUT = "amqp:transaction:timeout"
 
+#: In the info of an error, or beside a response's status, our broker says with it that what it refuses may have been
+#: done all the same (docs/explanation/durability.md).
+OUTCOME_UNKNOWN = "pairbus:outcome-unknown"
+
 # Service Bus (docs/reference/protocol.md#error-conditions, #outcomes, #requests-over-management)
 SERVER_BUSY = "com.microsoft:server-busy"
 TIMEOUT = "com.microsoft:timeout"

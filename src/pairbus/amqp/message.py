@@ -266,10 +266,11 @@ _KINDS_OF_BODY: Final = {_DATA: "data", _SEQUENCE: "sequence", _VALUE: "value"}
 
 def annotation_pairs(payload: bytes, s: Sections) -> list[tuple[Any, bytes]]:
     """Return key, and raw bytes of key and value, of each message annotation, for passing them on unread."""
-    return _raw_pairs(payload, s.message_annotations)
+    return raw_pairs(payload, s.message_annotations)
 
 
-def _raw_pairs(payload: bytes, span: Span | None) -> list[tuple[Any, bytes]]:
+def raw_pairs(payload: bytes, span: Span | None) -> list[tuple[Any, bytes]]:
+    """Return the same of any section that is a map, from where it begins and ends; nothing where it is not there."""
     pairs: list[tuple[Any, bytes]] = []
     if span is None:
         return pairs
@@ -381,7 +382,7 @@ def with_application_properties(
     payload: bytes, s: Sections, set: Mapping[str, Any], remove: Container[Any] = ()
 ) -> bytes:
     """Return the message with these application properties set and removed, and every other byte as it was."""
-    old = _raw_pairs(payload, s.application_properties)
+    old = raw_pairs(payload, s.application_properties)
     pairs = [raw for key, raw in old if key not in set and key not in remove]
     if not set and len(pairs) == len(old):
         return payload

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
+    """`is_unknown`: it is refused, but may have been carried out all the same, which only a restart shows."""
+
     condition: str
     description: str
+    is_unknown: bool = field(default=False, kw_only=True)

@@ -6,6 +6,8 @@
       NAME/keys.json         the namespace's keys (access/keys.py)
       NAME/journal/          everything that must survive
       NAME/ledger/           with `ledger=True`
+    standby/NAME/            what the journal takes while data/ stalls, with `standby=`
+      NAME/diagnostics/      what was inconsistent when a node failed (crashes.py)
 
 Code starts it with `serve()`, or with `serve_sync()`, which runs the broker on a thread of its own.
 """
@@ -14,16 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from pairbus.amqp import errors as conditions
@@ -40,6 +41,7 @@ from pairbus.broker.config.plan import EMULATOR_KEY, NamespacePlan, as_emulator,
 from pairbus.broker.control.control_commands import Commands, Granted, Listed, RuleWanted
 from pairbus.broker.control.control_socket import ControlServer
 from pairbus.broker.control.faults import Faults
+from pairbus.broker.format.records import RecordError
 from pairbus.broker.http.admin import AdminApi
 from pairbus.broker.http.server import Cut, HttpProtocol, Request, Response, Switch
 from pairbus.broker.model.description import AuthorizationRule, InvalidDescription
@@ -50,18 +52,22 @@ from pairbus.broker.net.hosts import check_reach, is_loopback, own_address
 from pairbus.broker.net.listener import Listener
 from pairbus.broker.operations.lock_tokens import random_tokens
 from pairbus.broker.operations.namespace import Namespace
+from pairbus.broker.operations.nodes import NODES, NODES_MAX
 from pairbus.broker.storage.store import refusal_of
+from pairbus.broker.storage.written_by import note_version, who_reads
 from pairbus.broker.telemetry.metrics import Labels, Metrics, Sample
 from pairbus.broker.telemetry.node_load import NodeLoad
 from pairbus.broker.telemetry.recorder import Recorder
 from pairbus.errors import BrokerError, file_problem
-from pairbus.journal import Journal, JournalError, Options
+from pairbus.journal import FormatError, Journal, JournalError, Options
 from pairbus.journal.files import make_folder
 from pairbus.journal.options import Durability
 from pairbus.ledger import LedgerWriter
 from pairbus.sas import HTTP_SKEW_S, Claims, verify
 
+from .background import on_a_thread
 from .clock import BrokerClock
+from .crashes import Crashes, write_bounded
 from .net import certificates, websocket
 from .refusal import Refusal
 from .telemetry import inventory
@@ -69,8 +75,11 @@ from .telemetry import inventory
 log = logging.getLogger("pairbus.broker.server")
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 _LEDGER_FLUSH_S = 0.2
+#: After which an operation on the data folder that does not return is a stall, where there is a standby folder.
+_STALL_WITH_STANDBY_S = 2.0
 #: How often a request that a fault leaves unanswered looks whether the fault has ended.
 _SILENCE_S = 0.1
 _CLOSED = Refusal(conditions.CONNECTION_FORCED, "the broker is shutting down")
@@ -90,11 +99,15 @@ class NamespaceServer:
         self.connections: dict[AmqpConnection, None] = {}  # in the order in which they came
         self.unauthenticated = broker.unauthenticated
         self.faults = Faults(self._faults_changed, Throttling(plan.thresholds, self._read_measure))
+        self.crashes = Crashes(self, plan.nodes or broker.nodes)
+        self.faults.on_crash = self.crashes.begin
         self.namespace: Namespace
         self.recorder: Recorder
+        self.folder = broker.data / plan.name
+        self.run_aside = broker.run_aside
+        self.write_diagnostics = broker.write_diagnostics
         self._broker = broker
         self._plan = plan
-        self._folder = broker.data / plan.name
         self._keys: KeyRing
         self._journal: Journal
         self._listener = Listener(
@@ -168,24 +181,30 @@ class NamespaceServer:
 
     async def start(self) -> None:
         """Replay the journal, apply the plan and accept connections. After a failure, `stop` ends what was begun."""
-        self._keys = self._broker.open_keys(self._folder)
+        self._keys = self._broker.open_keys(self.folder)
+        try:
+            journal = self._broker.open_journal(self.folder, self._plan)
+            self._ends.push_async_callback(asyncio.to_thread, journal.close)
+            self._open_namespace(journal)
+        except (FormatError, RecordError, InvalidDescription) as error:
+            said = f"{error}. {who_reads(self.folder)}. Nothing of it was changed."
+            raise BrokerError(f"namespace {self.name!r} can't be served: {said}") from error
+        self._broker.note_version(self.folder)
         apply_keys(self._keys, self._plan, self.clock())
         if self._broker.emulator:
             self._keys.lend(EMULATOR_KEY)
-        journal = self._broker.open_journal(self._folder)
-        self._ends.push_async_callback(asyncio.to_thread, journal.close)
-        self._open_namespace(journal)
         await apply_plan(self.namespace, self._plan, self.clock)
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
-            ledger = LedgerWriter(self._folder / "ledger", "broker", clock=self.clock)
+            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock)
             self._ends.callback(ledger.close)
             self._every(_LEDGER_FLUSH_S, ledger.flush)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
         self.namespace.on_forwarded = self.recorder.forwarded
         self.namespace.on_forwards_due = self._forward_soon
         self.namespace.on_forwarding = self._refuse_receivers
+        self.namespace.is_busy = self._is_busy
         if ledger is not None:
             self.namespace.observe_removals(self.recorder.witnessed)
             # after the connections have ended: from then on nothing changes any more
@@ -202,12 +221,13 @@ class NamespaceServer:
             answered=self.recorder.answered,
             ports=lambda: self.ports,
         )
-        for follower in (self.namespace.shift, self.faults.shift):
+        for follower in (self.namespace.shift, self.faults.shift, self._shift_connections):
             self.clock.followers.append(follower)
             self._ends.callback(self.clock.followers.remove, follower)
         await self._listener.start()
         maintenance = asyncio.create_task(self.namespace.maintain())
         self._ends.push_async_callback(_cancel, maintenance)
+        self._ends.push_async_callback(self.crashes.stop)
         self._tick()
 
     def _open_namespace(self, journal: Journal) -> None:
@@ -215,7 +235,7 @@ class NamespaceServer:
         gc.disable()
         try:
             self.namespace = Namespace.open(
-                self.name, self._folder, journal=journal, now=self.clock(), new_token=random_tokens()
+                self.name, self.folder, journal=journal, now=self.clock(), new_token=random_tokens()
             )
         finally:
             gc.enable()
@@ -283,6 +303,10 @@ class NamespaceServer:
             while notes:
                 log.warning("%s: %s", self.name, notes.pop(0))
 
+    def _shift_connections(self, seconds: float) -> None:
+        for connection in self.connections:
+            connection.shift(seconds)
+
     def _tick(self) -> None:
         """Do what is due. Tokens and schedules go by the wall clock, which may be set: no timer waits over a second."""
         self._log_notes()
@@ -293,7 +317,12 @@ class NamespaceServer:
             for connection in list(self.connections):
                 connection.expire_claims(now)
             self.recorder.merge_deleted(self._exists)
-        deadline = self.namespace.tick(now)
+        try:
+            deadline = self.namespace.tick(now)
+        except Exception as error:  # one entity's trouble must not stop the time of all others
+            text = f"{self.name}: what is due could not all be done; it is tried again in a second"
+            self.loop.call_exception_handler({"message": text, "exception": error})
+            deadline = None
         delay = 1.0 if deadline is None else min(1.0, max(0.0, deadline - self.clock()))
         self._timer = self.loop.call_later(delay + 0.001, self._tick)
 
@@ -363,26 +392,25 @@ class NamespaceServer:
 
     def _refuse_receivers(self, queue: MessageQueue) -> None:
         """Detach the receivers of a queue that begins to forward."""
-        self._dispatchers.pop(queue, None)
         if queue.refuses_receives is not None:
-            self._cut_links(queue, queue.refuses_receives)
+            self.detach({queue}, queue.refuses_receives)
 
-    def _cut_links(self, target: MessageQueue | Topic, refusal: Refusal) -> None:
+    def detach(self, targets: Set[MessageQueue | QueueEntity], refusal: Refusal) -> None:
+        """Detach the links to these queues and topics."""
+        for queue in [each for each in self._dispatchers if each in targets]:
+            del self._dispatchers[queue]
+        for queue in [each for each in self._session_waiters if each in targets]:
+            self._session_waiters.pop(queue).close(refusal)
         for connection in list(self.connections):
             for link in connection.links():
-                if target in (getattr(link.context, "queue", None), getattr(link.context, "target", None)):
+                if any(getattr(link.context, name, None) in targets for name in ("queue", "target", "via")):
                     connection.cut(link, refusal)
 
     def _deleted(self, target: MessageQueue | Topic) -> None:
         gone = Refusal(
             conditions.NOT_FOUND, f"The messaging entity '{target.path}' could not be found: it was deleted."
         )
-        if isinstance(target, MessageQueue):
-            self._dispatchers.pop(target, None)
-            waiters = self._session_waiters.pop(target, None)
-            if waiters is not None:
-                waiters.close(gone)
-        self._cut_links(target, gone)
+        self.detach({target}, gone)
 
     # -- faults
 
@@ -390,6 +418,7 @@ class NamespaceServer:
         if self._fault_timer is not None:
             self._fault_timer.cancel()
             self._fault_timer = None
+        self.crashes.follow()
         now = self.clock()
         if self.faults.unreachable(None, now):
             self._listener.stop_accepting()
@@ -397,6 +426,7 @@ class NamespaceServer:
         else:
             self._listener.resume()
         self._listener.black_hole(self.faults.black_hole(None, now))
+        self._journal.stall(self.faults.stalls_storage(now))
         self.namespace.set_partitions_down(lambda path: self.faults.partitions_down(path, self.clock()))
         for connection in list(self.connections):
             self._apply_faults(connection, now)
@@ -408,6 +438,10 @@ class NamespaceServer:
         self.faults.tick(self.clock())
         if self.faults.deadline(self.clock()) is not None and self._fault_timer is None:
             self._faults_changed()
+
+    def _is_busy(self, path: str, size: int) -> bool:
+        """Return whether an entity takes no forwarded message now; one that it takes counts as sent."""
+        return self.faults.refusal("send", path, self.clock(), 1, size) is not None
 
     def cut_off(self, connection: AmqpConnection) -> None:
         """Cut or silence a connection whose client a fault means; called when more is known of the client."""
@@ -485,8 +519,11 @@ class Broker:
         ledger: bool,
         clock: Clock,
         salvage: bool,
+        standby: Path | None = None,
+        nodes: int = NODES,
     ) -> None:
         self.data = data
+        self.standby = standby
         self.host = host
         self.advertise = advertise or own_address(host)
         check_reach(host, advertise, emulator)
@@ -494,6 +531,10 @@ class Broker:
         self.durability = durability
         self.salvage = salvage
         self.keeps_ledger = ledger
+        if not 1 <= nodes <= NODES_MAX:
+            raise BrokerError(f"{nodes} nodes are out of bounds: 1 to {NODES_MAX}")
+        #: On how many nodes the entities of a namespace are, unless its configuration says so.
+        self.nodes = nodes
         monotonic = time.monotonic if clock is time.time else getattr(clock, "monotonic", clock)
         self.clock = BrokerClock(clock, monotonic)
         self.namespaces: dict[str, NamespaceServer] = {}
@@ -515,13 +556,31 @@ class Broker:
         make_folder(str(folder))
         return KeyRing.load(folder)
 
-    def open_journal(self, folder: Path) -> Journal:
+    def open_journal(self, folder: Path, plan: NamespacePlan) -> Journal:
         """Return the journal of a namespace, to be replayed."""
-        return Journal.open(folder / "journal", Options(durability=self.durability, salvage=self.salvage))
+        options = Options(durability=self.durability, salvage=self.salvage)
+        given = self.standby or plan.standby
+        # absolute: the journal remembers which folder it was
+        standby = None if given is None else Path(given).absolute() / plan.name
+        most = options.stall_s if standby is None else _STALL_WITH_STANDBY_S
+        stall_s = plan.storage_stall_timeout or min(options.stall_s, most)
+        return Journal.open(folder / "journal", replace(options, stall_s=stall_s), standby=standby)
+
+    def note_version(self, folder: Path) -> None:
+        """Note that this version writes the data of a namespace from now on."""
+        note_version(folder)
 
     def start_journal(self, journal: Journal) -> None:
         """Open a journal that was replayed for appends; its answers come on this loop."""
         journal.start(asyncio.get_running_loop().call_soon_threadsafe, write_here=True)
+
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        """Do something that takes long, with what nobody else changes meanwhile, while the loop goes on."""
+        return await asyncio.to_thread(work)
+
+    async def write_diagnostics(self, path: Path, data: bytes) -> None:
+        """Write what was inconsistent when a node failed. Raises OSError."""
+        await asyncio.to_thread(write_bounded, path, data)
 
     def faults(self, name: str) -> Faults:
         """Return the faults of a namespace, to be set and cleared on the broker's own loop."""
@@ -546,6 +605,7 @@ class Broker:
         self.metrics.gauge("queue_bytes", "Bytes of the messages in a queue.", self._sizes)
         self.metrics.counter("pings_total", "Pings confirmed and not stored, since the start.", self._pings)
         self.metrics.counter("forwarded_total", "Messages that an entity forwarded, since the start.", self._forwarded)
+        self.metrics.gauge("entity_node", "The node that a queue or topic is on.", self._nodes)
         self.metrics.gauge("connections", "Connections open now.", self._connections)
         self.metrics.gauge("tokenless_bytes", "Bytes held for connections that have put no token.", self._tokenless)
         self.metrics.counter("journal_syncs_total", "Syncs of the journal since the start.", self._syncs)
@@ -606,6 +666,7 @@ class Broker:
                     "port": server.port,
                     "ports": list(server.ports),
                     "connections": len(server.connections),
+                    "nodes": server.crashes.nodes.spread(server.entity_names),
                 }
                 for name, server in self.namespaces.items()
             }
@@ -622,6 +683,11 @@ class Broker:
         for labels, entity in self._entities(name):
             for state, count in (("active", entity.active_count), ("dead-letter", entity.dead_letter_count)):
                 yield {**labels, "state": state}, count
+
+    def _nodes(self, name: str) -> Iterator[Sample]:
+        server = self.namespaces[name]
+        for entity in server.entity_names:
+            yield {"namespace": name, "entity": entity}, server.crashes.nodes.node_of(entity)
 
     def _connections(self, name: str) -> Iterator[Sample]:
         yield {"namespace": name}, len(self.namespaces[name].connections)
@@ -662,6 +728,8 @@ async def serve(
     config: str | Path | None = None,
     clock: Clock = time.time,
     salvage: bool = False,
+    standby: str | Path | None = None,
+    nodes: int = NODES,
 ) -> AsyncIterator[Broker]:
     """Serve the namespaces (`"contoso"`, `"contoso:5672"` or `"contoso:5672,5300"`) on this loop until the block is
     left. Every port serves all protocols.
@@ -670,8 +738,10 @@ async def serve(
     the host name or address that clients are told: by default `host`, or where that means all addresses (`0.0.0.0`,
     `::`) one of this machine's. `emulator`: one namespace with the ports and the key of Microsoft's emulator, on
     loopback only, since everybody knows that key. `salvage`: although confirmed records are damaged, which are lost
-    then; what they were is logged. `clock` gives unix seconds; where it has a method `monotonic`, durations go by
-    that.
+    then; what they were is logged. `standby`: a folder, best on another disk, that takes what is sent while the data
+    folder stalls; without it sends are refused then. `nodes`: over how many the entities of each namespace are spread,
+    unless `config` says so; entities of one node fail together. `clock` gives unix seconds; where it has a method
+    `monotonic`, durations go by that.
     """
     plans = [] if config is None else read_config(Path(config))
     broker = Broker(
@@ -683,6 +753,8 @@ async def serve(
         ledger=ledger,
         clock=clock,
         salvage=salvage,
+        standby=None if standby is None else Path(standby),
+        nodes=nodes,
     )
     await broker.start(namespaces, plans)
     try:
@@ -691,53 +763,4 @@ async def serve(
         await broker.stop()
 
 
-P = ParamSpec("P")
-
-
-def _on_a_thread(
-    serve: Callable[P, contextlib.AbstractAsyncContextManager[Broker]],
-) -> Callable[P, contextlib.AbstractContextManager[Broker]]:
-    @functools.wraps(serve, assigned=())
-    @contextlib.contextmanager
-    def serve_sync(*arguments: P.args, **options: P.kwargs) -> Iterator[Broker]:
-        """Do as `serve`, for code without a loop: the broker runs on a thread of its own.
-
-        `broker.faults(name)` may be used from this thread through `pairbus.testing`, which crosses over safely.
-        """
-        ready = threading.Event()
-        outcome: list[Broker | BaseException] = []
-        stopping: list[Callable[[], object]] = []
-
-        async def run() -> None:
-            stop = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            try:
-                async with serve(*arguments, **options) as broker:
-                    stopping.append(lambda: loop.call_soon_threadsafe(stop.set))
-                    outcome.append(broker)
-                    ready.set()
-                    await stop.wait()
-            except BaseException as error:
-                outcome.append(error)
-                ready.set()
-                if not isinstance(error, Exception):
-                    raise
-
-        thread = threading.Thread(target=lambda: asyncio.run(run()), name="pairbus-broker", daemon=True)
-        thread.start()
-        ready.wait()
-        if isinstance(outcome[0], BaseException):
-            thread.join()
-            raise outcome[0]
-        try:
-            yield outcome[0]
-        finally:
-            stopping[0]()
-            thread.join()
-        if len(outcome) > 1 and isinstance(outcome[1], BaseException):
-            raise outcome[1]
-
-    return serve_sync
-
-
-serve_sync = _on_a_thread(serve)
+serve_sync = on_a_thread(serve)

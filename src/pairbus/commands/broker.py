@@ -12,6 +12,7 @@ import click
 
 from pairbus.broker.access.throttling import MEASURES
 from pairbus.broker.control.faults import KINDS, Fault, unknown_kind
+from pairbus.broker.operations.nodes import NODES, NODES_MAX
 from pairbus.commands import event_loop
 from pairbus.errors import PairbusError
 
@@ -55,6 +56,12 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
     type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML file, or the Config.json of Microsoft's emulator: the entities to make where they are missing.",
 )
+@click.option(
+    "--standby",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder, best on another disk, that takes what is sent while the data folder stalls; without it sends are "
+    "refused then.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 is all.")
 @click.option(
     "--advertise",
@@ -76,6 +83,14 @@ def _check_namespaces(_context: click.Context, _parameter: click.Parameter, spec
     help="What a power cut may undo: nothing (strict), settlements of the last 0.1 s (default), anything (none).",
 )
 @click.option("--ledger", is_flag=True, help="Write every message's events to DATA/NAME/ledger.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    default=NODES,
+    show_default=True,
+    help="Over how many nodes the entities of each namespace are spread, unless --config says so: those of one node "
+    "fail together.",
+)
 @click.option("--salvage", is_flag=True, help="Start although stored records are damaged: those are lost, and named.")
 def broker(
     namespaces: tuple[str, ...],
@@ -94,6 +109,7 @@ def broker(
     Examples:
       pairbus broker --namespace contoso --data ./data
       pairbus broker --namespace contoso:5671 --namespace backup --data ./data --ledger
+      pairbus broker --namespace contoso --data ./data --standby /mnt/other-disk/pairbus
       pairbus broker --config broker.toml --data ./data
       pairbus broker --emulator --config Config.json --data ./data
       pairbus broker --namespace contoso:5671,443 --host 0.0.0.0 --advertise bus.example --data ./data
@@ -165,29 +181,36 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, typed: str) -> 
     type=int,
     help="unreachable, no-send, no-receive: only this partition, 0 to 15, of partitioned entities.",
 )
+@click.option("--node", type=int, help="crash-node: the number of the node, from 0; or give an --entity that is on it.")
 @click.option("--rate", type=float, help="throttle: operations a second that pass; 0 lets none pass.")
 @click.option(
     "--by",
     metavar="MEASURE",
     help=f"throttle: what --rate counts in place of operations a second: {', '.join(MEASURES)}.",
 )
-@click.option("--delay", type=float, help="latency: seconds that every answer is late; lost-answer: until the cut.")
-@click.option("--for", "seconds", type=float, help="End by itself after so many seconds.")
+@click.option(
+    "--delay",
+    type=float,
+    help="latency: seconds that every answer is late; lost-answer: until the cut; crash-entity, crash-node: seconds "
+    "that answers are late before the crash, 0.5 by default.",
+)
+@click.option(
+    "--for",
+    "seconds",
+    type=float,
+    help="End by itself after so many seconds; crash-entity, crash-node: the slow half and the half in which it is "
+    "down, 4 seconds by default and at most 300.",
+)
 @click.option("--clear", is_flag=True, help="End the fault; without KIND, all of the namespace's or entity's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the faults in force as one JSON object.")
 def fault(
     namespace: str,
     kind: str | None,
     data: Path,
-    entity: str | None,
-    client: str | None,
-    partition: int | None,
-    rate: float | None,
-    by: str | None,
-    delay: float | None,
     seconds: float | None,
     clear: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Bring about a fault in a running broker, or end it; without KIND, list them.
 
@@ -201,6 +224,9 @@ def fault(
       latency      every answer is --delay seconds late
       lost-answer  sends are stored, and in place of the answer the connection is cut
       hang         sends are neither stored nor answered; cut when the fault ends
+      storage-stall  what the broker writes to its data folder does not return
+      crash-entity, crash-node
+                   an entity, or all of a node, is slow, then restarts from the journal
 
     \b
     Examples:
@@ -209,6 +235,7 @@ def fault(
       pairbus fault --data ./data contoso throttle --rate 1000 --by credits
       pairbus fault --data ./data contoso unreachable --client web
       pairbus fault --data ./data contoso unreachable --entity orders --partition 3
+      pairbus fault --data ./data contoso crash-node --entity orders --for 10
       pairbus fault --data ./data contoso
       pairbus fault --data ./data contoso --clear
     """
@@ -216,11 +243,9 @@ def fault(
 
     if kind is not None and kind not in KINDS:
         raise click.UsageError(str(unknown_kind(kind)))
-    given = {"entity": entity, "client": client, "partition": partition, "rate": rate, "by": by, "delay": delay}
-    given["for"] = seconds
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in (given | {"for": seconds}).items() if value is not None}
     if clear:
-        _allow_only(chosen, {"entity", "client", "partition", "by"}, "--clear")
+        _allow_only(chosen, {"entity", "client", "partition", "node", "by"}, "--clear")
         answer = _ask(data, {"command": "clear", "namespace": namespace, **({"kind": kind} if kind else {}), **chosen})
     elif kind is None:
         _allow_only(chosen, set(), "a list of the faults (no KIND)")
@@ -230,7 +255,7 @@ def fault(
         if seconds is not None and not 0 < seconds <= FOR_S_MAX:
             raise click.UsageError(f"--for {seconds:g} is out of bounds: seconds, more than 0 and at most {FOR_S_MAX}")
         try:
-            Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition)
+            Fault(kind, **{name: value for name, value in chosen.items() if name != "for"})
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         answer = _ask(data, {"command": "fault", "namespace": namespace, "kind": kind, **chosen})
@@ -278,10 +303,12 @@ def _show(namespace: str, answer: dict[str, Any], as_json: bool) -> None:
     for each in answer["faults"]:
         details = [f"on {each['entity']}"] if "entity" in each else []
         details += [f"in partition {each['partition']}"] if "partition" in each else []
+        details += [f"on node {each['node']}"] if "node" in each else []
         details += [f"for the client {each['client']}"] if "client" in each else []
         details += [_limit(each)] if "rate" in each else []
         details += [f"delay {each['delay']:g} s"] if "delay" in each else []
         details += [f"for {_span(each['left_s'])} more"] if "left_s" in each else []
+        details += [f"diagnostics in {each['diagnostics']}"] if "diagnostics" in each else []
         click.echo(" ".join([f"{namespace}: {each['kind']}", *details]))
     if not answer["faults"]:
         click.echo(f"{namespace}: no faults")

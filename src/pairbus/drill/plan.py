@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from pairbus.broker.operations.nodes import Nodes
 from pairbus.errors import PairbusError
 
 PRIMARY: Final = "contoso"
@@ -49,12 +50,20 @@ class DrillFault:
     #: The broker's name for it, where that is another.
     kind: str | None = None
     ends: str = "works again"
+    #: The longest that it lasts: its time is told to the broker, which ends it by itself.
+    seconds_max: float | None = None
 
 
 #: How long a send may take; the primary gets half of it (P19).
 SEND_TIMEOUT_S: Final = 8.0
 #: The key of the sending application, where a fault is for that one alone.
 SENDER_KEY: Final = "sender"
+_CRASHES: Final[dict[str, Any]] = {
+    # Late, but far from too late for a caller.
+    "settings": {"entity": QUEUES[0], "delay": 0.2},
+    "ends": "serves all of its entities again",
+    "seconds_max": 300.0,
+}
 _BUSY_IS_FAILURE: Final = {"busy_failover_after": 0.0}
 DRILL_FAULTS: Final[dict[str, DrillFault]] = {
     "unreachable": DrillFault("refuses connections"),
@@ -76,10 +85,23 @@ DRILL_FAULTS: Final[dict[str, DrillFault]] = {
         kind="unreachable",
         ends="is in the sender's reach again",
     ),
+    "storage-stall": DrillFault(
+        "has storage that does not answer: nothing can be stored, so that sends and settlements are refused",
+        ends="can store again",
+    ),
     "latency": DrillFault(
         f"answers {SEND_TIMEOUT_S:g} s late, later than a caller can wait", {"delay": SEND_TIMEOUT_S}
     ),
     "lost-answer": DrillFault("stores what is sent, and cuts the connection in place of an answer"),
+    "crash-entity": DrillFault(
+        f"has an inconsistent entity, {QUEUES[0]}: slow for half of the time, then down; it restarts from the journal",
+        **_CRASHES,
+    ),
+    "crash-node": DrillFault(
+        f"has a failing node, that of {QUEUES[0]}: slow for half of the time, then down; its entities restart from "
+        "the journal on other nodes, while those of other nodes are served",
+        **_CRASHES,
+    ),
     "kill": DrillFault("is killed (kill -9)", ends="runs again, on the same data"),
 }
 #: Faults of the broker's that a drill can't be about.
@@ -128,6 +150,9 @@ class DrillPlan:
             )
         if not 1 <= self.outage_s <= OUTAGE_S_MAX:
             raise InvalidDrill(f"an outage of {self.outage_s:g} s is out of bounds: 1 to {OUTAGE_S_MAX:g} seconds")
+        most_s = self.drill_fault.seconds_max
+        if most_s is not None and self.outage_s > most_s:
+            raise InvalidDrill(f"{self.fault} lasts {most_s:g} seconds at most, not {self.outage_s:g}")
 
     def __repr__(self) -> str:
         return f"<DrillPlan {self.messages} messages, {self.entity_count} entities, {self.fault} {self.outage_s:g} s>"
@@ -141,6 +166,18 @@ class DrillPlan:
         """The queues and, if there is more than one entity, a topic."""
         queues = [Entity(name) for name in QUEUES[: max(1, self.entity_count - 1)]]
         return (*queues, Entity(TOPIC, is_topic=True)) if self.entity_count > 1 else tuple(queues)
+
+    @property
+    def detour_s(self) -> float:
+        """For how long all messages would have to take the detour, to be as many as those that do: a crash hits some
+        of the entities, and these are down for half of the time."""
+        names = [each.name for each in self.entities]
+        if self.fault == "crash-entity":
+            return self.outage_s / 2 / len(names)
+        if self.fault == "crash-node":
+            nodes = Nodes()
+            return self.outage_s / 2 * len(nodes.on(nodes.node_of(QUEUES[0]), names)) / len(names)
+        return self.outage_s
 
     @property
     def traffic_s(self) -> float:

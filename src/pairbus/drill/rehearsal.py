@@ -9,6 +9,7 @@ Owns processes, timers and folders, and hands every fact to `timeline.py`. `verd
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 import time
@@ -21,7 +22,7 @@ from pairbus.broker.control.control_socket import request
 from pairbus.syphon.daemon_thread import on_a_thread
 
 from . import broker_config
-from .plan import PRIMARY, SECONDARY, SENDER_KEY, SUBSCRIPTION, DrillPlan
+from .plan import PRIMARY, SECONDARY, SENDER_KEY, SUBSCRIPTION, DrillPlan, listed
 from .processes import Application, BrokerProcess, Child, DrillFailed, end_all
 from .syphon import DrillSyphon, Spark
 from .timeline import Timeline, TimelineEntry
@@ -216,9 +217,21 @@ class Rehearsal:
             return
         fault = self.plan.drill_fault
         target = {"namespace": PRIMARY, "kind": fault.kind or self.plan.fault}
-        await self._ask(self.primary, {"command": "fault", **target, **fault.settings})
+        lasts = {} if fault.seconds_max is None else {"for": self.plan.outage_s}
+        answer = await self._ask(self.primary, {"command": "fault", **target, **fault.settings, **lasts})
         yield
         await self._ask(self.primary, {"command": "clear", **target})
+        for each in answer["faults"]:
+            if "diagnostics" in each and (path := Path(each["diagnostics"])).exists():
+                self._keep_diagnostics(path)
+
+    def _keep_diagnostics(self, path: Path) -> None:
+        """Copy what the primary wrote down when a node of it failed, and say it in the timeline."""
+        kept = self.folder / "diagnostics.json"
+        shutil.copyfile(path, kept)
+        said = json.loads(kept.read_text())
+        failed = listed(said["failed"])
+        self._say("report", f"node {said['node']} failed, with {failed}: {said['summary']}; restarted from the journal")
 
     async def _healthy_again(self) -> None:
         """Wait until pings have brought every entity back (P21, P31)."""

@@ -97,7 +97,7 @@ def foreseen(plan: DrillPlan) -> Estimate:
         clients=1,
         rate=plan.rate_per_s,
         size=sum(BODY_BYTES) // 2 + ENVELOPE_BYTES,
-        outage_s=plan.outage_s,
+        outage_s=plan.detour_s,
         ping_interval_s=plan.pairing["ping_primary_interval"],
         failover_interval_s=plan.pairing["failover_interval"],
         hours=plan.traffic_s / 3600,

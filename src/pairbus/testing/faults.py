@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 
 class fault:
-    """A fault on a namespace, which may be left out where the broker serves one only."""
+    """A fault on a namespace, which may be left out where the broker serves one only.
 
-    __slots__ = ("_broker", "_fault", "_namespace")
+    With `seconds` it ends by itself after that time, at the latest with the block. A crash that is left in its first
+    half, while answers are late, does not come about.
+    """
+
+    __slots__ = ("_broker", "_fault", "_namespace", "_seconds")
 
     def __init__(
         self,
@@ -41,6 +45,8 @@ class fault:
         by: str | None = None,
         client: str | None = None,
         partition: int | None = None,
+        node: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         self._broker: Broker | Path = Path(broker) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Path) and not hasattr(self._broker, "namespaces"):
@@ -48,7 +54,10 @@ class fault:
                 f"{type(broker).__name__} is no broker; give what serve() gave, the fixture pairbus_broker, or the "
                 "data folder of a broker"
             )
-        self._fault = Fault(kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition)
+        self._fault = Fault(
+            kind, entity=entity, rate=rate, delay=delay, by=by, client=client, partition=partition, node=node
+        )
+        self._seconds = seconds
         self._namespace = namespace
 
     def __repr__(self) -> str:
@@ -67,7 +76,8 @@ class fault:
         await self._ask_async(self._end())
 
     def _begin(self) -> dict[str, Any]:
-        return {"command": "fault", **self._fault.as_json()}
+        lasts = {} if self._seconds is None else {"for": self._seconds}
+        return {"command": "fault", **self._fault.as_json(), **lasts}
 
     def _end(self) -> dict[str, Any]:
         # Exactly this one: a fault of the same kind on an entity outlives a block for the whole namespace.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pairbus.amqp.errors import NOT_ALLOWED
+
 from .errors import TooLarge
 
 BATCH_SIZE_PROPERTY = "com.microsoft:max-message-batch-size"
@@ -19,6 +21,34 @@ MESSAGES_MAX = 4500
 GROUP_BYTES_MAX = 200 * 1024
 GROUP_MAX = 250
 _STANDARD_BYTES = 256 * 1024
+
+
+class BatchHistory:
+    """Learns from the answers whether a destination takes several messages in one transfer.
+
+    A partitioned entity that detects duplicates takes none of different ids and no key (amqp:not-allowed), and a sender
+    without the right to manage can't ask. What it takes one by one, all of it, after it refused the batch, was refused
+    for being a batch; one bad message among them would be refused again.
+    """
+
+    __slots__ = ("_left", "sends_singly")
+
+    def __init__(self) -> None:
+        self._left = 0
+        #: Whether to send one by one from now on.
+        self.sends_singly = False
+
+    def refused(self, condition: str, count: int) -> None:
+        """Note that a batch of so many was refused; each is then sent alone."""
+        self._left = count if condition == NOT_ALLOWED and count > 1 else 0
+
+    def answered_alone(self, is_confirmed: bool) -> None:
+        """Note the answer to one of them."""
+        if not is_confirmed:
+            self._left = 0
+        elif self._left:
+            self._left -= 1
+            self.sends_singly = self.sends_singly or not self._left
 
 
 def batch_bytes_max(max_message_size: int | None, properties: Mapping[Any, Any] | None) -> int:

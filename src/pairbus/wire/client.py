@@ -32,10 +32,10 @@ from pairbus.credentials import Credential, Login, TokenSource, as_credential, f
 
 from . import requests
 from .backoff import exponential
-from .errors import CLIENT_CLOSED, ClientClosed, Unauthorized, Unreachable, WireError
+from .errors import CLIENT_CLOSED, ClientClosed, Refused, Unauthorized, Unreachable, WireError
 from .exchange import Exchange
 from .links import ReopeningLink
-from .receiver import Receiver
+from .receiver import SESSION_WAIT, NextSession, Receiver
 from .requests import LockToken
 from .sender import Sender
 from .tokens import Tokens
@@ -154,7 +154,7 @@ class WireClient:
         *,
         mode: str = "lock",
         credit: int = 0,
-        session_id: str | None = None,
+        session_id: str | NextSession | None = None,
         timeout: float | None = None,
         open_timeout: float | None = None,
     ) -> Receiver:
@@ -170,6 +170,15 @@ class WireClient:
         )
         return await self._with_link(receiver, open_timeout)
 
+    async def next_session(self, entity: str, wait_s: float, **options: Any) -> Receiver | None:
+        """Return an open receiver of the next session that is free, or None where there was none for so long."""
+        try:
+            return await self.receiver(entity, session_id=NextSession(wait_s), **options)
+        except Refused as error:
+            if error.condition != SESSION_WAIT:
+                raise
+            return None
+
     async def transaction(self, entity: str, timeout: float | None = None) -> Transaction:
         """Begin a transaction that goes through this queue or topic; `transactions.py` says how it is used."""
         if self._controller is None:
@@ -180,7 +189,7 @@ class WireClient:
     async def _with_link(self, link: L, timeout: float | None) -> L:
         self._links.add(link)
         try:
-            await link.open(self.timeout if timeout is None else timeout)
+            await link.open((self.timeout if timeout is None else timeout) + link.answer_s)
         except BaseException:
             self._links.discard(link)
             link.discard()

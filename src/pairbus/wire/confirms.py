@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from pairbus.amqp.errors import DEAD_LETTER
+from pairbus.amqp.errors import DEAD_LETTER, OUTCOME_UNKNOWN
 from pairbus.amqp.performative_types import Accepted, Modified, Rejected, Released
 
 from .errors import RELEASED, Refused, WireError, refusal
@@ -155,4 +155,5 @@ def _rejection(state: Rejected) -> Callable[[], WireError]:
     error = state.error
     if error is None:
         return lambda: refusal(None, "the peer rejected the message and gave no reason")
-    return lambda: refusal(error.condition, error.description)
+    is_unknown = error.info is not None and OUTCOME_UNKNOWN in error.info
+    return lambda: refusal(error.condition, error.description, outcome_unknown=is_unknown)

@@ -15,7 +15,8 @@
             ├── TooLarge        the message is beyond the link's limit   amqp:link:message-size-exceeded
             └── QuotaExceeded   the entity is full                       amqp:resource-limit-exceeded
 
-`outcome_unknown` is true where a message or a settlement was on the wire and no answer came: it may have happened.
+`outcome_unknown` is true where a message or a settlement was on the wire and no answer came, or one with
+`pairbus:outcome-unknown` (docs/explanation/durability.md): it may have happened.
 Where it is false, it has not happened. Whether to try again is the caller's decision, not this module's.
 """
 
@@ -138,15 +139,18 @@ _BY_STATUS: dict[int, tuple[str, type[Refused]]] = {
 }
 
 
-def refusal(condition: str | None, description: str | None = None) -> Refused:
-    """Return the error for the condition with which the peer refused one operation: it has not happened."""
+def refusal(condition: str | None, description: str | None = None, *, outcome_unknown: bool = False) -> Refused:
+    """Return the error for the condition with which the peer refused one operation: it has not happened, unless the
+    peer says that it does not know."""
     name = str(condition) if condition else UNKNOWN
-    return _BY_CONDITION.get(name, Refused)(name, description or "")
+    return _BY_CONDITION.get(name, Refused)(name, description or "", outcome_unknown=outcome_unknown)
 
 
-def refusal_by_status(status: int, condition: str | None, description: str | None) -> Refused:
+def refusal_by_status(
+    status: int, condition: str | None, description: str | None, *, outcome_unknown: bool = False
+) -> Refused:
     """Return the error for a response, by its condition or else by its status code."""
     if condition:
-        return refusal(condition, description)
+        return refusal(condition, description, outcome_unknown=outcome_unknown)
     name, kind = _BY_STATUS.get(status, (UNKNOWN, Refused))
     return kind(name, description or f"status {status}")

@@ -31,6 +31,8 @@ class LinkClient(Protocol):
 
 class ReopeningLink(Owner):
     role: str
+    #: How long the peer may take to answer an attach beyond the client's time-out, since it was asked to wait.
+    answer_s = 0.0
 
     def __init__(self, client: LinkClient, entity: str, timeout: float) -> None:
         self.entity = entity
@@ -65,7 +67,7 @@ class ReopeningLink(Owner):
             raise ClientClosed(CLIENT_CLOSED, f"the {self.role} for {self.entity} was closed")
 
     async def _attempt(self) -> None:
-        deadline = self.loop.time() + self._client.timeout
+        deadline = self.loop.time() + self._client.timeout + self.answer_s
         transport = await self._authorized(deadline)
         session = transport.begin(self)
         link = self._attach(session, f"{self.role}-{uuid.uuid4()}")

@@ -5,7 +5,7 @@ Two ways of asking. With `credit=0` (the default) each `receive` asks for what i
 faster, but what lies here is locked, or in mode 'delete' already gone from the entity, before anyone asked for it.
 
 With `session_id` it receives that session's messages alone, and holds the session while its link is open
-(docs/reference/protocol.md#sessions).
+(docs/reference/protocol.md#sessions). A `NextSession` in its place is the next session that is free.
 
 A shell. After a lost link, messages that were locked through it can only be settled by token.
 """
@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pairbus.amqp.errors import DEAD_LETTER, NOT_IMPLEMENTED
 from pairbus.amqp.events import Delivered, DeliveryTooLarge, Disposed
@@ -33,7 +33,7 @@ from pairbus.amqp.performative_types import (
     TransactionalState,
 )
 from pairbus.amqp.session import Session
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.types import Described, Symbol, UInt
 
 from .confirms import Confirms, Settlement, ranges, settle_error
 from .errors import LINK_LOST, TIMED_OUT, LinkLost, TimedOut, TooLarge, WireError
@@ -52,10 +52,18 @@ DRAIN_S_MAX = 5.0
 LINGER_S = 0.05
 MODES = ("lock", "delete")
 SESSION_FILTER = "com.microsoft:session-filter"
+#: How long the peer waits for a session that is free, as a property of the link, and its word when there was none.
+SESSION_WAIT = "com.microsoft:timeout"
 
 _ANSWERS_UNSETTLED = (TransactionalState, Rejected)
 
 Settled = asyncio.Future[None]
+
+
+class NextSession(NamedTuple):
+    """Stands for the next session that is free; the peer waits so long for one. See `WireClient.next_session`."""
+
+    wait_s: float
 
 
 class Receiver(ReopeningLink):
@@ -73,7 +81,7 @@ class Receiver(ReopeningLink):
         credit: int,
         timeout: float,
         message_bytes_max: int,
-        session_id: str | None = None,
+        session_id: str | NextSession | None = None,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}; right are 'lock' (settle afterwards) and 'delete' (gone when received)")
@@ -83,6 +91,8 @@ class Receiver(ReopeningLink):
         self.mode = mode
         self.credit = credit
         self.session_id = session_id
+        if isinstance(session_id, NextSession):
+            self.answer_s = session_id.wait_s
         self._message_bytes_max = message_bytes_max
         # 'second': the peer answers a settlement, so that we know that it counted
         # (docs/reference/protocol.md#a-settlement-is-answered)
@@ -404,7 +414,13 @@ class Receiver(ReopeningLink):
 
     def _attach(self, session: Session, name: str) -> Link:
         locking = self.mode == "lock"
-        wanted = None if self.session_id is None else {Symbol(SESSION_FILTER): self.session_id}
+        wanted: dict[Symbol, str | None] | None = None
+        properties = None
+        if isinstance(self.session_id, NextSession):
+            wanted = {Symbol(SESSION_FILTER): None}
+            properties = {Symbol(SESSION_WAIT): UInt(int(self.session_id.wait_s * 1000))}
+        elif self.session_id is not None:
+            wanted = {Symbol(SESSION_FILTER): self.session_id}
         return session.attach(
             name,
             True,
@@ -413,10 +429,13 @@ class Receiver(ReopeningLink):
             snd_settle_mode=0 if locking else 1,
             rcv_settle_mode=self._settle_mode,
             max_message_size=self._message_bytes_max,
+            properties=properties,
         )
 
     def _opened(self, link: Link) -> None:
         assert isinstance(link, ReceiverLink)
+        if isinstance(self.session_id, NextSession):
+            self.session_id = _session_of(link)
         self._receiver = link
         self._drains = drains(link.session.connection.remote_open)
         if self.credit:
@@ -495,6 +514,13 @@ def _modified(properties: Mapping[str, Any] | None, *, undeliverable_here: bool)
     return Modified(
         delivery_failed=True, undeliverable_here=undeliverable_here, message_annotations=annotations
     ).encode()
+
+
+def _session_of(link: Link) -> str:
+    """Return which session the peer has given, by the filter in its answer."""
+    filters = {str(name): value for name, value in (getattr(link.source, "filter", None) or {}).items()}
+    found = filters.get(SESSION_FILTER)
+    return str(found.value if isinstance(found, Described) else found)
 
 
 def _many(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:

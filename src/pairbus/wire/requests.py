@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.errors import DecodeError
+from pairbus.amqp.errors import OUTCOME_UNKNOWN, DecodeError
 from pairbus.amqp.message import (
     Properties,
     encode_message,
@@ -84,16 +84,23 @@ def management_request(
 
 
 class Response:
-    __slots__ = ("body", "condition", "correlation_id", "description", "status")
+    __slots__ = ("body", "condition", "correlation_id", "description", "is_unknown", "status")
 
     def __init__(
-        self, correlation_id: object, status: int, condition: str | None, description: str | None, body: Any
+        self,
+        correlation_id: object,
+        status: int,
+        condition: str | None,
+        description: str | None,
+        body: Any,
+        is_unknown: bool = False,
     ) -> None:
         self.correlation_id = correlation_id
         self.status = status
         self.condition = condition
         self.description = description
         self.body = body
+        self.is_unknown = is_unknown
 
     def __repr__(self) -> str:
         return f"<Response to {self.correlation_id!r}: {self.status} {self.condition or ''}>"
@@ -102,7 +109,7 @@ class Response:
     def refusal(self) -> Refused | None:
         if 200 <= self.status < 300:
             return None
-        return refusal_by_status(self.status, self.condition, self.description)
+        return refusal_by_status(self.status, self.condition, self.description, outcome_unknown=self.is_unknown)
 
 
 def read_response(payload: bytes) -> Response:
@@ -121,6 +128,7 @@ def read_response(payload: bytes) -> Response:
         None if condition is None else str(condition),
         None if description is None else str(description),
         body[0][1] if body and body[0][0] == "value" else None,
+        OUTCOME_UNKNOWN in fields,
     )
 
 

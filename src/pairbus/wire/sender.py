@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import Link, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, join_batch
@@ -29,7 +30,7 @@ from pairbus.amqp.performative_types import (
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
 
-from .batches import batch_bytes_max, cut, group
+from .batches import BatchHistory, batch_bytes_max, cut, group
 from .confirms import Confirms, send_error
 from .errors import TIMED_OUT, WINDOW_FULL, LinkLost, TimedOut, TooLarge, WindowFull, WireError
 from .links import LinkClient, ReopeningLink
@@ -63,6 +64,7 @@ class Sender(ReopeningLink):
         self._confirms: Confirms[asyncio.Future[None]] = Confirms()
         self._queue: deque[tuple[bytes, int, asyncio.Future[None], float, bytes | None]] = deque()
         self._queued_bytes = 0
+        self._batches = BatchHistory()
         self._tag = 0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -151,7 +153,11 @@ class Sender(ReopeningLink):
     async def send_grouped(
         self, payloads: Sequence[bytes], companies: Sequence[object], *, timeout: float | None = None
     ) -> list[WireError | None]:
-        """Do as `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer."""
+        """Do as `send_many`, but neighbours of the same company (`batches.group`) share a transfer, and its answer.
+
+        Messages whose transfer was refused as not allowed are sent alone, since some entities take no batch of them."""
+        if self._batches.sends_singly:
+            return await self.send_many(payloads, timeout=timeout)
         deadline = self._deadline(timeout)
         await self._ready(deadline)
         parts = list(group(payloads, companies, self._batch_bytes_max))
@@ -162,7 +168,21 @@ class Sender(ReopeningLink):
             for part in parts
         )
         answers = await self._transfer(transfers, len(parts), deadline)
-        return [answer for part, answer in zip(parts, answers, strict=True) for _ in part]
+        results: list[WireError | None] = []
+        for part, answer in zip(parts, answers, strict=True):
+            if answer is None or answer.condition != NOT_ALLOWED or len(part) == 1:
+                results += [answer] * len(part)
+            else:
+                results += await self._singly(payloads[part.start : part.stop], answer, deadline)
+        return results
+
+    async def _singly(self, payloads: Sequence[bytes], refusal: WireError, deadline: float) -> list[WireError | None]:
+        """Send what was refused as a batch one by one, and remember where that helps."""
+        self._batches.refused(refusal.condition, len(payloads))
+        alone = await self._transfer(((payload, 0) for payload in payloads), len(payloads), deadline)
+        for answer in alone:
+            self._batches.answered_alone(answer is None)
+        return alone
 
     async def _transfer(
         self, transfers: Iterable[tuple[bytes, int]], count: int, deadline: float, state: bytes | None = None

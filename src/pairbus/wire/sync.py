@@ -108,6 +108,10 @@ class WireClient:
     def receiver(self, entity: str, **options: Any) -> Receiver:
         return Receiver(self._thread, self._thread.run(self._client.receiver(entity, **options)))
 
+    def next_session(self, entity: str, wait_s: float, **options: Any) -> Receiver | None:
+        found = self._thread.run(self._client.next_session(entity, wait_s, **options))
+        return None if found is None else Receiver(self._thread, found)
+
     def request(
         self, entity: str, operation: str, body: Mapping[str, Any], timeout: float | None = None
     ) -> tuple[int, Any]:
@@ -185,6 +189,15 @@ class Receiver:
     @property
     def entity(self) -> str:
         return self._receiver.entity
+
+    @property
+    def is_open(self) -> bool:
+        return self._receiver.is_open
+
+    @property
+    def session_id(self) -> str | None:
+        found = self._receiver.session_id
+        return found if isinstance(found, str) else None
 
     def receive(self, max_count: int = 1, max_wait: float | None = None) -> list[ReceivedMessage]:
         return self._thread.run(self._receiver.receive(max_count, max_wait))

@@ -26,7 +26,7 @@ from .errors import WireError
 from .links import LinkClient
 from .sender import Sender
 
-_DEAD_LETTERS = "/$deadletterqueue"
+_DEAD_LETTERS = ("/$deadletterqueue", "/$transfer")
 _SUBSCRIPTIONS = "/subscriptions/"
 
 
@@ -124,7 +124,8 @@ class Controller(Sender):
 
 def via_of(entity: str) -> str:
     """Return the queue or topic through which a transaction goes that settles messages of this entity."""
-    if entity.lower().endswith(_DEAD_LETTERS):
-        entity = entity[: -len(_DEAD_LETTERS)]
+    for suffix in _DEAD_LETTERS:
+        if entity.lower().endswith(suffix):
+            entity = entity[: -len(suffix)]
     at = entity.lower().find(_SUBSCRIPTIONS)
     return entity if at < 0 else entity[:at]

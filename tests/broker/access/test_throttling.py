@@ -159,3 +159,32 @@ def test_receivers_never_get_more_than_the_rate_and_one_bucket(limit: float, ste
 
 def test_every_measure_has_a_key_of_its_own() -> None:
     assert len({measure.key for measure in MEASURES.values()}) == len(MEASURES)
+
+
+def test_p47_partitions_of_an_entity_count_apart_and_the_namespace_as_a_whole() -> None:
+    throttling = Throttling({"orders": {"messages": 2.0}, None: {"messages": 5.0}})
+    targets = (None, "orders")
+
+    def is_taken(partition: int | None) -> bool:
+        return throttling.refusal("send", targets, NOW, partition=partition) is None
+
+    assert [is_taken(partition) for partition in (0, 0, 0, 3, 3, 3)] == [True, True, False, True, True, False]
+    assert is_taken(7), "the fifth of the namespace"
+    assert not is_taken(8), "the namespace's rate is spent"
+    throttling.shift(3600.0)
+    assert not is_taken(0), "the clock was set; no time has passed"
+    assert throttling.refusal("send", targets, NOW + 3601.0, partition=0) is None
+
+
+def test_p47_what_the_partitions_of_an_entity_may_deliver() -> None:
+    throttling = Throttling({"orders": {"messages": 3.0, "bytes": 100.0}})
+    targets = (None, "orders")
+    assert throttling.receive_from(targets, NOW, 10, range(4)) == (3, frozenset())
+    for _ in range(3):
+        throttling.spend_of(targets, NOW, 1, 1, 10)
+    throttling.spend_of(targets, NOW, 2, 1, 500)  # past its bytes
+    assert throttling.receive_from(targets, NOW, 10, range(4)) == (2, frozenset({1, 2}))
+    assert throttling.receive(targets, NOW, 10, is_partitioned=True) == 10, "no rate of the namespace"
+    assert throttling.receive_from(targets, NOW + 10.0, 10, range(4)) == (3, frozenset())
+    nothing = Throttling({"orders": {"messages": 0.0}})
+    assert isinstance(nothing.receive(targets, NOW, 10, is_partitioned=True), Refusal)

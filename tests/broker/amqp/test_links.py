@@ -16,10 +16,14 @@ from pairbus.broker.amqp.links import outcome_of
 from pairbus.broker.control.control_socket import request
 from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, Release
+from pairbus.journal import Journal, JournalFailed
 from pairbus.testing import fault
 from pairbus.wire import Refused, TimedOut, WireClient, WireError
 from tests.broker.broker_process import BrokerProcess
 from tests.broker.crash_load import admin_client, payload_of, split_of
+from tests.broker.namespace_rig import make_special
+from tests.broker.sdk import Sdk
+from tests.message_view import View
 from tests.waiting import soon
 
 
@@ -262,3 +266,38 @@ async def test_p45_latency_does_not_starve_receivers_that_compete(
     with fault(broker, "latency", delay=0.05, entity=queue):
         assert sum(await asyncio.gather(*map(take, receivers))) == 400
     assert time.monotonic() - began < 4, "a drain that nobody answers costs five seconds"
+
+
+async def test_no_answer_says_that_it_was_not_done_where_only_a_restart_shows_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk neither kept the record nor let the journal refuse it for good."""
+    namespace = broker.namespaces["contoso"]
+    queue = await Sdk(True, namespace).queue()
+
+    def fail(self: Journal, kind: int, parts: object, size: int, done: Any, flags: int) -> int:
+        asyncio.get_running_loop().call_soon(done, JournalFailed("EIO", unknown=True), 0, 0)
+        return 0
+
+    async with WireClient.from_connection_string(namespace.connection_string, timeout=10.0) as client:
+        sender, receiver = await client.sender(queue), await client.receiver(queue)
+        await sender.send_many([make_special(b"x", id="one"), make_special(b"x", id="two")])
+        one, two = await receiver.receive(2, 10.0)
+        assert two.lock_token is not None
+        transaction = await client.transaction(queue)
+        await sender.send(make_special(b"x", id="three"), transaction=transaction)
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "_append", fail)
+            for attempt in (
+                sender.send(make_special(b"x", id="four")),
+                receiver.complete(one),
+                transaction.commit(),
+                client.settle_by_token(queue, [two.lock_token], "completed"),
+            ):
+                with pytest.raises(WireError, match="may yet turn up after a restart") as caught:
+                    await attempt
+                assert caught.value.condition == "amqp:internal-error"
+                assert caught.value.outcome_unknown
+        await sender.send(make_special(b"x", id="five"))
+        found = [View(payload).properties.message_id for payload in await client.peek(queue)]
+        assert found == ["one", "two", "five"]

@@ -13,6 +13,7 @@ from pairbus.amqp.performative_types import Declare, Discharge, TransactionalSta
 from pairbus.amqp.transactions import encode_coordination
 from pairbus.broker import Broker
 from pairbus.broker.amqp import transactions as subject
+from pairbus.broker.operations.quotas import TIERS
 from pairbus.wire import LinkLost, LockLost, NotFound, Refused, Sender, TooLarge, Unauthorized, WireClient, WireError
 from pairbus.wire.transactions import Transaction, via_of
 from tests.broker.namespace_rig import body_of, make, make_special
@@ -116,9 +117,12 @@ async def test_settlements_by_token_are_part_of_it(client: WireClient, sdk: Sdk)
     await sender.send(make(b"new"), transaction=transaction)
     with pytest.raises(LockLost):
         await client.settle_by_token(queue, tokens, "completed", transaction=transaction)
-    body = {"sequence-numbers": [1]}
-    with pytest.raises(Refused, match="can't be part of a transaction"):
-        await client.request(queue, "com.microsoft:cancel-scheduled-message", body, transaction=transaction)
+    for operation, body in (
+        ("com.microsoft:cancel-scheduled-message", {"sequence-numbers": [1]}),
+        ("com.microsoft:set-session-state", {"session-id": "s", "session-state": b"mine"}),
+    ):
+        with pytest.raises(Refused, match=f"{operation} can't be part of a transaction.*amqp:not-allowed"):
+            await client.request(queue, operation, body, transaction=transaction)
     assert await bodies(client, queue) == [b"one", b"two"]
     await transaction.commit()
     assert await bodies(client, queue) == [b"new"]
@@ -235,6 +239,25 @@ async def test_an_id_that_is_not_known(client: WireClient, sdk: Sdk, broker: Bro
     await receiver.complete(one, transaction=real)  # none of that has settled it
     await real.commit()
     assert await bodies(client, queue) == []
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_second_discharge_is_of_no_transaction(client: WireClient, sdk: Sdk, fail: bool) -> None:
+    """One after the other, and both on their way at once."""
+    queue = await sdk.queue()
+    sender = await client.sender(queue)
+    transaction = await client.transaction(queue)
+    await sender.send(make(b"once"), transaction=transaction)
+    discharge = transaction._controller.discharge
+    first, second = await asyncio.gather(
+        discharge(transaction.id, False), discharge(transaction.id, fail), return_exceptions=True
+    )
+    assert first is None and isinstance(second, Refused) and second.condition == "amqp:transaction:unknown-id"
+    with pytest.raises(Refused, match="amqp:transaction:unknown-id"):
+        await discharge(transaction.id, fail)
+    with pytest.raises(Refused, match="amqp:transaction:unknown-id"):
+        await sender.send(make(b"late"), transaction=transaction)
+    assert await bodies(client, queue) == [b"once"]
 
 
 async def test_a_hundred_messages(client: WireClient, sdk: Sdk) -> None:
@@ -361,6 +384,14 @@ async def test_released_can_not_be_part_of_it(client: WireClient, sdk: Sdk) -> N
         await receiver.settle_nowait([one], transaction.state())
     await receiver.complete(one, transaction=transaction)
     await transaction.commit()
+
+
+async def test_a_basic_namespace_has_none(
+    client: WireClient, sdk: Sdk, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker.namespaces["contoso"].namespace, "quotas", TIERS["basic"])
+    with pytest.raises(Refused, match="Transactions are not there in the tier Basic"):
+        await client.transaction("any")
 
 
 async def test_a_client_without_a_token_gets_no_coordinator(broker: Broker, sdk: Sdk) -> None:

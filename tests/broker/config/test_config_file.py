@@ -64,9 +64,11 @@ def test_the_document_s_toml() -> None:
         name="contoso",
         ports=(0,),
         link_idle_timeout=600.0,
+        storage_stall_timeout=5.0,
         keys=(AuthorizationRule(key_name="dashboard", rights=("Listen",), primary_key=""),),
         throttling={"credits": 1000.0},
         quotas=Quotas(entities=100),
+        nodes=4,
         queues=(
             EntityPlan(
                 description=QueueDescription(
@@ -130,6 +132,17 @@ def test_p47_a_tier_sets_quotas_and_credits_and_the_file_may_change_them() -> No
     assert (plan.quotas.sku, plan.throttling) == ("Basic", {"credits": 7.0})
     (plan,) = toml("[namespaces.a]\ntier='premium'")
     assert (plan.quotas, plan.throttling) == (TIERS["premium"], {})
+
+
+def test_each_quota_can_be_set() -> None:
+    table = DOCUMENT[DOCUMENT.index("| quota | `basic`") :].partition("\n\n")[0]
+    keys = [key for key in re.findall(r"^\| `(\w+)`", table, re.MULTILINE) if key != "credits_per_second"]
+    assert len(keys) == 8
+    (plan,) = toml("[namespaces.a.quotas]\n" + "\n".join(f"{key} = {number}" for number, key in enumerate(keys, 1)))
+    assert plan.quotas == Quotas(
+        entities=1, subscriptions=2, connections=3, size_mb=4, message_size_kb=5, sql_filters=6, correlation_filters=7,
+        transaction_messages=8,
+    )  # fmt: skip
 
 
 def test_p47_thresholds_are_known_by_the_paths_of_what_they_are_for() -> None:
@@ -363,6 +376,8 @@ def test_wrong_rules(rule: dict[str, Any], place: str, words: str) -> None:
         ("[namespaces.a]\nports = 5672", "namespaces.a.ports", "a list"),
         ("[namespaces.a]\nport = 1\nports = [2]", "namespaces.a.port", "not both"),
         ("[namespaces.a]\nlink_idle_timeout = 0", "namespaces.a.link_idle_timeout", "above zero"),
+        ("[namespaces.a]\nstorage_stall_timeout = 0", "namespaces.a.storage_stall_timeout", "0.05 to 600 seconds"),
+        ("[namespaces.a]\nstandby = 5", "namespaces.a.standby", "text"),
         ("[namespaces.a]\nLinkIdleTimeout = 5", "namespaces.a.LinkIdleTimeout", "is not known"),
         ("[[namespaces.a.queues]]\nname='q'\nlock_duraton=5", "namespaces.a.queues[0].lock_duraton", "'lock_duration'"),
         ("[[namespaces.a.queues]]\nname='q'\nlock_duration=301", "namespaces.a.queues[0].lock_duration", "5 minutes"),
@@ -391,7 +406,7 @@ def test_wrong_rules(rule: dict[str, Any], place: str, words: str) -> None:
         ("[namespaces.a]\ntier='gold'", "namespaces.a.tier", "one of basic, standard, premium"),
         ("[namespaces.a]\ntier=['basic']", "namespaces.a.tier", "one of basic, standard, premium"),
         ("[namespaces.a.quotas]\nconnections=0", "namespaces.a.quotas.connections", "a whole number from 1"),
-        ("[namespaces.a.quotas]\nqueues=5", "namespaces.a.quotas.queues", "queues_and_topics, subscriptions_per_topic"),
+        ("[namespaces.a.quotas]\nqueues=5", "namespaces.a.quotas.queues", "queues_and_topics, sql_filters_per_topic"),
         ("[namespaces.a.throttling]\nlinks=-1", "namespaces.a.throttling.links", "a number from 0"),
         ("[namespaces.a.throttling]\nlinks=nan", "namespaces.a.throttling.links", "a number from 0"),
         (

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pairbus.broker.config.plan import (
+    STALL_S_MAX,
+    STALL_S_MIN,
     EntityPlan,
     NamespacePlan,
     as_emulator,
@@ -20,6 +22,7 @@ from pairbus.broker.config.plan import (
 )
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.errors import PairbusError
+from pairbus.journal import options
 from pairbus.sas import AuthorizationRule
 
 NOW = 1_700_000_000.0
@@ -45,6 +48,10 @@ def test_namespaces_are_named_with_or_without_ports(text: str, expected: tuple[s
 def test_what_can_not_be_a_namespace_is_named(text: str) -> None:
     with pytest.raises(PairbusError, match=r"lower-case letters|not a port|twice|1 to 16"):
         parse_namespace(text)
+
+
+def test_the_bounds_of_a_storage_stall_are_the_journals() -> None:
+    assert (STALL_S_MIN, STALL_S_MAX) == (options.STALL_S_MIN, options.STALL_S_MAX)
 
 
 PLANS = [NamespacePlan(name="a", ports=(1,), link_idle_timeout=5.0), NamespacePlan(name="b")]

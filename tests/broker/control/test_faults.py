@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pairbus.amqp.errors import SERVER_BUSY
 from pairbus.broker.access.throttling import Throttling
-from pairbus.broker.control.faults import FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults, mark_of
+from pairbus.broker.control.faults import CRASHES, FAULTS_MAX, INTERNAL_ERROR, KINDS, Fault, Faults, mark_of
 from pairbus.errors import InvalidFault
 
 NOW = 1_700_000_000.0
@@ -27,12 +27,12 @@ def faults() -> Faults:
 
 
 @pytest.mark.parametrize("operation", ["send", "receive", "manage"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in CRASHES])
 @pytest.mark.parametrize("entity", [None, "orders"])
 def test_p46_each_kind_refuses_just_its_own_operations(
     faults: Faults, kind: str, operation: str, entity: str | None
 ) -> None:
-    faults.set(fault(kind, entity))
+    faults.set(fault(kind, None if kind == "storage-stall" else entity))
     refusal = faults.refusal(operation, "orders", NOW)  # type: ignore[arg-type]
     if kind == "throttle":
         assert refusal is not None
@@ -50,6 +50,51 @@ def test_p46_each_kind_refuses_just_its_own_operations(
     assert faults.latency("orders", NOW) == (0.5 if kind == "latency" else 0.0)
     assert faults.hangs("orders", NOW) is (kind == "hang")
     assert faults.lost_answer("orders", NOW) == (0.0 if kind == "lost-answer" else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "problem"),
+    [
+        ("crash-entity", {}, "needs an entity"),
+        ("crash-entity", {"entity": "orders", "node": 1}, "takes no node; crash-node does"),
+        ("crash-entity", {"entity": "orders", "rate": 1}, "takes no rate"),
+        ("crash-node", {}, "needs a node, or an entity"),
+        ("crash-node", {"entity": "orders", "node": 1}, "not both"),
+        ("crash-node", {"node": -1}, "they count from 0"),
+        ("crash-node", {"node": True}, "they count from 0"),
+        ("no-send", {"node": 1}, "takes no node"),
+    ],
+)
+def test_p49_what_a_crash_needs(kind: str, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidFault, match=problem):
+        Fault(kind, **options)
+
+
+def test_p49_a_crash_is_carried_out_by_the_broker_and_slows_its_entities_down(faults: Faults) -> None:
+    crash = Fault("crash-node", node=2)
+    with pytest.raises(InvalidFault, match="needs a broker that runs"):
+        faults.set(crash)
+    begun: list[Fault] = []
+
+    def begin(fault: Fault) -> Fault:
+        begun.append(fault)
+        return Fault("crash-node", node=2, until=NOW + 4, delay=0.5, diagnostics="d.json")
+
+    faults.on_crash = begin
+    faults.set(crash)
+    faults.slow_down(["Orders", "news"], 0.5)
+    assert begun == [crash]
+    assert [each.as_json() for each in faults.active(NOW)] == [
+        {"kind": "crash-node", "node": 2, "delay": 0.5, "until": NOW + 4, "diagnostics": "d.json"}
+    ]
+    assert faults.active(NOW)[0].target == "node 2"
+    assert faults.latency("orders/$DeadLetterQueue", NOW) == faults.latency("news/Subscriptions/all", NOW) == 0.5
+    assert faults.latency("invoices", NOW) == faults.latency(None, NOW) == 0.0
+    faults.slow_down(["Orders", "news"], 0.0)
+    assert faults.latency("orders", NOW) == 0.0
+    assert faults.clear("crash-node", which=mark_of(node=1)) == 0
+    assert faults.clear("crash-node", which=mark_of(node=2)) == 1
+    assert not faults
 
 
 def test_no_fault_no_effect(faults: Faults) -> None:
@@ -197,6 +242,15 @@ def test_a_hang_covers_its_entity_until_its_time(faults: Faults) -> None:
     assert not faults.hangs("orders", NOW + 5)
 
 
+def test_p48_a_storage_stall_is_the_whole_namespaces_and_refuses_nothing_by_itself(faults: Faults) -> None:
+    assert not faults.stalls_storage(0.0)
+    faults.set(Fault("storage-stall", until=10.0))
+    assert faults.stalls_storage(9.0) and not faults.stalls_storage(10.0)
+    assert faults.refusal("send", "orders", 0.0) is None
+    with pytest.raises(InvalidFault, match="whole namespace's; leave out the entity"):
+        Fault("storage-stall", entity="orders")
+
+
 def test_a_fault_ends_at_its_time_with_or_without_a_tick() -> None:
     changes: list[str] = []
     faults = Faults(lambda: changes.append("changed"))
@@ -258,7 +312,7 @@ def test_clear(kind: str | None, entity: str | None, exact: bool, left: list[str
         ({"kind": "latency"}, "latency needs a delay: seconds"),
         ({"kind": "no-send", "rate": 1.0}, "no-send takes no rate; throttle does"),
         ({"kind": "throttle", "rate": 1.0, "delay": 1.0}, "throttle takes no delay; latency does"),
-        ({"kind": "hang", "delay": 1.0}, "hang takes no delay; latency does, and lost-answer may"),
+        ({"kind": "hang", "delay": 1.0}, "hang takes no delay; latency does, and lost-answer and crashes may"),
         ({"kind": "lost-answer", "delay": -1}, "delay -1 of lost-answer is out of bounds: seconds, 0 to 3600"),
         ({"kind": "lost-answer", "rate": 1}, "lost-answer takes no rate; throttle does"),
         ({"kind": "throttle", "rate": -1}, "rate -1 of throttle is out of bounds"),

@@ -253,6 +253,7 @@ def test_sdk_through_a_fault(served, certs, refusal, status):
         ("GET", "/absent/Subscriptions/s/Rules/r/x", 404),
         ("GET", "/absent/subscriptions?$top=x", 400),
         ("POST", "/q", 405),
+        ("POST", "/q/messages", 405),
         ("PATCH", "/q", 405),
         ("PUT", "/$Resources/queues", 405),
         ("DELETE", "/$namespaceinfo", 405),
@@ -272,6 +273,8 @@ async def test_paths_and_methods(call, method, target, status):
         assert body.startswith(f"<Error><Code>{status}</Code><Detail>SubCode={status}00. ")
         assert "TrackingId:id-1, SystemTracker:east:" in body and "Timestamp:2023-11-14T22:13:20<" in body
         assert headers["content-type"] == "application/xml; charset=utf-8"
+    if target == "/q/messages":
+        assert "Messages are sent and received over AMQP alone." in body
     if status == 405:
         assert headers["allow"]
 

@@ -68,6 +68,20 @@ def test_what_is_sent_arrives_at_the_destination_and_nowhere_else(pair: Rig) -> 
     assert pair.queue("first").entity.forwarded == 2
 
 
+def test_what_is_forwarded_to_several_partitions_at_once_is_confirmed_in_each(bare: Rig) -> None:
+    """Compaction keeps what is not confirmed: it would bring back a message that was received since."""
+    bare.create("second", enable_partitioning=True)
+    bare.create("first", enable_partitioning=True)
+    for body in (b"a", b"b", b"c"):
+        bare.send(body, path="first")
+    update(bare, "first", forward_to="second")
+    forward(bare)
+    entity = bare.queue("second").entity
+    numbers = [message.sequence_number for message in entity.active.scan(0)]
+    assert len({number >> 48 for number in numbers}) == 3
+    assert all(entity.is_confirmed(number) for number in numbers)
+
+
 def test_a_message_has_a_new_number_and_keeps_its_original_one(pair: Rig) -> None:
     pair.send(b"direct", b"direct", b"direct", path="second")
     pair.send(b"a", path="first")
@@ -288,6 +302,42 @@ def test_what_the_disk_refuses_is_tried_again(pair: Rig) -> None:
     assert where(pair) == {"first": [b"a", b"b"]}, "not before a second is over"
     pair.pass_time(1.0)
     assert where(pair) == {"second": [b"a", b"b"]}
+
+
+def test_a_destination_that_is_busy_is_waited_for(pair: Rig) -> None:
+    """Nothing is dead-lettered; what the destination takes goes, in order, and what is left a second later."""
+    permits = [2]
+    asked: list[tuple[str, int]] = []
+
+    def is_busy(path: str, size: int) -> bool:
+        asked.append((path, size))
+        permits[0] -= 1
+        return permits[0] < 0
+
+    pair.namespace.is_busy = is_busy
+    pair.send(*(bytes([number]) for number in range(5)), path="first")
+    forward(pair)
+    assert where(pair) == {"first": [b"\2", b"\3", b"\4"], "second": [b"\0", b"\1"]}
+    assert {path for path, _ in asked} == {"second"} and asked[0][1] > 10
+    assert pair.namespace.deadline == pair.now + 1.0
+    pair.pass_time(0.9)
+    assert len(asked) == 3  # not asked again before its time
+    permits[0] = 10
+    pair.pass_time(0.1)
+    assert where(pair) == {"second": [bytes([number]) for number in range(5)]}
+
+
+def test_dead_letters_wait_for_a_busy_destination(bare: Rig) -> None:
+    bare.create("second")
+    bare.create("first", forward_dead_lettered_to="second")
+    bare.namespace.is_busy = lambda path, size: True
+    bare.send(b"one", path="first")
+    assert bare.settle(bare.tokens(path="first"), DeadLetter("bad"), "first") is None
+    forward(bare)
+    assert where(bare) == {"first/$DeadLetterQueue": [b"one"]}
+    bare.namespace.is_busy = lambda path, size: False
+    bare.pass_time(1.0)
+    assert where(bare) == {"second": [b"one"]}
 
 
 def test_a_refusal_that_the_disk_refuses_is_tried_again(pair: Rig) -> None:

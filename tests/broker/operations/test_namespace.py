@@ -503,7 +503,7 @@ def test_contents_beyond_the_budget_are_read_from_the_journal() -> None:
 )
 def test_what_a_refusing_journal_is_called(error: JournalFull, condition: str, words: str) -> None:
     refusal = refusal_of(error)
-    assert refusal.condition == condition
+    assert (refusal.condition, refusal.is_unknown) == (condition, error.unknown)
     assert words in refusal.description
 
 
@@ -631,6 +631,19 @@ def test_an_exhausted_message_is_tried_again_after_a_second_of_any_clock(bare: R
     assert (bare.namespace.tick(bare.now), bare.acquire()) == (bare.now + 1.0, [])
     bare.pass_time(1.0)
     assert bare.bodies(DEAD) == [b"a"]
+
+
+def test_an_exhausted_message_that_is_dead_lettered_at_once_is_not_taken_for_an_expired_one(bare: Rig) -> None:
+    """With `write_here` the journal may have written a lazy record when `append` returns."""
+    bare.create(max_delivery_count=1, lock_duration=30.0)
+    bare.send(b"a")
+    bare.send(b"b")
+    bare.acquire(count=2)
+    with bare.refusing():
+        bare.pass_time(30.0)
+    bare.journal._writes_here = True
+    bare.pass_time(1.0)
+    assert (len(bare.queue()), bare.bodies(DEAD)) == (0, [b"a", b"b"])
 
 
 def test_repr() -> None:

@@ -286,9 +286,8 @@ def test_how_many_rules_and_waiting_changes_there_can_be(rig: Rig, monkeypatch: 
     ]
 
 
-def test_how_many_filters_a_topic_can_have(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SQL_FILTERS_MAX", 2)
-    monkeypatch.setattr(module, "CORRELATION_FILTERS_MAX", 2)
+def test_how_many_filters_a_topic_can_have(rig: Rig) -> None:
+    rig.namespace.quotas = Quotas(sql_filters=2, correlation_filters=2)
     rig.subscribe("all")
     rig.subscribe("sql", SqlFilter("a = 1"))
     create, path = rig.namespace.create_rule, ("news", "all")

@@ -3,6 +3,7 @@
 A threshold has a measure, a target (an entity, or None for the namespace) and a limit. Those of a rate have a bucket of
 one second's worth; those of a level ask `read` how high it is now. Thresholds that stand in the configuration are
 there always; one that a fault sets takes their place while it lasts. A send is judged before anything of it is stored.
+Of a partitioned entity each partition has its rates to itself; requests to its management node count together.
 
     measure     counts                                                             denies
     messages    messages sent and received, and management calls                   all three
@@ -104,7 +105,7 @@ class Bucket:
 
 
 class _Threshold:
-    __slots__ = ("bucket", "limit", "measure", "target", "until")
+    __slots__ = ("_of_partitions", "bucket", "limit", "measure", "target", "until")
 
     def __init__(self, measure: str, target: Target, limit: float, until: float | None = None) -> None:
         self.measure = measure
@@ -112,6 +113,25 @@ class _Threshold:
         self.limit = limit
         self.until = until
         self.bucket = Bucket(limit) if MEASURES[measure].is_rate else None
+        self._of_partitions: dict[int, Bucket] | None = None
+
+    def bucket_of(self, partition: int | None) -> Bucket | None:
+        """Return the bucket for a partition of its entity; a namespace has one for all."""
+        if partition is None or self.bucket is None or self.target is None:
+            return self.bucket
+        if self._of_partitions is None:
+            self._of_partitions = {}
+        found = self._of_partitions.get(partition)
+        if found is None:
+            found = self._of_partitions[partition] = Bucket(self.limit)
+        return found
+
+    def shift(self, seconds: float) -> None:
+        for bucket in (self.bucket, *(self._of_partitions or {}).values()):
+            if bucket is not None:
+                bucket.at += seconds
+        if self.until is not None:
+            self.until = max(0.0, self.until + seconds)
 
     def refusal(self) -> Refusal:
         who = "the namespace" if self.target is None else repr(self.target)
@@ -167,13 +187,16 @@ class Throttling:
         """Adapt to a wall clock that was set."""
         for there in (*self._standing.values(), *self._set.values()):
             for each in there.values():
-                if each.bucket is not None:
-                    each.bucket.at += seconds
-                if each.until is not None:
-                    each.until = max(0.0, each.until + seconds)
+                each.shift(seconds)
 
     def refusal(
-        self, operation: Operation, targets: Sequence[Target], now: float, count: int = 1, size: int = 0
+        self,
+        operation: Operation,
+        targets: Sequence[Target],
+        now: float,
+        count: int = 1,
+        size: int = 0,
+        partition: int | None = None,
     ) -> Refusal | None:
         """Return why an operation of so many messages and bytes is denied, if it is; an admitted one is charged.
         `targets` are the namespace and the names that cover the entity, the last of them the widest."""
@@ -181,24 +204,29 @@ class Throttling:
         for each in self._over(targets, now):
             if operation not in MEASURES[each.measure].denies:
                 continue
-            if each.bucket is None:
+            bucket = each.bucket_of(partition)
+            if bucket is None:
                 if self._read(each.measure, each.target) >= each.limit:
                     return each.refusal()
                 continue
             cost = self._cost(each.measure, operation, targets[-1], count, size)
             # All are asked before one is charged: a refused operation must cost nothing.
-            if not each.bucket.holds(cost, now):
+            if not bucket.holds(cost, now):
                 return each.refusal()
-            charges.append((each.bucket, cost))
+            charges.append((bucket, cost))
         for bucket, cost in charges:
             bucket.take(cost)
         return None
 
-    def receive(self, targets: Sequence[Target], now: float, count: int) -> int | Refusal:
+    def receive(
+        self, targets: Sequence[Target], now: float, count: int, *, is_partitioned: bool = False
+    ) -> int | Refusal:
         """Return how many of `count` messages may be delivered now, and charge them; their bytes are charged with
         `spend`, when they are known. A rate only delays what is on its way to a receiver, so 0 means later; where
-        nothing may be delivered at all, return the refusal."""
+        nothing may be delivered at all, return the refusal. The rates of a partitioned entity: see `receive_from`."""
         over = [each for each in self._over(targets, now) if "receive" in MEASURES[each.measure].denies]
+        if is_partitioned:
+            over = [each for each in over if not each.limit or each.bucket is None or each.target is None]
         for each in over:
             if each.bucket is None:
                 if self._read(each.measure, each.target) >= each.limit:
@@ -212,9 +240,39 @@ class Throttling:
         self._charge(over, count, 0, count)
         return count
 
-    def spend(self, targets: Sequence[Target], now: float, count: int = 0, size: int = 0, credits: int = 0) -> None:
+    def receive_from(
+        self, targets: Sequence[Target], now: float, count: int, partitions: Iterable[int]
+    ) -> tuple[int, frozenset[int]]:
+        """Return how many of `count` messages may be delivered from these partitions of a partitioned entity, whichever
+        of them they come from, and which partitions may deliver none now. They are charged with `spend_of`."""
+        over = [each for each in self._over_entity(targets, now) if "receive" in MEASURES[each.measure].denies]
+        spent: set[int] = set()
+        for partition in partitions:
+            for each in over:
+                bucket = each.bucket_of(partition)
+                assert bucket is not None
+                if each.measure != "bytes" and (allowed := bucket.whole(now)):
+                    count = min(count, allowed)
+                elif each.measure != "bytes" or not bucket.holds(1, now):
+                    spent.add(partition)
+        return count, frozenset(spent)
+
+    def spend_of(self, targets: Sequence[Target], now: float, partition: int, count: int, size: int) -> None:
+        """Charge the rates of a partition for what it has delivered."""
+        self._charge(self._over_entity(targets, now), count, size, 0, partition)
+
+    def spend(
+        self,
+        targets: Sequence[Target],
+        now: float,
+        count: int = 0,
+        size: int = 0,
+        credits: int = 0,
+        *,
+        is_partitioned: bool = False,
+    ) -> None:
         """Charge what is known only after an operation was admitted: the next ones wait for it."""
-        self._charge(self._over(targets, now), count, size, credits)
+        self._charge(self._over(targets[:1] if is_partitioned else targets, now), count, size, credits)
 
     def link_refusal(self, targets: Sequence[Target], now: float, receives: int | None) -> Refusal | None:
         """Return why one more link can't be attached, if it can't. `receives`: of a link that receives, how many do so
@@ -239,6 +297,10 @@ class Throttling:
             found += there.values()
         return found
 
+    def _over_entity(self, targets: Sequence[Target], now: float) -> list[_Threshold]:
+        """Return the rates of an entity, without those of the namespace, which is the first target."""
+        return [each for each in self._over(targets[1:], now) if each.bucket is not None]
+
     def _cost(self, measure: str, operation: Operation, entity: Target, count: int, size: int) -> float:
         if measure == "bytes":
             return size
@@ -249,8 +311,9 @@ class Throttling:
         return count
 
     @staticmethod
-    def _charge(over: Iterable[_Threshold], count: int, size: int, credits: int) -> None:
+    def _charge(over: Iterable[_Threshold], count: int, size: int, credits: int, partition: int | None = None) -> None:
         costs = {"messages": count, "bytes": size, "credits": credits}
         for each in over:
-            if each.bucket is not None:
-                each.bucket.take(costs.get(each.measure, 0))
+            bucket = each.bucket_of(partition)
+            if bucket is not None:
+                bucket.take(costs.get(each.measure, 0))

@@ -90,7 +90,7 @@ def _find(connection: AmqpConnection, right: str, path: str, text: str, now: flo
             f"The messaging entity '{text}' could not be found. To know more visit "
             "https://aka.ms/sbResourceMgrExceptions.",
         )
-    return target
+    return target if target.entity.suspended is None else target.entity.suspended
 
 
 def _attach_sender(
@@ -110,6 +110,8 @@ def _attach_sender(
         if isinstance(each, MessageQueue) and (each.is_dead_letter or isinstance(each.entity, Subscription)):
             text = f"messages can't be sent to '{each.path}'; send to its queue or topic"
             return Refusal(conditions.NOT_ALLOWED, text)
+    if attached.entity.refuses_sends is not None:
+        return attached.entity.refuses_sends
     if connection.host.faults:
         refusal = connection.host.faults.link_refusal(target.path, connection.host.clock())
         if refusal is not None:
@@ -126,6 +128,9 @@ def _attach_coordinator(connection: AmqpConnection, link: Link) -> Refusal | Non
     if not connection.authorization:
         text = "Unauthorized access. A connection needs a token before it can declare transactions."
         return Refusal(conditions.UNAUTHORIZED_ACCESS, text)
+    quotas = connection.host.namespace.quotas
+    if not quotas.has_all_features:
+        return Refusal(conditions.NOT_ALLOWED, f"{quotas.lacks('Transactions')}.")
     link.accept(max_message_size=_COORDINATION_BYTES_MAX)
     connection.put_node(link, CoordinatorNode(connection, link))
     return None

@@ -382,12 +382,15 @@ class AmqpConnection(asyncio.Protocol):
         self._idle = seen
         self._idle_timer = self.loop.call_later(after_s / 4, self._check_idle, after_s)
 
+    def shift(self, seconds: float) -> None:
+        """Adapt to a wall clock that was set: as much of the time for a token is left as before."""
+        self._unauthenticated_since += seconds
+
     def expire_claims(self, now: float) -> None:
         """Detach links whose token has expired (docs/reference/protocol.md#shared-access-signatures). Called every
         second by the wall clock, which may jump."""
         if self._is_unauthenticated:
-            # a clock that is set back grants a minute, no more
-            since = self._unauthenticated_since = min(self._unauthenticated_since, now)
+            since = self._unauthenticated_since
             if now - since >= unauthenticated.WAIT_S_MAX:
                 self.close(unauthenticated.too_late(now - since))
         if now < self._claims_deadline:

@@ -21,9 +21,12 @@ from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.performative_types import Accepted, Error, Modified, Rejected, Released, TransactionalState
 from pairbus.amqp.performatives import ACCEPTED_BYTES, REJECTED_EMPTY_BYTES, RELEASED_BYTES
 from pairbus.amqp.transactions import in_transaction
+from pairbus.amqp.types import Symbol
 from pairbus.broker.model.message import Message
 from pairbus.broker.model.outcomes import Abandon, Complete, DeadLetter, Defer, LocksLost, Outcome, Release
+from pairbus.broker.model.partitions import NONE_DOWN, PARTITION_SHIFT, PARTITIONS, partition_for
 from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.operations.enqueue import partition_for_send
 from pairbus.broker.operations.namespace import refusal_of
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.telemetry.recorder import UnsettledDelivery
@@ -66,7 +69,8 @@ class Node(Protocol):
 def rejected(refusal: Refusal) -> bytes:
     """Return the encoded outcome. It has all three fields of the error, or Python's `send_messages` hangs
     (docs/reference/protocol.md#an-error-has-all-three-fields)."""
-    return Rejected(error=Error(refusal.condition, refusal.description, None)).encode()
+    info = {Symbol(conditions.OUTCOME_UNKNOWN): True} if refusal.is_unknown else None
+    return Rejected(error=Error(refusal.condition, refusal.description, info)).encode()
 
 
 class TargetNode:
@@ -136,7 +140,8 @@ class TargetNode:
         results: list[int] = []
         done = partial(self._stored, event, payloads, results, now)
         if host.faults:
-            refusal = host.faults.refusal("send", self.path, now, len(payloads), len(event.payload))
+            partition = partition_for_send(self.target.entity, payloads)
+            refusal = host.faults.refusal("send", self.path, now, len(payloads), len(event.payload), partition)
             if refusal is not None:
                 done(refusal)
                 return
@@ -144,7 +149,10 @@ class TargetNode:
                 self.connection.release(len(event.payload))
                 self.connection.hang(self.path)
                 return
-        host.namespace.send(self.target, payloads, now, done, results)
+        if self.via is None:
+            host.namespace.send(self.target, payloads, now, done, results)
+        else:
+            host.namespace.send_through(self.via, self.target, payloads, now, done, results)
 
     def _stored(
         self,
@@ -287,8 +295,12 @@ class SourceNode:
         """Send up to `count` messages and return how many were taken from the queue."""
         host = self.connection.host
         now = host.clock()
+        held_back = NONE_DOWN
         if host.faults:
-            allowed = host.faults.receive(self.path, now, min(count, self.dispatcher.available()))
+            count = min(count, self.dispatcher.available())
+            if self.queue.partition_sizes is not None:
+                count, held_back = self._of_partitions(count, now)
+            allowed = host.faults.receive(self.path, now, count, is_partitioned=self.queue.partition_sizes is not None)
             if isinstance(allowed, Refusal):
                 self.cut(allowed)
                 return 0
@@ -303,7 +315,18 @@ class SourceNode:
                 self._reserved += count
                 self.connection.loop.call_later(delay, self._deliver_late, count)
                 return count
-        return self._deliver(count, now)
+        return self._deliver(count, now, held_back)
+
+    def _of_partitions(self, count: int, now: float) -> tuple[int, frozenset[int]]:
+        """Return how many messages the rates of the queue's partitions allow, and which partitions have to wait."""
+        faults = self.connection.host.faults
+        if self.removes and self._reserved:  # what is being removed is charged when it is known
+            return 0, NONE_DOWN
+        if self.session is not None:
+            count, spent = faults.receive_from(self.path, now, count, (partition_for(self.session.session_id),))
+            return (0 if spent else count), NONE_DOWN
+        count, spent = faults.receive_from(self.path, now, count, range(PARTITIONS))
+        return min(count, self.queue.available_without(spent)) if spent else count, spent
 
     def _deliver_late(self, count: int) -> None:
         self._reserved -= count
@@ -312,7 +335,13 @@ class SourceNode:
             self.connection.flush_soon()
         self.dispatcher.wake()  # what a competing receiver got in the meantime, and a drain that waited for this
 
-    def _deliver(self, count: int, now: float) -> int:
+    def _deliver(self, count: int, now: float, held_back: frozenset[int] = NONE_DOWN) -> int:
+        if not held_back:
+            return self._hand_over(count, now)
+        with self.queue.holding_back(held_back):
+            return self._hand_over(count, now)
+
+    def _hand_over(self, count: int, now: float) -> int:
         namespace = self.connection.host.namespace
         if self.removes:
             self._reserved += count
@@ -343,9 +372,16 @@ class SourceNode:
                 mid = received(self.path, message, payload, cause, now)
                 self.unsettled[delivery_id] = (token, message.sequence_number, mid)
                 connection.unsettled(link, delivery_id, self)
-        if connection.host.faults:
+                if connection.host.faults and self.queue.partition_sizes is not None:
+                    self._spend(message, payload, now)
+        if connection.host.faults and self.queue.partition_sizes is None:
             connection.host.faults.spend(self.path, now, size=connection.unflushed_bytes - before)
         return taken
+
+    def _spend(self, message: Message, payload: bytes, now: float) -> None:
+        is_partitioned = self.queue.partition_sizes is not None
+        partition = message.sequence_number >> PARTITION_SHIFT if is_partitioned else None
+        self.connection.host.faults.spend(self.path, now, size=len(payload), partition=partition)
 
     def _taken(self, count: int, messages: list[Message], refusal: Refusal | None) -> None:
         self._reserved -= count
@@ -363,7 +399,7 @@ class SourceNode:
                 self.link.send(payload, b"", settled=True)  # nothing can be said of it any more: the tag is empty
             recorder.received(self.path, message, payload, self.connection.cause, now, removed=True)
             if self.connection.host.faults:
-                self.connection.host.faults.spend(self.path, now, size=len(payload))
+                self._spend(message, payload, now)
         self.connection.flush_soon()
         self.dispatcher.wake()
 
@@ -607,4 +643,4 @@ def address_of(link: Link) -> str | None:
 
 def failed(refusal: Refusal, status: int) -> Response:
     """Return the response to a request that was refused."""
-    return Response(status, refusal.description, refusal.condition)
+    return Response(status, refusal.description, refusal.condition, is_unknown=refusal.is_unknown)

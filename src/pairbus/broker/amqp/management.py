@@ -160,13 +160,14 @@ def handle(
         return
     # only entities that exist are recorded: nobody may fill the ledger with names
     is_managing, known = operation not in _RECORDED_BY_MESSAGE, target.path
-    if host.faults:
+    refusal = target.entity.suspended
+    if refusal is None and host.faults:
         refusal = host.faults.refusal("send" if right == SEND else "receive", path, now)
-        if refusal is not None:
-            answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
-            return
-        if operation in _MANAGES:
-            host.faults.spend(path, now, credits=MANAGEMENT_CREDITS - 1)
+    if refusal is not None:
+        answer(failed(refusal, _STATUS.get(refusal.condition, 500)))
+        return
+    if host.faults and operation in _MANAGES:
+        host.faults.spend(path, now, credits=MANAGEMENT_CREDITS - 1)
     if not isinstance(request.body, dict):
         answer(Response(400, "the body of a request is a map of its arguments", conditions.ARGUMENT_ERROR))
         return

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairbus.amqp.errors import DecodeError
+from pairbus.amqp.errors import OUTCOME_UNKNOWN, DecodeError
 from pairbus.amqp.message import (
     Properties,
     encode_message,
@@ -43,6 +43,7 @@ class Response:
     description: str
     condition: str | None = None
     body: dict[str, Any] = field(default_factory=dict)
+    is_unknown: bool = False
 
 
 def read_request(payload: bytes) -> Request:
@@ -76,6 +77,8 @@ def management_response(request: Request, response: Response) -> bytes:
     properties: dict[str, Any] = {"statusCode": Int(response.status), "statusDescription": response.description}
     if response.condition is not None:
         properties["errorCondition"] = Symbol(response.condition)
+    if response.is_unknown:
+        properties[OUTCOME_UNKNOWN] = True
     tracking_id = request.properties.get("com.microsoft:tracking-id")
     if tracking_id is not None:
         properties["com.microsoft:tracking-id"] = tracking_id

@@ -22,6 +22,7 @@ from pairbus.amqp.transactions import in_transaction, read_coordination
 from pairbus.broker.model import outcomes
 from pairbus.broker.model.outcomes import LocksLost, Release
 from pairbus.broker.model.transaction import OPEN, Send, Settle, Transaction, rolled_back, root_of
+from pairbus.broker.operations.enqueue import partition_for_send
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.telemetry.recorder import UnsettledDelivery
 
@@ -149,7 +150,8 @@ def _send(node: TargetNode, event: TransactionalDelivered, transaction: Transact
     host, now = connection.host, connection.host.clock()
     payloads = node.split(event)
     if not isinstance(payloads, Refusal) and host.faults:
-        refusal = host.faults.refusal("send", node.path, now, len(payloads))
+        partition = partition_for_send(node.target.entity, payloads)
+        refusal = host.faults.refusal("send", node.path, now, len(payloads), partition=partition)
         if refusal is None and host.faults.hangs(node.path, now):
             connection.hang(node.path)
             return

@@ -52,9 +52,11 @@ from .config_table import (
     JSON,
     LIMIT,
     NAMESPACE,
+    NODE_COUNT,
     PORT,
     PORTS,
     RIGHTS_LIST,
+    STALL_TIMEOUT,
     TABLE,
     TEXT,
     TIER,
@@ -201,7 +203,7 @@ def _from_toml(content: dict[str, Any]) -> list[NamespacePlan]:
 
 def _namespace(table: Table, name: str) -> NamespacePlan:
     ports: tuple[int, ...] = ()
-    link_idle_timeout = None
+    link_idle_timeout = nodes = standby = stall_timeout = None
     keys: tuple[AuthorizationRule, ...] = ()
     tier = (table.take("Tier", TIER) if table.form is TOML else None) or ""
     throttling = {"credits": TIER_CREDITS[tier]} if tier in TIER_CREDITS else {}
@@ -213,6 +215,9 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
         if port is not None and table.raw("Ports") is not None:
             table.refuse("Port", port, "port or ports, not both")
         link_idle_timeout = table.take("LinkIdleTimeout", TIMEOUT)
+        standby = table.take("Standby", TEXT)
+        stall_timeout = table.take("StorageStallTimeout", STALL_TIMEOUT)
+        nodes = table.take("Nodes", NODE_COUNT)
         keys = _keys(table)
     taken: dict[str, str] = {}
     queues = _named(table, "Queues", partial(_entity, make=QueueDescription), taken)
@@ -222,6 +227,9 @@ def _namespace(table: Table, name: str) -> NamespacePlan:
         name=name,
         ports=ports,
         link_idle_timeout=link_idle_timeout,
+        standby=standby,
+        storage_stall_timeout=stall_timeout,
+        nodes=nodes,
         keys=keys,
         throttling=throttling,
         quotas=quotas,
@@ -284,6 +292,9 @@ _QUOTAS: Final = {
     "Connections": "connections",
     "MaxSizeInMegabytes": "size_mb",
     "MaxMessageSizeInKilobytes": "message_size_kb",
+    "SqlFiltersPerTopic": "sql_filters",
+    "CorrelationFiltersPerTopic": "correlation_filters",
+    "MessagesPerTransaction": "transaction_messages",
 }
 
 

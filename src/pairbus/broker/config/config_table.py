@@ -15,10 +15,11 @@ from pairbus.broker.access.throttling import LIMIT_MAX
 from pairbus.broker.http.xml import read_duration
 from pairbus.broker.model.description import RIGHTS
 from pairbus.broker.operations.forward_decisions import entity_at
+from pairbus.broker.operations.nodes import NODES_MAX
 from pairbus.broker.operations.quotas import TIERS
 from pairbus.errors import BrokerError, PairbusError, did_you_mean
 
-from .plan import PORTS_MAX, parse_namespace, wrong_ports
+from .plan import PORTS_MAX, STALL_S_MAX, STALL_S_MIN, parse_namespace, wrong_ports
 
 _SHOWN_CHARS_MAX: Final = 80
 
@@ -78,6 +79,13 @@ def _timeout(value: Any) -> float:
     return seconds
 
 
+def _stall_timeout(value: Any) -> float:
+    seconds = _iso_or_seconds(value)
+    if not STALL_S_MIN <= seconds <= STALL_S_MAX:
+        raise ValueError
+    return seconds
+
+
 def _limit(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LIMIT_MAX:
         raise ValueError
@@ -88,6 +96,12 @@ def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
         raise ValueError
     return value
+
+
+def _nodes(value: Any) -> int:
+    if _count(value) > NODES_MAX:
+        raise ValueError
+    return int(value)
 
 
 def _tier(value: Any) -> str:
@@ -136,9 +150,13 @@ PORTS: Final = EntryKind(
     f"a list of 1 to {PORTS_MAX} ports, each from 0 (any free one) to 65535 and given once", _ports
 )
 COUNT: Final = EntryKind("a whole number from 1 to 1000000", _count)
+NODE_COUNT: Final = EntryKind(f"a whole number from 1 to {NODES_MAX}", _nodes)
 TIER: Final = EntryKind(f"one of {', '.join(TIERS)}", _tier)
 LIMIT: Final = EntryKind(f"a number from 0 to {LIMIT_MAX:.0f}", _limit)
 TIMEOUT: Final = EntryKind("a duration above zero, in seconds or as PT10M", _timeout)
+STALL_TIMEOUT: Final = EntryKind(
+    f"a duration of {STALL_S_MIN:g} to {STALL_S_MAX:g} seconds, in seconds or as PT5S", _stall_timeout
+)
 RIGHTS_LIST: Final = EntryKind(f"a list of {', '.join(RIGHTS)}", _rights)
 
 

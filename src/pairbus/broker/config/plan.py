@@ -29,6 +29,8 @@ from pairbus.errors import BrokerError
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _NAME_CHARS_MAX = 50
 PORTS_MAX = 16
+# Of the journal's options.
+STALL_S_MIN, STALL_S_MAX = 0.05, 600.0
 # What Microsoft's emulator has, and its clients' connection strings count on; the key is public.
 EMULATOR_NAMESPACE = "sbemulatorns"
 EMULATOR_PORTS = (5672, 5300)
@@ -68,6 +70,12 @@ class NamespacePlan:
     """None at all: any free one. All of them serve all protocols."""
     link_idle_timeout: float | None = None
     """Seconds; None leaves it to the broker."""
+    standby: str | None = None
+    """The folder that takes messages while the data folder stalls."""
+    storage_stall_timeout: float | None = None
+    """Seconds; None leaves it to the broker."""
+    nodes: int | None = None
+    """Over how many its entities are spread; None leaves it to the broker."""
     keys: tuple[AuthorizationRule, ...] = ()
     throttling: Mapping[str, float] = field(default_factory=dict)
     quotas: Quotas = field(default_factory=Quotas)

@@ -3,9 +3,10 @@
 It takes parsed JSON objects and returns JSON objects; control_socket.py owns the socket. An answer has `ok`; when that
 is false, `error` says in one line what was wrong and what is allowed.
 
-    {"command": "fault", "namespace": N, "kind": K, "entity"?, "client"?, "partition"?: n, "by"?, "rate"?, "delay"?,
-     "for"?: seconds}
-    {"command": "clear", "namespace": N, "kind"?, "entity"?, "client"?, "partition"?: n, "by"?, "exact"?: true}
+    {"command": "fault", "namespace": N, "kind": K, "entity"?, "client"?, "partition"?: n, "node"?: n, "by"?,
+     "rate"?, "delay"?, "for"?: seconds}
+    {"command": "clear", "namespace": N, "kind"?, "entity"?, "client"?, "partition"?: n, "node"?: n, "by"?,
+     "exact"?: true}
         both -> {"ok": true, "faults": [...]}, clear also "cleared": how many, fault also "note": where there is no
         such entity; of a fault that ends by itself, `left_s` says in how many seconds
     {"command": "list", "namespace"?: N}    -> {"ok": true, "namespaces": {N: [...]}}
@@ -34,8 +35,8 @@ from .faults import Fault, Faults, covered_names, mark_of
 FOR_S_MAX = 366 * 86_400
 
 _FIELDS: Mapping[str, frozenset[str]] = {
-    "fault": frozenset({"namespace", "kind", "entity", "client", "partition", "by", "rate", "delay", "for"}),
-    "clear": frozenset({"namespace", "kind", "entity", "client", "partition", "by", "exact"}),
+    "fault": frozenset({"namespace", "kind", "entity", "client", "partition", "node", "by", "rate", "delay", "for"}),
+    "clear": frozenset({"namespace", "kind", "entity", "client", "partition", "node", "by", "exact"}),
     "list": frozenset({"namespace"}),
     "status": frozenset(),
     "rule": frozenset({"namespace", "name", "rights", "entity"}),
@@ -131,7 +132,9 @@ class Commands:
                 cleared = faults.clear(
                     message.get("kind"),
                     message.get("entity"),
-                    which=mark_of(message.get("by"), message.get("client"), message.get("partition")),
+                    which=mark_of(
+                        message.get("by"), message.get("client"), message.get("partition"), message.get("node")
+                    ),
                     exact=message.get("exact") is True,
                 )
                 return {"cleared": cleared, "faults": _listed(faults, now)}
@@ -159,6 +162,7 @@ class Commands:
             by=message.get("by"),
             client=message.get("client"),
             partition=message.get("partition"),
+            node=message.get("node"),
         )
         faults.set(fault)
         note = self._note(message["namespace"], fault.entity)

@@ -1,4 +1,4 @@
-"""Decides which faults are in force on a namespace, and what they do to an operation (P46, P47). Pure.
+"""Decides which faults are in force on a namespace, and what they do to an operation (P46–P48). Pure.
 
 Decides: whether a namespace or an entity is out of reach or silent, whether an operation is refused and with which
 words, how late it is answered, whether a send is lost or its answer. Does not close sockets, delay frames or read a
@@ -22,6 +22,12 @@ lock its user out.
     hang         sends are taken, not stored and not   likewise                           -
                  answered; when it ends, connections
                  on which one hung are cut
+    storage-stall  what the journal does in its       -                                  -
+                 folder does not return (P48)
+    crash-entity -                                     its state fails: answers are       entity (delay)
+                                                       `delay` seconds late, then it is
+                                                       rebuilt from the journal
+    crash-node   the same for all entities of `node`   of the node that the entity is on  node or entity (delay)
 
 Sends are messages on a link and those scheduled over `$management`.
 
@@ -31,6 +37,9 @@ the key that it uses. no-send, no-receive and unreachable may be for one `partit
 are partitioned: messages without a key pass it over, those with a key of it are refused as server busy, and what it
 holds is not received until the fault ends. A second fault of the same kind on the same target replaces the first;
 throttles that count different things, and faults for different clients or partitions, stand beside each other.
+
+A crash lasts as long as its fault, half of it with late answers; `on_crash` carries it out (crashes.py). It can't be
+brought about again, or on the same entity by another one, before it is over.
 
 The thresholds of the configuration are asked here, too: a fault takes the place of the one on the same target.
 """
@@ -78,7 +87,11 @@ KINDS: Mapping[str, FaultKind] = {
     "latency": FaultKind("delay"),
     "lost-answer": FaultKind(takes="delay"),
     "hang": FaultKind(),
+    "storage-stall": FaultKind(),
+    "crash-entity": FaultKind(takes="delay"),
+    "crash-node": FaultKind(takes="delay"),
 }
+CRASHES: Final = ("crash-entity", "crash-node")
 
 
 def unknown_kind(kind: str) -> InvalidFault:
@@ -95,13 +108,15 @@ class Fault:
     by: str | None = None
     client: str | None = None
     partition: int | None = None
+    node: int | None = None
+    #: Of a crash: the file that will say what was inconsistent.
+    diagnostics: str | None = None
 
     def __post_init__(self) -> None:
         kind = KINDS.get(self.kind)
         if kind is None:
             raise unknown_kind(self.kind)
-        if self.entity is not None and not (isinstance(self.entity, str) and self.entity.strip("/")):
-            raise InvalidFault(f"entity {self.entity!r} is not the name of one; leave it out for the whole namespace")
+        self._check_entity()
         for name in ("by", "client"):
             if getattr(self, name) is not None and name != kind.takes:
                 raise InvalidFault(f"{self.kind} takes no {name}; {_USERS[name]}")
@@ -115,6 +130,7 @@ class Fault:
             if not (isinstance(self.client, str) and 0 < len(self.client) <= CLIENT_CHARS_MAX):
                 raise InvalidFault(f"client {self.client!r} is neither an address nor the name of a key")
         self._check_partition()
+        self._check_crash()
         for name, bounds in (("rate", (0.0, RATE_MAX)), ("delay", (0.0, DELAY_S_MAX)), ("until", (0.0, math.inf))):
             value = getattr(self, name)
             if value is None:
@@ -124,6 +140,14 @@ class Fault:
                 raise InvalidFault(f"{self.kind} takes no {name}; {_USERS[name]}")
             elif isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
                 raise InvalidFault(f"{name} {value!r} of {self.kind} is out of bounds: {_UNITS[name]}")
+
+    def _check_entity(self) -> None:
+        if self.entity is None:
+            return
+        if not (isinstance(self.entity, str) and self.entity.strip("/")):
+            raise InvalidFault(f"entity {self.entity!r} is not the name of one; leave it out for the whole namespace")
+        if self.kind == "storage-stall":
+            raise InvalidFault("the store is the whole namespace's; leave out the entity")
 
     def _check_partition(self) -> None:
         if self.partition is None:
@@ -135,17 +159,29 @@ class Fault:
         if type(self.partition) is not int or not 0 <= self.partition < PARTITIONS:
             raise InvalidFault(f"partition {self.partition!r} is out of bounds: 0 to {PARTITIONS - 1}")
 
+    def _check_crash(self) -> None:
+        if self.node is not None and self.kind != "crash-node":
+            raise InvalidFault(f"{self.kind} takes no node; {_USERS['node']}")
+        if self.node is not None and (type(self.node) is not int or self.node < 0):
+            raise InvalidFault(f"node {self.node!r} is not the number of one; they count from 0")
+        if self.kind == "crash-entity" and self.entity is None:
+            raise InvalidFault("crash-entity needs an entity; crash-node is for all entities of a node")
+        if self.kind == "crash-node" and (self.node is None) == (self.entity is None):
+            raise InvalidFault("crash-node needs a node, or an entity that is on it, and not both")
+
     @property
     def target(self) -> str:
+        if self.node is not None:
+            return f"node {self.node}"
         return "the namespace" if self.entity is None else repr(self.entity)
 
     @property
     def mark(self) -> str | None:
-        """What tells it from another fault of its kind on its target: what it counts, its client or its partition."""
-        return mark_of(self.by, self.client, self.partition)
+        """What tells it from another fault of its kind on its target: what it counts, its client, partition or node."""
+        return mark_of(self.by, self.client, self.partition, self.node)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("kind", "entity", "client", "partition", "by", "rate", "delay", "until")
+        names = ("kind", "entity", "client", "partition", "node", "by", "rate", "delay", "until", "diagnostics")
         fields = {name: getattr(self, name) for name in names}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -157,10 +193,11 @@ _UNITS = {
 }
 _USERS = {
     "rate": "throttle does",
-    "delay": "latency does, and lost-answer may",
+    "delay": "latency does, and lost-answer and crashes may",
     "by": "throttle does",
     "client": "unreachable and black-hole do",
     "partition": "unreachable, no-send and no-receive do",
+    "node": "crash-node does",
 }
 #: What can befall one partition: whether it takes messages no more, and whether it gives none.
 _OF_PARTITIONS: Final = {"unreachable": (True, True), "no-send": (True, False), "no-receive": (False, True)}
@@ -186,12 +223,20 @@ def covered_names(entity: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def key_of(fault: Fault) -> Key:
+    return fault.kind, None if fault.entity is None else _key(fault.entity), fault.mark
+
+
 def _targets(entity: str | None) -> tuple[Target, ...]:
     return (None,) if entity is None else (None, *covered_names(entity))
 
 
-def mark_of(by: str | None = None, client: str | None = None, partition: int | None = None) -> str | None:
+def mark_of(
+    by: str | None = None, client: str | None = None, partition: int | None = None, node: int | None = None
+) -> str | None:
     """Return what tells faults of one kind on one target apart."""
+    if node is not None:
+        return f"node {node}"
     if partition is not None:
         return f"partition {partition}"
     text = by or client
@@ -201,12 +246,16 @@ def mark_of(by: str | None = None, client: str | None = None, partition: int | N
 class Faults:
     """The faults of one namespace. `on_change` is called after every set, clear and expiry that changed something."""
 
-    __slots__ = ("_faults", "_is_on", "_throttling", "on_change")
+    __slots__ = ("_faults", "_is_on", "_slow", "_throttling", "on_change", "on_crash")
 
     def __init__(self, on_change: Callable[[], None] | None = None, throttling: Throttling | None = None) -> None:
         """`throttling` has the thresholds of the configuration."""
         self.on_change = on_change
+        #: Begins a crash, and returns its fault with its end; raises InvalidFault where that can't be.
+        self.on_crash: Callable[[Fault], Fault] | None = None
         self._faults: dict[Key, Fault] = {}
+        # By how many seconds answers are late of entities that are about to crash.
+        self._slow: dict[str, float] = {}
         self._throttling = Throttling() if throttling is None else throttling
         self._is_on = bool(self._throttling)
 
@@ -220,9 +269,13 @@ class Faults:
 
     def set(self, fault: Fault) -> None:
         """Bring a fault into force; it replaces one of the same kind on the same target."""
-        key = (fault.kind, None if fault.entity is None else _key(fault.entity), fault.mark)
+        key = key_of(fault)
         if key not in self._faults and len(self._faults) >= FAULTS_MAX:
             raise InvalidFault(f"{FAULTS_MAX} faults are in force, which is the most; clear some first")
+        if fault.kind in CRASHES:
+            if self.on_crash is None:
+                raise InvalidFault(f"{fault.kind} needs a broker that runs")
+            fault = self.on_crash(fault)
         self._faults[key] = fault
         if fault.rate is not None:
             self._throttling.set(fault.by or MESSAGES, key[1], fault.rate, fault.until)
@@ -249,6 +302,16 @@ class Faults:
 
     def active(self, now: float) -> list[Fault]:
         return [fault for fault in self._faults.values() if fault.until is None or fault.until > now]
+
+    def has(self, key: Key) -> bool:
+        return key in self._faults
+
+    def slow_down(self, entities: Iterable[str], delay: float) -> None:
+        """Let the answers of these queues and topics be so many seconds late; 0: no longer."""
+        for name in entities:
+            self._slow.pop(name.lower(), None)
+            if delay:
+                self._slow[name.lower()] = delay
 
     def deadline(self, now: float) -> float | None:
         """When the next fault ends by itself; never before `now`."""
@@ -301,11 +364,15 @@ class Faults:
         """Return the seconds by which an answer is late; a namespace's and an entity's delay add up."""
         if not self._is_on:
             return 0.0
-        return sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
+        slow = sum(self._slow.get(name, 0.0) for name in covered_names(entity)) if self._slow and entity else 0.0
+        return slow + sum(self._faults[key].delay or 0.0 for key in self._covering("latency", entity, now))
 
     def hangs(self, entity: str | None, now: float) -> bool:
         """Return whether a send is taken and neither stored nor answered."""
         return self._is_on and bool(self._covering("hang", entity, now))
+
+    def stalls_storage(self, now: float) -> bool:
+        return self._is_on and bool(self._covering("storage-stall", None, now))
 
     def lost_answer(self, entity: str | None, now: float) -> float | None:
         """Return the seconds after which the connection is cut in place of the answer to a stored send; None: never."""
@@ -314,23 +381,49 @@ class Faults:
         return min((self._faults[key].delay or 0.0 for key in self._covering("lost-answer", entity, now)), default=None)
 
     def refusal(
-        self, operation: Operation, entity: str | None, now: float, count: int = 1, size: int = 0
+        self,
+        operation: Operation,
+        entity: str | None,
+        now: float,
+        count: int = 1,
+        size: int = 0,
+        partition: int | None = None,
     ) -> Refusal | None:
         """Return the refusal of an operation, if any. Ask once per operation: an allowed one of `count` messages and
-        `size` bytes uses up as many permits."""
+        `size` bytes uses up as many permits, of its partition if it has one."""
         if not self._is_on:
             return None
         return self._failure(operation, entity, now) or self._throttling.refusal(
-            operation, _targets(entity), now, count, size
+            operation, _targets(entity), now, count, size, partition
         )
 
-    def receive(self, entity: str, now: float, count: int) -> int | Refusal:
+    def receive(self, entity: str, now: float, count: int, *, is_partitioned: bool = False) -> int | Refusal:
         """Return how many of `count` messages may be delivered now, or the refusal where it is none."""
-        return self._failure("receive", entity, now) or self._throttling.receive(_targets(entity), now, count)
+        return self._failure("receive", entity, now) or self._throttling.receive(
+            _targets(entity), now, count, is_partitioned=is_partitioned
+        )
 
-    def spend(self, entity: str, now: float, count: int = 0, size: int = 0, credits: int = 0) -> None:
-        """Use up the permits of what an operation turned out to be."""
-        self._throttling.spend(_targets(entity), now, count, size, credits)
+    def receive_from(
+        self, entity: str, now: float, count: int, partitions: Iterable[int]
+    ) -> tuple[int, frozenset[int]]:
+        """Return how many of `count` messages these partitions may deliver now, and which of them may deliver none."""
+        return self._throttling.receive_from(_targets(entity), now, count, partitions)
+
+    def spend(
+        self,
+        entity: str,
+        now: float,
+        count: int = 0,
+        size: int = 0,
+        credits: int = 0,
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Use up the permits of what an operation turned out to be; with `partition` of one message that it gave."""
+        targets, is_partitioned = _targets(entity), partition is not None
+        self._throttling.spend(targets, now, count, size, credits, is_partitioned=is_partitioned)
+        if partition is not None:
+            self._throttling.spend_of(targets, now, partition, 1, size)
 
     def link_refusal(self, entity: str, now: float, receives: int | None = None) -> Refusal | None:
         """Return why no more links may be attached, if so. `receives`: of a link that receives, how many receive from

@@ -21,6 +21,7 @@ that they are of a version and shape that this code knows (`RecordError`): a lat
                Of a partitioned entity the last sequence is 0, and the JSON has those of the partitions: last_sequences
     13 PUBLISH a message and its copies: publication.py
     14 FORWARD messages that leave one entity and arrive at another: forwarded.py
+    15 TRANSFER  as QUEUE; the JSON has the id of the entity whose transfer dead letters it holds: owner_id
     20 TRANSACTION  n × (kind u8, length u32, record)                       what each of the records says, in order
 
     entry      sequence u64, enqueued at f64 (unix s), expires at f64 (infinity: never), delivery count u32, place u8,
@@ -55,6 +56,7 @@ TOPIC: Final = 11
 SUBSCRIPTION: Final = 12
 PUBLISH: Final = 13
 FORWARD: Final = 14
+TRANSFER: Final = 15
 TRANSACTION: Final = 20
 
 ACTIVE: Final = 0

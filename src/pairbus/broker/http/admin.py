@@ -178,7 +178,10 @@ class AdminApi:
         self._admit(call)
         if method not in routes:
             allowed = ", ".join(routes)
-            raise _Answer(405, 40500, f"'{method}' is not allowed here; allowed: {allowed}.", {"allow": allowed})
+            text = f"'{method}' is not allowed here; allowed: {allowed}."
+            if method == "POST" and "/messages" in folded:
+                text += " Messages are sent and received over AMQP alone."
+            raise _Answer(405, 40500, text, {"allow": allowed})
         try:
             return await routes[method](call)
         except Missing as missing:

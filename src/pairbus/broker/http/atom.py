@@ -61,6 +61,7 @@ class RuntimeCounts:
     scheduled: int = 0
     transfer: int = 0
     """Those of a forwarding entity that are still there."""
+    transfer_dead_letter: int = 0
     size_bytes: int = 0
     accessed_at: float = 0.0
     subscriptions: int = 0
@@ -69,7 +70,7 @@ class RuntimeCounts:
 
     @property
     def total(self) -> int:
-        return self.active + self.dead_letter + self.scheduled + self.transfer
+        return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _write_counts(_: Any, counts: RuntimeCounts) -> str:
         ("DeadLetter", counts.dead_letter),
         ("Scheduled", counts.scheduled),
         ("Transfer", counts.transfer),
-        ("TransferDeadLetter", 0),
+        ("TransferDeadLetter", counts.transfer_dead_letter),
     )
     inside = "".join(f"<d2p1:{name}MessageCount>{count}</d2p1:{name}MessageCount>" for name, count in pairs)
     return f'<CountDetails xmlns:d2p1="{COUNTS}">{inside}</CountDetails>'

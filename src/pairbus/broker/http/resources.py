@@ -118,6 +118,7 @@ class ResourceKind(ABC):
             active=0 if is_forwarding else found.active_count,
             transfer=found.active_count if is_forwarding else 0,
             dead_letter=found.dead_letter_count,
+            transfer_dead_letter=found.transfer_dead_letter_count,
             scheduled=found.scheduled_count,
             size_bytes=found.size_bytes,
             accessed_at=found.accessed_at,
@@ -162,6 +163,7 @@ class Topics(ResourceKind):
         rules = [rule for each in found.subscriptions.values() for rule in each.rules.values()]
         correlated = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
         return RuntimeCounts(
+            transfer_dead_letter=found.transfer_dead_letter_count,
             scheduled=found.scheduled_count,
             size_bytes=found.size_bytes,
             accessed_at=found.accessed_at,

@@ -62,12 +62,12 @@ class Sighting:
 class DuplicateHistory:
     """The message ids of one entity, for as long as its window."""
 
-    __slots__ = ("_by_key", "_order", "_release", "_stepped", "window")
+    __slots__ = ("_by_key", "_order", "_stepped", "release", "window")
 
     def __init__(self, window: float, release: Callable[[int, int], None]) -> None:
-        """`release(segment, nbytes)` is called for what is forgotten."""
         self.window = window
-        self._release = release
+        #: Called with segment and bytes for what is forgotten.
+        self.release = release
         # How far the wall clock was set since the first of them was seen.
         self._stepped = 0.0
         self._by_key: dict[bytes, Sighting] = {}
@@ -115,7 +115,7 @@ class DuplicateHistory:
         """Remember what a record says; a copy replaces what was known."""
         known = self._by_key.get(keys[0])
         if known is not None and known.time == time and known.keys == keys:
-            self._release(known.segment, known.nbytes)
+            self.release(known.segment, known.nbytes)
             known.segment, known.nbytes = segment, nbytes
             return
         sighting = Sighting(time, keys, segment, nbytes)
@@ -133,7 +133,11 @@ class DuplicateHistory:
         while order and self._ends(order[0]) <= now:
             sighting = order.popleft()
             self._drop(sighting)
-            self._release(sighting.segment, sighting.nbytes)
+            self.release(sighting.segment, sighting.nbytes)
+
+    def stored(self) -> list[tuple[int, int]]:
+        """Return the segments and sizes of what will be released when all are forgotten."""
+        return [(sighting.segment, sighting.nbytes) for sighting in self._order]
 
     def deadline(self) -> float:
         return self._ends(self._order[0]) + FORGET_S if self._order else inf

@@ -22,6 +22,7 @@ from .queue import MessageQueue
 from .sessions import Sessions
 
 DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"
+TRANSFER_SUFFIX: Final = "/$Transfer"
 _REFUSES_SENDS: Final = ("Disabled", "SendDisabled")
 _REFUSES_RECEIVES: Final = ("Disabled", "ReceiveDisabled")
 
@@ -88,6 +89,8 @@ class QueueEntity:
         "renumbered",
         "revision",
         "segment",
+        "suspended",
+        "transfer",
     )
 
     #: Of the record that describes it.
@@ -118,6 +121,8 @@ class QueueEntity:
         self.renumbered = Renumbered()
         self.deleting = False
         self.deleted = False
+        #: Why nothing can be done with it for now: it is rebuilt from the journal (P49). It is `deleting` then, too.
+        self.suspended: Refusal | None = None
         #: As RECOPIED, for a deletion that is being written.
         self.recopied = False
         # where the record of this description is
@@ -125,6 +130,8 @@ class QueueEntity:
         self.offset = -1
         self.record_bytes = 0
         self.next_revision = revision
+        #: What holds its transfer dead letters, once it was asked for.
+        self.transfer: TransferQueue | None = None
         self.describe(description, revision)
 
     def describe(self, description: QueueDescription, revision: int) -> None:
@@ -162,6 +169,8 @@ class QueueEntity:
             queue.refuses_receives = self.refuses_receives
             if to is not None and self.refuses_receives is None:
                 queue.refuses_receives = _forwards(queue, to)
+        if self.transfer is not None:
+            self.transfer.follow(self)
 
     def _refusal(self, statuses: tuple[str, ...], what: str) -> Refusal | None:
         status = self.description.status
@@ -258,6 +267,16 @@ class QueueEntity:
             self.duplicates = DuplicateHistory(self.description.duplicate_window, release)
         return self.duplicates
 
+    def suspend(self, refusal: Refusal) -> None:
+        """Refuse everything from now on, and let nothing become due, as while it is deleted."""
+        self.suspended = refusal
+        self.deleting = True
+
+    def resume(self) -> None:
+        """Serve again."""
+        self.suspended = None
+        self.deleting = self.recopied = False
+
     def let_go(self) -> None:
         """Let go of the queues when the entity is deleted: it and they would wait for the cycle collector. Whoever
         still has one of them finds the entity, which says that it is deleted; whoever has the entity finds nothing."""
@@ -272,7 +291,7 @@ class QueueEntity:
 
     def with_parts(self) -> list[QueueEntity]:
         """Return the entity and those that are deleted with it."""
-        return [self]
+        return [self] if self.transfer is None else [self, self.transfer]
 
     @property
     def name(self) -> str:
@@ -299,6 +318,10 @@ class QueueEntity:
         return len(self.dead_letter)
 
     @property
+    def transfer_dead_letter_count(self) -> int:
+        return 0 if self.transfer is None else len(self.transfer.dead_letter)
+
+    @property
     def accessed_at(self) -> float:
         return self._accessed_at
 
@@ -317,7 +340,9 @@ class QueueEntity:
         return self.accessed_at + self.description.auto_delete_on_idle
 
     def is_idle(self, now: float) -> bool:
-        if self.links or self.active.scheduled_count or self.active.locked or self.dead_letter.locked:
+        transfer = self.transfer
+        is_read = transfer is not None and (transfer.links or transfer.dead_letter.locked)
+        if is_read or self.links or self.active.scheduled_count or self.active.locked or self.dead_letter.locked:
             self.accessed_at = now
         return now >= self.idle_deadline
 
@@ -356,6 +381,46 @@ class QueueEntity:
 
     def __repr__(self) -> str:
         return f"<QueueEntity {self.name}: {len(self.active)} active, {len(self.dead_letter)} dead-lettered>"
+
+
+class TransferQueue(QueueEntity):
+    """What holds the transfer dead letters of another entity: what was sent through that one and could not go on to its
+    destination.
+
+    They are in its dead-letter queue; nobody sees the rest of it, and it is deleted with its owner. Most entities never
+    have one: it is made when it is first asked for (operations/transfer.py).
+    """
+
+    __slots__ = ("owner", "owner_id")
+
+    KIND = records.TRANSFER
+
+    def __init__(self, id: int, owner_id: int, revision: int = 0) -> None:
+        self.owner_id = owner_id
+        self.owner: QueueEntity | None = None
+        super().__init__(id, QueueDescription(name="-"), revision)
+
+    def follow(self, owner: QueueEntity) -> None:
+        """Take path, limits and status of the entity to which it belongs."""
+        self.owner = owner
+        owner.transfer = self
+        description = QueueDescription(
+            name=owner.active.path + TRANSFER_SUFFIX,
+            lock_duration=owner.active.lock_duration,
+            max_size_mb=owner.max_bytes >> 20,
+            max_message_size_kb=owner.message_bytes_max >> 10,
+            status=owner.description.status,
+        )
+        self.describe(description, self.revision)
+
+    def document(self) -> dict[str, Any]:
+        return {"owner_id": self.owner_id}
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self.owner is not None and self.owner.transfer is self:
+            self.owner.transfer = None
+        self.owner = None
 
 
 def _forwards(queue: MessageQueue, to: str) -> Refusal:

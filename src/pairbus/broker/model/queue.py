@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from math import floor, inf
 from typing import TYPE_CHECKING, Final
@@ -215,6 +216,22 @@ class MessageQueue:
         if self.sessions is not None:
             self.sessions.touch_all()
         self.wake()
+
+    @contextmanager
+    def holding_back(self, partitions: frozenset[int]) -> Iterator[None]:
+        """Let nothing be taken from these partitions for a while; their messages count as available."""
+        ready_list = self.ready_list
+        assert isinstance(ready_list, PartitionedReadyList)
+        ready_list.held_back = partitions
+        try:
+            yield
+        finally:
+            ready_list.held_back = NONE_DOWN
+
+    def available_without(self, partitions: frozenset[int]) -> int:
+        """Return how many messages of other partitions are available."""
+        assert isinstance(self.ready_list, PartitionedReadyList)
+        return self.ready_list.count_without(partitions)
 
     def is_down(self, session_id: str) -> bool:
         """Return whether the partition of a session is down."""

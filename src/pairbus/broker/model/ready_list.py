@@ -92,20 +92,25 @@ class PartitionedReadyList:
     It says of itself that messages have come back, so that whoever takes messages asks `next`.
     """
 
-    __slots__ = ("_lists", "_turn", "down", "ready", "returned", "stale")
+    __slots__ = ("_lists", "_turn", "down", "held_back", "ready", "returned", "stale")
 
     def __init__(self) -> None:
         self._lists = [ReadyList() for _ in range(PARTITIONS)]
         self._turn = 0
         #: Partitions whose messages are not available now.
         self.down = NONE_DOWN
+        #: Partitions of which `next` gives nothing now although they have messages.
+        self.held_back = NONE_DOWN
         self.ready: deque[Message] = deque()
         self.returned = True
         self.stale = False
 
     def __len__(self) -> int:
-        lists = enumerate(self._lists)
-        return sum(len(each) for partition, each in lists if partition not in self.down)
+        return self.count_without(NONE_DOWN)
+
+    def count_without(self, partitions: frozenset[int]) -> int:
+        out = self.down | partitions if partitions else self.down
+        return sum(len(each) for partition, each in enumerate(self._lists) if partition not in out)
 
     def __repr__(self) -> str:
         return f"<PartitionedReadyList of {len(self)}>"
@@ -117,9 +122,10 @@ class PartitionedReadyList:
         self._lists[message.sequence_number >> PARTITION_SHIFT].discard(message)
 
     def next(self) -> Message | None:
+        out = self.down | self.held_back if self.held_back else self.down
         for step in range(PARTITIONS):
             partition = (self._turn + step) % PARTITIONS
-            message = None if partition in self.down else self._lists[partition].next()
+            message = None if partition in out else self._lists[partition].next()
             if message is not None:
                 self._turn = (partition + 1) % PARTITIONS
                 return message

@@ -61,7 +61,8 @@ class Topic(QueueEntity):
         self.description = description
 
     def with_parts(self) -> list[QueueEntity]:
-        return [self, *self._subscriptions.values(), *self.arriving.values()]
+        subscriptions = (*self._subscriptions.values(), *self.arriving.values())
+        return [*super().with_parts(), *(part for each in subscriptions for part in each.with_parts())]
 
     @property
     def entity(self) -> Topic:

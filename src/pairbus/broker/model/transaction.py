@@ -21,7 +21,7 @@ from typing import Final
 from pairbus.amqp import errors as conditions
 from pairbus.broker.refusal import Refusal
 
-from .entity import QueueEntity
+from .entity import QueueEntity, TransferQueue
 from .outcomes import Outcome
 from .queue import MessageQueue
 from .sessions import SessionLock
@@ -125,13 +125,20 @@ class OpenTransactions:
     def __repr__(self) -> str:
         return f"<OpenTransactions: {len(self._started)}, {self.size_bytes} bytes>"
 
-    def add(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
+    def add(
+        self,
+        transaction: Transaction,
+        operation: Operation,
+        via: str | None,
+        now: float,
+        messages_max: int = MESSAGES_MAX,
+    ) -> Refusal | None:
         """Take an operation into a transaction, or return why not; the transaction is then as it was.
 
         `via` is the queue or topic through which the operation goes: one for all operations of a transaction. None: it
         goes through that of the others, whichever it is.
         """
-        refusal = self._refusal(transaction, operation, via, now)
+        refusal = self._refusal(transaction, operation, via, now, messages_max)
         if refusal is not None:
             return refusal
         if transaction.via is None:
@@ -150,7 +157,9 @@ class OpenTransactions:
             self._started[transaction] = None
         return None
 
-    def _refusal(self, transaction: Transaction, operation: Operation, via: str | None, now: float) -> Refusal | None:
+    def _refusal(
+        self, transaction: Transaction, operation: Operation, via: str | None, now: float, messages_max: int
+    ) -> Refusal | None:
         if transaction.state != OPEN or now >= transaction.deadline:
             return transaction.failure or timed_out(transaction)
         if via is not None and transaction.via not in (None, via):
@@ -161,9 +170,9 @@ class OpenTransactions:
             )
             return Refusal(conditions.NOT_ALLOWED, text)
         if isinstance(operation, Send):
-            return self._refusal_of_send(transaction, operation)
-        if transaction.settled + len(operation.tokens) > MESSAGES_MAX:
-            text = f"Cannot settle more than {MESSAGES_MAX} messages in a single transaction."
+            return self._refusal_of_send(transaction, operation, messages_max)
+        if transaction.settled + len(operation.tokens) > messages_max:
+            text = f"Cannot settle more than {messages_max} messages in a single transaction."
             return Refusal(conditions.NOT_ALLOWED, text)
         taken = [token for token in operation.tokens if token in self._tokens]
         if taken or len(set(operation.tokens)) < len(operation.tokens):
@@ -171,7 +180,7 @@ class OpenTransactions:
             return Refusal(conditions.MESSAGE_LOCK_LOST, text)
         return None
 
-    def _refusal_of_send(self, transaction: Transaction, operation: Send) -> Refusal | None:
+    def _refusal_of_send(self, transaction: Transaction, operation: Send, messages_max: int) -> Refusal | None:
         if operation.target.entity.partitions is not None:
             path = operation.target.path
             if operation.key is None:
@@ -183,8 +192,8 @@ class OpenTransactions:
                     f"this one to '{path}' has '{operation.key}', those before it '{transaction.key}'."
                 )
                 return Refusal(conditions.NOT_ALLOWED, text)
-        if transaction.sent + len(operation.payloads) > MESSAGES_MAX:
-            text = f"Cannot send more than {MESSAGES_MAX} messages in a single transaction."
+        if transaction.sent + len(operation.payloads) > messages_max:
+            text = f"Cannot send more than {messages_max} messages in a single transaction."
             return Refusal(conditions.NOT_ALLOWED, text)
         size = operation.size_bytes
         if transaction.size_bytes + size > BYTES_MAX:
@@ -216,6 +225,14 @@ class OpenTransactions:
                     self._tokens.pop(token, None)
         return operations
 
+    def concerning(self, entities: Sequence[QueueEntity]) -> list[Transaction]:
+        """Return the open transactions with an operation on one of these entities, or through one."""
+        return [
+            each
+            for each in self._started
+            if each.state == OPEN and any(_entities(operation) & set(entities) for operation in each.operations)
+        ]
+
     # ---- time
 
     def deadline(self) -> float:
@@ -238,8 +255,19 @@ class OpenTransactions:
             transaction.started_at += seconds
 
 
+def _target(operation: Operation) -> MessageQueue | Topic:
+    return operation.target if isinstance(operation, Send) else operation.queue
+
+
+def _entities(operation: Operation) -> set[QueueEntity]:
+    via = operation.via if isinstance(operation, Send) else None
+    return {each.entity for each in (_target(operation), via) if each is not None}
+
+
 def root_of(entity: QueueEntity) -> str:
     """Return the queue or topic, in lower case, to which an entity belongs: a subscription's is its topic."""
+    if isinstance(entity, TransferQueue) and entity.owner is not None:
+        entity = entity.owner
     name = entity.description.topic if isinstance(entity, Subscription) else entity.name
     return name.lower()
 
@@ -253,6 +281,9 @@ def timed_out(transaction: Transaction) -> Refusal:
 
 
 def rolled_back(reason: Refusal | str) -> Refusal:
-    """Return what is told of a transaction that was rolled back for a reason."""
+    """Return what is told of a transaction that was rolled back for a reason, or may have been."""
+    if isinstance(reason, Refusal) and reason.is_unknown:
+        text = f"Whether the transaction was committed is not known: {reason.description}"
+        return Refusal(reason.condition, text, is_unknown=True)
     why = reason if isinstance(reason, str) else f"{reason.description} ({reason.condition})"
-    return Refusal(conditions.TRANSACTION_ROLLBACK, f"The transaction was rolled back, nothing of it is done: {why}")
+    return Refusal(conditions.TRANSACTION_ROLLBACK, f"The transaction was rolled back: {why}")

@@ -24,7 +24,7 @@ from pairbus.broker.model.partitions import PARTITION_SHIFT, common_key
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, not_found, recopied, refusal_of
+from pairbus.broker.storage.store import Done, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .publish import PublishOperations, StoredPublication, limit_lifetime
@@ -57,7 +57,7 @@ class EnqueueOperations(PublishOperations):
             done(_refuses_sends(target))
             return
         duplicates = None if entity.duplicates is None else _SendDuplicates(entity, now)
-        batch = _read_batch(entity, payloads, duplicates, self._store.new_token)
+        batch = read_batch(entity, payloads, duplicates, self._store.new_token)
         if isinstance(batch, Refusal):
             done(batch)
             return
@@ -151,7 +151,8 @@ class EnqueueOperations(PublishOperations):
             if entity.partitions is None:
                 entity.confirmed_sequence = message.sequence_number
             else:
-                entity.partitions.confirm(message.sequence_number)
+                for message in messages:  # those of one forwarding may be in several partitions
+                    entity.partitions.confirm(message.sequence_number)
             if queue.is_timed:
                 store.watched[queue] = None
         done(None)
@@ -168,7 +169,7 @@ class EnqueueOperations(PublishOperations):
         entity = target.entity
         if entity.deleting or target.dead_letter is None or entity.refuses_sends is not None:
             return _refuses_sends(target)
-        batch = _read_batch(entity, payloads, None, self._store.new_token)
+        batch = read_batch(entity, payloads, None, self._store.new_token)
         return batch if isinstance(batch, Refusal) else None
 
     def key_of(self, target: MessageQueue | Topic, payloads: Sequence[bytes]) -> str | None:
@@ -266,7 +267,7 @@ class EnqueueOperations(PublishOperations):
 _Batch = tuple[list[Content], list[bytes], list[int], int, int | None]
 
 
-def _read_batch(
+def read_batch(
     entity: QueueEntity,
     payloads: Sequence[bytes],
     duplicates: _SendDuplicates | None,
@@ -326,6 +327,20 @@ def _read_batch(
         return _full(entity, partition, held, size)
     refusal = None if duplicates is None else duplicates.refusal()
     return refusal or (contents, pings, outcomes, size, partition)
+
+
+def partition_for_send(entity: QueueEntity, payloads: Sequence[bytes]) -> int | None:
+    """Return the partition to which messages that are sent together would go; None if there is none, or no good one."""
+    if entity.partitions is None:
+        return None
+    try:
+        taken = [take_in(payload, str, True) for payload in payloads]
+    except AmqpError:
+        return None
+    placed = entity.choose_partition(
+        [content[4] for content in taken if content is not None and content[4] is not None]
+    )
+    return None if isinstance(placed, Refusal) else placed
 
 
 def _full(entity: QueueEntity, partition: int | None, held: int, size: int) -> Refusal:
@@ -464,7 +479,7 @@ class _SendDuplicates:
 
 def _refuses_sends(target: MessageQueue | Topic) -> Refusal:
     if target.entity.deleting:
-        return not_found(target.path)
+        return unavailable(target.entity, target.path)
     if target.dead_letter is None:
         return Refusal(conditions.NOT_ALLOWED, f"Messages can't be sent to '{target.path}'.")
     assert target.entity.refuses_sends is not None

@@ -5,9 +5,10 @@ takes it from there and enqueues or publishes it at the destination, hop by hop,
 place (forwarded.py). Of each source one such record is being written at a time: what arrives meanwhile goes with the
 next, in order.
 
-What can't be forwarded goes to the source's dead-letter queue. A dead letter that can't be forwarded stays where it is:
-for as long as the destination can't take it or, where the reason is its own, until the description of its entity
-changes or the broker starts anew. What the disk refuses is tried again.
+What can't be forwarded goes to the source's dead-letter queue. A destination that is only busy (throttled, say) is
+waited for. A dead letter that can't be forwarded stays where it is: for as long as the destination can't take it or,
+where the reason is its own, until the description of its entity changes or the broker starts anew. What the disk
+refuses is tried again.
 """
 
 from __future__ import annotations
@@ -175,6 +176,8 @@ class ForwardOperations(EnqueueOperations, Registry):
         #: Called for a queue that begins to forward: its receivers have to go.
         self.on_forwarding: Callable[[MessageQueue], None] | None = None
         self.on_forwarded: ForwardObserver | None = None
+        #: Asked with the path of a destination and the bytes of a message; True: it is to be tried again later.
+        self.is_busy: Callable[[str, int], bool] | None = None
 
     # ---- which queues forward
 
@@ -183,10 +186,10 @@ class ForwardOperations(EnqueueOperations, Registry):
         for queue, destination in entity.forwards:
             self._set_forwarding(queue, destination)
 
-    def _forget(self, entity: QueueEntity) -> None:
+    def _forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
         for queue, _ in entity.forwards:
             self._set_forwarding(queue, None)
-        super()._forget(entity)
+        super()._forget(entity, forget)
 
     def _set_forwarding(self, queue: MessageQueue, destination: str | None) -> None:
         forwarding = self._forwarding.get(queue)
@@ -332,6 +335,10 @@ class ForwardOperations(EnqueueOperations, Registry):
                     continue
                 source.offer(message)
                 self._wait(source, forwarding, now + _WAIT_S)
+                break
+            if self.is_busy is not None and self.is_busy(target.active.path, len(content[3])):
+                source.offer(message)
+                self._wait(source, forwarding, now + _RETRY_S)
                 break
             if not self._take_in(source, forwarding, load, message, content):
                 break

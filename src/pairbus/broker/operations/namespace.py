@@ -2,8 +2,8 @@
 
 It runs on the thread of the event loop, and answers come through callbacks on that thread. Most of its methods are
 inherited: enqueue.py, publish.py, forward.py, receive.py, settlement.py, transactions.py and session_access.py for
-messages, registry.py and topics.py for entities. This file finds the entity behind an address, and does what is due
-with time.
+messages, registry.py, topics.py and restart.py for entities. This file finds the entity behind an address, and does
+what is due with time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX
+from pairbus.broker.model.entity import DEAD_LETTER_SUFFIX, TRANSFER_SUFFIX
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import SUBSCRIPTIONS, Topic
 from pairbus.broker.refusal import Refusal
@@ -21,21 +21,21 @@ from pairbus.broker.storage.replay import rebuild
 from pairbus.broker.storage.store import Done, RemovalObserver, Store, refusal_of
 from pairbus.journal import Journal
 
-from .forward import ForwardOperations
 from .lock_tokens import random_tokens
 from .quotas import ENTITIES_MAX
 from .receive import ReceiveOperations
+from .restart import RestartOperations
 from .session_access import SessionAccess
 from .topics import TopicOperations
-from .transactions import TransactionOperations
 
 __all__ = ["ENTITIES_MAX", "Done", "Namespace", "refusal_of"]
 
 _SUFFIX: Final = DEAD_LETTER_SUFFIX.lower()
+_TRANSFER: Final = TRANSFER_SUFFIX.lower()
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
 
-class Namespace(TransactionOperations, ForwardOperations, ReceiveOperations, SessionAccess, TopicOperations):
+class Namespace(RestartOperations, ReceiveOperations, SessionAccess, TopicOperations):
     """The entities of a namespace and their messages: everything that the AMQP and HTTP servers call."""
 
     def __init__(self, name: str, journal: Journal, memory_budget: int, new_token: Callable[[], bytes]) -> None:
@@ -78,7 +78,7 @@ class Namespace(TransactionOperations, ForwardOperations, ReceiveOperations, Ses
         return self._store.resident
 
     def resolve(self, path: str) -> MessageQueue | Topic | None:
-        """Return the queue, dead-letter queue, subscription or topic at an address, or None
+        """Return the queue, dead-letter queue of either kind, subscription or topic at an address, or None
         (docs/reference/protocol.md#addresses)."""
         key = path.lower()
         entity = self.queues.get(key)
@@ -88,9 +88,17 @@ class Namespace(TransactionOperations, ForwardOperations, ReceiveOperations, Ses
         if topic is not None:
             return topic
         entity_key = key.removesuffix(_SUFFIX)
-        entity = self.queues.get(entity_key)
+        owner_key = entity_key.removesuffix(_TRANSFER)
+        entity = self.queues.get(owner_key)
         if entity is None:
-            entity = self.find_subscription(*_parts(entity_key))
+            entity = self.find_subscription(*_parts(owner_key))
+        if owner_key != entity_key:
+            entity = entity or self.topics.get(owner_key)
+            if entity is None or entity_key == key:
+                return None
+            if entity.deleting and entity.transfer is None:
+                return entity.dead_letter  # as unavailable: one that is made now would be left over
+            return self.transfer_queue(entity).dead_letter
         if entity is None:
             return None
         return entity.active if entity_key == key else entity.dead_letter

@@ -12,13 +12,16 @@ from typing import Any, Final
 
 from pairbus.amqp import errors as conditions
 from pairbus.broker.model.description import (
+    FORWARDS,
     MESSAGE_SIZE_KB_MAX,
     SIZE_MB_MAX,
     Description,
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.broker.model.rules import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from pairbus.broker.model.topic import SUBSCRIPTIONS_MAX
+from pairbus.broker.model.transaction import MESSAGES_MAX
 from pairbus.broker.refusal import Refusal
 
 ENTITIES_MAX: Final = 10_000
@@ -34,15 +37,24 @@ class Quotas:
     connections: int = 5_000
     size_mb: int = SIZE_MB_MAX
     message_size_kb: int = MESSAGE_SIZE_KB_MAX
-    #: Topics, sessions and duplicate detection.
+    #: Of a topic; true and false filters count as neither.
+    sql_filters: int = SQL_FILTERS_MAX
+    correlation_filters: int = CORRELATION_FILTERS_MAX
+    #: Sent in one transaction, and settled in one.
+    transaction_messages: int = MESSAGES_MAX
+    #: Topics, sessions, duplicate detection, forwarding and transactions.
     has_all_features: bool = True
+
+    def lacks(self, wanted: str) -> str:
+        """Return what is said of features that the tier has not."""
+        return f"{wanted} are not there in the tier {self.sku}; take Standard or Premium"
 
     def refuses_description(self, description: Description) -> Refusal | None:
         """Return why an entity can't be as described in this namespace, if it can't."""
         if not self.has_all_features:
             wanted = next((name for name, has in _FEATURES.items() if has(description)), None)
             if wanted is not None:
-                return _wrong(f"{wanted} are not there in the tier {self.sku}; take Standard or Premium")
+                return _wrong(self.lacks(wanted))
         if isinstance(description, SubscriptionDescription):
             return None
         for name, value, most in (
@@ -58,6 +70,7 @@ _FEATURES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "Topics": lambda described: isinstance(described, TopicDescription | SubscriptionDescription),
     "Sessions": lambda described: described.requires_session,
     "Duplicate detection and its settings": lambda described: described.requires_duplicate_detection,
+    "Destinations of forwarding": lambda described: any(getattr(described, name) is not None for name in FORWARDS),
 }
 #: Of the service, for one messaging unit of Premium; the sizes are those of entities that are not partitioned.
 TIERS: Final[Mapping[str, Quotas]] = {

@@ -25,7 +25,7 @@ from pairbus.broker.model.partitions import PARTITION_SHIFT, partition_down
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import not_found, refusal_of
+from pairbus.broker.storage.store import refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations, messages_not_found
@@ -180,4 +180,4 @@ class ReceiveOperations(SettlementOperations):
 
 
 def _refusal(queue: MessageQueue) -> Refusal | None:
-    return not_found(queue.path) if queue.entity.deleting else queue.refuses_receives
+    return unavailable(queue.entity, queue.path) if queue.entity.deleting else queue.refuses_receives

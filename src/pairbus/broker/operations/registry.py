@@ -17,12 +17,14 @@ from typing import Any, Final
 from pairbus.amqp import errors as conditions
 from pairbus.broker.format import records
 from pairbus.broker.model.description import Description, QueueDescription, TopicDescription
-from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.entity import QueueEntity, TransferQueue
+from pairbus.broker.model.message import Message
 from pairbus.broker.model.partitions import NONE_DOWN
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Subscription, Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.live_records import UNPLACED
-from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, not_found, refusal_of
+from pairbus.broker.storage.store import Done, Store, StoreOperations, nobody, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .quotas import Quotas
@@ -59,7 +61,7 @@ class Registry(StoreOperations):
                 entity.duplicates.resume(now)
             if isinstance(entity, Topic):
                 self._topics[entity.name.lower()] = entity
-            elif not isinstance(entity, Subscription):
+            elif not isinstance(entity, Subscription | TransferQueue):
                 self._queues[entity.name.lower()] = entity
             self._watch(entity)
 
@@ -128,6 +130,8 @@ class Registry(StoreOperations):
             if name is None or name == getattr(old, field, None):
                 continue
             entity = self.queues.get(name.lower()) or self.topics.get(name.lower())
+            if entity is not None and entity.suspended is not None:
+                return entity.suspended
             if entity is None or entity.deleting:
                 text = f"{element} may not be '{name}': there is no queue or topic '{name}' in namespace '{self.name}'."
                 return Refusal(conditions.INVALID_FIELD, text)
@@ -159,7 +163,7 @@ class Registry(StoreOperations):
     ) -> None:
         """Replace the description of a queue or topic, but for its name and when it was created."""
         if entity is None or entity.deleting:
-            done(not_found(description.name))
+            done(unavailable(entity, description.name))
             return
         old = entity.description
         refusal = self.quotas.refuses_description(description) or self._refuses_forwards(description, old)
@@ -171,7 +175,7 @@ class Registry(StoreOperations):
 
     def _delete_named(self, entity: QueueEntity | None, name: str, done: Done) -> None:
         if entity is None or entity.deleting:
-            done(not_found(name))
+            done(unavailable(entity, name))
             return
         self._delete(entity.with_parts(), done)
 
@@ -252,7 +256,7 @@ class Registry(StoreOperations):
                 self._store.maintenance.retry(partial(self._write_deletion, entities, nobody, True))
             else:
                 for entity in entities:
-                    entity.deleting = entity.recopied = False
+                    entity.deleting, entity.recopied = entity.suspended is not None, False
                 done(refusal_of(error))
                 return
             for entity in entities:
@@ -264,7 +268,8 @@ class Registry(StoreOperations):
 
         self._store.append(records.DELETED, payload, written)
 
-    def _forget(self, entity: QueueEntity) -> None:
+    def _forget(self, entity: QueueEntity, forget: Callable[[MessageQueue, Message], None] | None = None) -> None:
+        """Take an entity out of memory; `forget` is called for each of its messages, in small steps."""
         entity.deleted = True
         self._unlist(entity)
         store = self._store
@@ -279,7 +284,7 @@ class Registry(StoreOperations):
         for queue in (entity.active, entity.dead_letter):
             store.watched.pop(queue, None)
             queue.close()
-            store.maintenance.take_apart(queue, partial(store.drop, queue))
+            store.maintenance.take_apart(queue, partial(forget or store.drop, queue))
             if queue.on_deleted is not None:
                 queue.on_deleted()
 
@@ -293,7 +298,7 @@ class Registry(StoreOperations):
             if entity.on_deleted is not None:
                 entity.on_deleted()
                 entity.on_deleted = None
-        else:
+        elif not isinstance(entity, TransferQueue):
             del self._queues[key]
 
     def _write_meta(self) -> None:

@@ -20,7 +20,7 @@ from pairbus.broker.model.partitions import partition_down, partition_for
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Session, SessionLock, Sessions
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, nobody, not_found, refusal_of
+from pairbus.broker.storage.store import Done, nobody, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 from .settlement import SettlementOperations
@@ -185,7 +185,7 @@ class SessionAccess(SettlementOperations):
 
 def _refusal(queue: MessageQueue, session_id: str | None) -> Refusal | None:
     if queue.entity.deleting:
-        return not_found(queue.path)
+        return unavailable(queue.entity, queue.path)
     if queue.sessions is None:
         text = f"'{queue.path}' does not require sessions: no session can be accepted on it."
         return Refusal(conditions.NOT_ALLOWED, text)

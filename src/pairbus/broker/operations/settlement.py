@@ -29,7 +29,7 @@ from pairbus.broker.model.sessions import SessionLock
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.storage.replay import CHANGES_RESIDENT_BYTES_MAX
-from pairbus.broker.storage.store import Done, StoreOperations, nobody, not_found, recopied, refusal_of
+from pairbus.broker.storage.store import Done, StoreOperations, nobody, recopied, refusal_of, unavailable
 from pairbus.journal import JournalError
 
 # A message's delivery count and place, and its changes or None where they stay, once the record is written
@@ -57,7 +57,7 @@ class SettlementOperations(StoreOperations):
         Messages whose locks still hold are settled; `done` gets a `LocksLost` that names the others.
         """
         if queue.entity.deleting:
-            done(not_found(queue.path))
+            done(unavailable(queue.entity, queue.path))
             return
         queue.entity.accessed_at = now
         messages, lost = queue.claim_all(tokens, now, session)
@@ -111,7 +111,7 @@ class SettlementOperations(StoreOperations):
         """Remove the scheduled messages with these sequence numbers: all of them or none."""
         queue = target.active if isinstance(target, Topic) else target
         if queue.entity.deleting:
-            done(not_found(queue.path))
+            done(unavailable(queue.entity, queue.path))
             return
         queue.entity.accessed_at = now
         messages = queue.cancel(numbers)
@@ -133,7 +133,7 @@ class SettlementOperations(StoreOperations):
     ) -> None:
         """Delete the oldest available messages, up to 4,000 at once as the service does; `done` gets how many."""
         if queue.entity.deleting:
-            done(0, not_found(queue.path))
+            done(0, unavailable(queue.entity, queue.path))
             return
         queue.entity.accessed_at = now
         messages = queue.draw_older(min(count, _DELETED_MAX), enqueued_before, session_id)
@@ -287,16 +287,17 @@ class SettlementOperations(StoreOperations):
     def expire_messages(self, queue: MessageQueue, now: float) -> None:
         """Dead-letter or drop the messages whose lifetime is over, and dead-letter those that should be already."""
         while overdue := queue.take_overdue(now, _OVERDUE_MAX):
+            # Told apart first: what is written at once is in another queue afterwards, without the token.
             failed = [message for message in overdue if message.lock_token == EXHAUSTED]
+            expired = [message for message in overdue if message.lock_token != EXHAUSTED]
             if failed:
                 self._dead_letter_all(queue, failed, exhausted)
-                overdue = [message for message in overdue if message.lock_token != EXHAUSTED]
-            if not overdue:
+            if not expired:
                 continue
             if queue.dead_letter is not None and queue.entity.description.dead_letter_on_expiration:
-                self._dead_letter_all(queue, overdue, lambda count: EXPIRED)
+                self._dead_letter_all(queue, expired, lambda count: EXPIRED)
             else:
-                self.remove(queue, overdue, True, self._store.observed("expire", queue, overdue, nobody))
+                self.remove(queue, expired, True, self._store.observed("expire", queue, expired, nobody))
 
     def _count(self, queue: MessageQueue, messages: list[Message]) -> None:
         """Write delivery counts. Nobody waits for them: a count that is lost costs no more than another delivery."""

@@ -14,7 +14,7 @@ from typing import Final
 from pairbus.amqp import errors as conditions
 from pairbus.broker.model.description import SubscriptionDescription, TopicDescription
 from pairbus.broker.model.rule_description import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
-from pairbus.broker.model.rules import CORRELATION_FILTERS_MAX, RULES_MAX, SQL_FILTERS_MAX
+from pairbus.broker.model.rules import RULES_MAX
 from pairbus.broker.model.topic import (
     RULES,
     SUBSCRIPTIONS,
@@ -23,8 +23,9 @@ from pairbus.broker.model.topic import (
     subscription_document,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, not_found
+from pairbus.broker.storage.store import Done, unavailable
 
+from .quotas import Quotas
 from .registry import Registry
 
 #: Of a subscription that wait for their turn.
@@ -61,7 +62,7 @@ class TopicOperations(Registry):
         """Create a subscription with the rule that its description names, or else one that matches every message."""
         topic = self._topics.get(description.topic.lower())
         if topic is None or topic.deleting:
-            done(not_found(description.topic))
+            done(unavailable(topic, description.topic))
             return
         path = f"{topic.name}{SUBSCRIPTIONS}{description.name}"
         key = description.name.lower()
@@ -78,7 +79,7 @@ class TopicOperations(Registry):
             done(refusal)
             return
         rule = replace(description.default_rule or RuleDescription(name=DEFAULT_RULE), created_at=now)
-        refusal = _too_many_filters(topic, rule)
+        refusal = _too_many_filters(self.quotas, topic, rule)
         if refusal is not None:
             done(refusal)
             return
@@ -122,7 +123,7 @@ class TopicOperations(Registry):
                 text = f"Subscription '{path}' has {RULES_MAX} rules, the most that it can have."
                 return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text)
             rules[rule.name.lower()] = replace(rule, created_at=now)
-            return _too_many_filters(None if found is None else found.topic, rule) or stands
+            return _too_many_filters(self.quotas, None if found is None else found.topic, rule) or stands
 
         self._change(found, path, change, now, done)
 
@@ -135,7 +136,7 @@ class TopicOperations(Registry):
             if old is None:
                 return _no_rule(path, rule.name)
             rules[rule.name.lower()] = replace(rule, name=old.name, created_at=old.created_at)
-            return _too_many_filters(None if found is None else found.topic, rule, old) or stands
+            return _too_many_filters(self.quotas, None if found is None else found.topic, rule, old) or stands
 
         self._change(found, path, change, now, done)
 
@@ -159,7 +160,7 @@ class TopicOperations(Registry):
     ) -> None:
         """Write what `change` makes of the description and the rules, unless it returns a refusal."""
         if subscription is None or subscription.deleting:
-            done(not_found(path))
+            done(unavailable(subscription, path))
             return
         if subscription.is_changing:
             if len(subscription.waiting) >= _CHANGES_MAX:
@@ -195,7 +196,9 @@ def _no_rule(path: str, name: str) -> Refusal:
     return Refusal(conditions.NOT_FOUND, text)
 
 
-def _too_many_filters(topic: Topic | None, new: RuleDescription, old: RuleDescription | None = None) -> Refusal | None:
+def _too_many_filters(
+    quotas: Quotas, topic: Topic | None, new: RuleDescription, old: RuleDescription | None = None
+) -> Refusal | None:
     """Return a refusal when a topic can't have one more filter of the kind that a rule brings."""
     if topic is None or not isinstance(new.filter, SqlFilter | CorrelationFilter):
         return None
@@ -203,9 +206,9 @@ def _too_many_filters(topic: Topic | None, new: RuleDescription, old: RuleDescri
         return None
     sql, correlation = topic.filter_counts()
     count, most, noun = (
-        (sql, SQL_FILTERS_MAX, "SQL")
+        (sql, quotas.sql_filters, "SQL")
         if isinstance(new.filter, SqlFilter)
-        else (correlation, CORRELATION_FILTERS_MAX, "correlation")
+        else (correlation, quotas.correlation_filters, "correlation")
     )
     if count < most:
         return None

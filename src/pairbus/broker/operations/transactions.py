@@ -7,11 +7,12 @@ one of the operations is refused, the others are undone as if the disk had refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from pairbus.broker.format import records
 from pairbus.broker.model.entity import QueueEntity
+from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.topic import Topic
 from pairbus.broker.model.transaction import (
     COMMITTING,
@@ -21,17 +22,18 @@ from pairbus.broker.model.transaction import (
     Settle,
     Transaction,
     rolled_back,
+    root_of,
     timed_out,
 )
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.storage.store import Done, not_found
+from pairbus.broker.storage.store import Done, unavailable
 from pairbus.journal import JournalError
 from pairbus.journal.journal import Gathered
 
-from .enqueue import EnqueueOperations
+from .transfer import TransferOperations
 
 
-class TransactionOperations(EnqueueOperations):
+class TransactionOperations(TransferOperations):
     """Enlists operations in transactions, commits and rolls them back; part of the namespace."""
 
     def new_transaction_id(self) -> bytes:
@@ -42,13 +44,38 @@ class TransactionOperations(EnqueueOperations):
         if transaction.state == OPEN and now >= transaction.deadline:
             self.roll_back(transaction, timed_out(transaction))
         if isinstance(operation, Send):
-            refusal = self.refuses(operation.target, operation.payloads)
+            refusal = self._refuses_to_send(transaction, operation, via)
             operation.key = None if refusal is not None else self.key_of(operation.target, operation.payloads)
         elif operation.queue.entity.deleting:
-            refusal = not_found(operation.queue.path)
+            refusal = unavailable(operation.queue.entity, operation.queue.path)
         else:
             refusal = operation.queue.missing(operation.tokens, now, operation.session)
-        return refusal or self._store.transactions.add(transaction, operation, via, now)
+        most = self.quotas.transaction_messages
+        return refusal or self._store.transactions.add(transaction, operation, via, now, most)
+
+    def _refuses_to_send(self, transaction: Transaction, operation: Send, via: str | None) -> Refusal | None:
+        target = operation.target
+        if via is None and transaction.via not in (None, root_of(target.entity)):
+            found = self._topics.get(transaction.via) or self._queues.get(transaction.via)
+            operation.via = found.active if found is not None and not isinstance(found, Topic) else found
+        if operation.via is None:
+            return self.refuses(target, operation.payloads)
+        return self.refuses_through(operation.via, target, operation.payloads)
+
+    def send_through(
+        self,
+        via: MessageQueue | Topic,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+    ) -> None:
+        """Send messages through another entity, in no transaction; as `send` otherwise."""
+        with self._journal.gathering() as gathered:
+            self._send_through(via, target, payloads, now, done, results)
+        if gathered:
+            self._write_together(gathered)
 
     def roll_back(self, transaction: Transaction, reason: Refusal) -> None:
         """Forget what an open transaction holds: messages that it would have settled are locked as before."""
@@ -149,7 +176,8 @@ class _Commit:
         namespace = self._namespace
         if isinstance(operation, Send):
             operation.results.clear()
-            namespace.send(operation.target, operation.payloads, now, self._answered, operation.results)
+            send = namespace.send if operation.via is None else partial(namespace._send_through, operation.via)
+            send(operation.target, operation.payloads, now, self._answered, operation.results)
         else:
             tokens, outcome, session = operation.tokens, operation.outcome, operation.session
             namespace.settle(operation.queue, tokens, outcome, now, self._answered, session=session)
@@ -185,4 +213,7 @@ def _last_numbers(operations: Iterable[Operation]) -> dict[QueueEntity, int | li
             numbers[entity] = entity.last_numbers
             if isinstance(entity, Topic):
                 numbers.update((each, each.last_numbers) for each in entity.subscriptions.values())
+            transfer = None if operation.via is None else operation.via.entity.transfer
+            if transfer is not None:
+                numbers[transfer] = transfer.last_numbers
     return numbers

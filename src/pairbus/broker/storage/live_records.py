@@ -31,7 +31,7 @@ from .live_publications import LivePublications
 from .replay import parts_of
 
 UNPLACED: Final = (-1, -1)
-_DESCRIPTIONS: Final = (records.QUEUE, records.TOPIC, records.SUBSCRIPTION)
+_DESCRIPTIONS: Final = (records.QUEUE, records.TOPIC, records.SUBSCRIPTION, records.TRANSFER)
 
 
 class Copied(NamedTuple):

@@ -76,6 +76,11 @@ class Maintenance:
         """Call `write` at the next `write_again`: a record that must follow a copy could not be written there."""
         self._unwritten.append(write)
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there are records that could not be written yet."""
+        return bool(self._unwritten)
+
     def write_again(self) -> None:
         """Try again to write what could not be written."""
         unwritten, self._unwritten = self._unwritten, []

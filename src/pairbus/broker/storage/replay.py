@@ -13,7 +13,8 @@ without that, a crash before its settlements are repeated behind the copy would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
 from math import inf
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ from pairbus.broker.format.forwarded import read_forward
 from pairbus.broker.format.publication import COPY_BYTES, CopyEntry, Publication, read_publish
 from pairbus.broker.format.records import Activation, Entry, RecordError, Seen, Update
 from pairbus.broker.model.description import QueueDescription, TopicDescription
-from pairbus.broker.model.entity import QueueEntity
-from pairbus.broker.model.message import HOMES, Message, SharedValues, Stored
+from pairbus.broker.model.entity import TRANSFER_SUFFIX, QueueEntity, TransferQueue
+from pairbus.broker.model.message import HOMES, Message, SharedValues, Stored, message_bytes
 from pairbus.broker.model.partitions import PARTITION_SHIFT
 from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.sessions import Sessions
@@ -35,6 +36,7 @@ from pairbus.journal import Record
 CHANGES_RESIDENT_BYTES_MAX: Final = 512
 
 Release = Callable[[int, int], None]
+_COMPOSED: Final = (records.FORWARD, records.TRANSACTION)
 _UNKNOWN: Final = QueueDescription(name="-")
 
 
@@ -79,7 +81,7 @@ class _Replay:
         self._segment = -1
         self._by_kind: dict[int, Callable[[Record], None]] = {
             records.META: self._set_meta,
-            **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION), self._describe),
+            **dict.fromkeys((records.QUEUE, records.TOPIC, records.SUBSCRIPTION, records.TRANSFER), self._describe),
             records.DELETED: self._delete,
             records.ENQUEUE: self._enqueue,
             records.REMOVE: self._remove,
@@ -94,13 +96,16 @@ class _Replay:
         }
 
     def apply(self, record: Record) -> None:
-        if record.segment != self._segment:
-            self._segment = record.segment
-            self._settled, self._settled_before = {}, self._settled
+        self._turn_to(record.segment)
         apply = self._by_kind.get(record.kind)
         if apply is None:
             raise RecordError(f"{record!r} is of a kind that this version of pairbus does not know")
         apply(record)
+
+    def _turn_to(self, segment: int) -> None:
+        if segment != self._segment:
+            self._segment = segment
+            self._settled, self._settled_before = {}, self._settled
 
     def _commit(self, record: Record) -> None:
         parts, head_bytes = records.read_transaction(record.payload)
@@ -158,18 +163,25 @@ class _Replay:
                 continue
             # A creation that the disk answered with an error may have been written all the same, and made again.
             key = (entity.topic_id if isinstance(entity, Subscription) else 0, entity.name.lower())
+            if isinstance(entity, TransferQueue):
+                key = (entity.owner_id, TRANSFER_SUFFIX)
             twin = names.get(key)
             if twin is not None:
                 self._drop(min(twin, entity, key=lambda e: e.id))
             names[key] = max(twin or entity, entity, key=lambda e: e.id)
         for entity in list(rebuilt.entities.values()):
-            entity.confirm_all()
-            entity.active.reoffer()
-            entity.dead_letter.reoffer()
             if isinstance(entity, Subscription):
                 self._subscribe(entity)
             elif entity.detects_duplicates:
                 entity.watch_duplicates(self.release)
+        # Not before: a subscription learns from its topic that it has partitions.
+        for entity in rebuilt.entities.values():
+            entity.confirm_all()
+            entity.active.reoffer()
+            entity.dead_letter.reoffer()
+        for entity in list(rebuilt.entities.values()):
+            if isinstance(entity, TransferQueue):
+                self._give_to_owner(entity)
         return rebuilt
 
     def _subscribe(self, subscription: Subscription) -> None:
@@ -179,6 +191,13 @@ class _Replay:
         else:
             # Its topic was deleted while it was being created, or copied forward.
             self._drop(subscription)
+
+    def _give_to_owner(self, transfer: TransferQueue) -> None:
+        owner = self.rebuilt.entities.get(transfer.owner_id)
+        if owner is None:
+            self._drop(transfer)
+        else:
+            transfer.follow(owner)
 
     def _entity(self, id: int) -> QueueEntity:
         entity = self.rebuilt.entities.get(id)
@@ -199,6 +218,8 @@ class _Replay:
             entity.describe(QueueDescription.from_json(description), revision)
         elif record.kind == records.TOPIC:
             entity = self._describe_topic(entity, TopicDescription.from_json(description), revision)
+        elif record.kind == records.TRANSFER:
+            entity = self._describe_transfer(entity, description["owner_id"], revision)
         else:
             entity = self._describe_subscription(entity, description, revision)
         entity.segment, entity.offset, entity.record_bytes = record.segment, record.offset, len(record.payload)
@@ -220,6 +241,13 @@ class _Replay:
         self.rebuilt.entities[known.id] = subscription
         take_over(subscription, known)
         return subscription
+
+    def _describe_transfer(self, known: QueueEntity, owner_id: int, revision: int) -> TransferQueue:
+        if isinstance(known, TransferQueue):
+            return known
+        transfer = self.rebuilt.entities[known.id] = TransferQueue(known.id, owner_id, revision)
+        take_over(transfer, known)
+        return transfer
 
     def _account(self, topic_id: int) -> Account:
         return self._accounts.setdefault(topic_id, Account())
@@ -453,6 +481,71 @@ class _Replay:
         if length > CHANGES_RESIDENT_BYTES_MAX:
             return Stored(record.segment, record.offset + offset, length)
         return self._same(record.payload[offset : offset + length])
+
+
+class PartialReplay(_Replay):
+    """Rebuilds some entities of a namespace while it is served, from the records of its journal as they are read again.
+    A topic is rebuilt together with its subscriptions. Nothing is released: `held_bytes` says what they hold.
+    """
+
+    def __init__(self, ids: Set[int], release: Release) -> None:
+        """`release` is for what the entities forget later on."""
+        super().__init__(_release_nothing)
+        #: How many records were about these entities.
+        self.count = 0
+        self._ids = ids
+        self._release_later = release
+
+    def apply(self, record: Record) -> None:
+        kind = record.kind
+        if kind == records.META:
+            return
+        self._turn_to(record.segment)
+        if kind not in _COMPOSED:
+            is_deletion = kind == records.DELETED
+            ids = records.read_deleted(record.payload) if is_deletion else (records.read_id(record.payload),)
+            if self._ids.isdisjoint(ids):
+                return
+            self.count += 1
+        super().apply(record)
+
+    def _remove_all(self, id: int, numbers: Iterable[int]) -> None:
+        if id in self._ids:
+            self.count += 1
+            super()._remove_all(id, numbers)
+
+    def finish(self) -> ReplayedState:
+        rebuilt = super().finish()
+        for entity in rebuilt.entities.values():
+            if entity.duplicates is not None:
+                entity.duplicates.release = self._release_later
+        return rebuilt
+
+
+def _release_nothing(segment: int, nbytes: int) -> None:
+    """Do nothing: what is released was released when it happened."""
+
+
+def held_bytes(entities: Iterable[QueueEntity]) -> Counter[int]:
+    """Return the bytes of each segment that these entities will release when they and their messages are gone."""
+    held: Counter[int] = Counter()
+    bodies: set[Shared] = set()
+    for entity in entities:
+        held[entity.segment] += entity.record_bytes
+        for session in entity.active.sessions or ():
+            if session.state is not None:
+                held[session.state.segment] += session.record_bytes
+        if entity.duplicates is not None:
+            for segment, nbytes in entity.duplicates.stored():
+                held[segment] += nbytes
+        for queue in (entity.active, entity.dead_letter):
+            for message in queue.scan(0):
+                shared = message.shared
+                held[message.segment] += message_bytes(message) if shared is None else COPY_BYTES
+                if shared is not None and shared not in bodies:
+                    bodies.add(shared)
+                    held[message.segment] += shared.nbytes
+    return held
 
 
 def parts_of(record: Record, parts: Iterable[tuple[int, int, int]]) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from pairbus.broker.model.queue import MessageQueue
 from pairbus.broker.model.shared_bodies import let_go, load, unload
 from pairbus.broker.model.transaction import OpenTransactions
 from pairbus.broker.refusal import Refusal
-from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, RecordTooLarge
+from pairbus.journal import Journal, JournalBusy, JournalError, JournalFull, JournalStalled, RecordTooLarge
 
 from .live_records import LiveRecords
 from .maintenance import Maintenance
@@ -30,17 +30,25 @@ def refusal_of(error: JournalError) -> Refusal:
     """Return what a client is told when the journal can't write or read."""
     kept = "it may yet turn up after a restart" if error.unknown else "nothing was stored"
     if isinstance(error, JournalFull):
-        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, f"The broker's disk is full; {kept}. ({error})")
+        text = f"The broker's disk is full; {kept}. ({error})"
+        return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, text, is_unknown=error.unknown)
     if isinstance(error, JournalBusy):
         text = f"The broker's disk can't keep up; {kept}. Please wait 2 seconds and try again. ({error})"
         return Refusal(conditions.SERVER_BUSY, text)
     if isinstance(error, RecordTooLarge):
         return Refusal(conditions.MESSAGE_SIZE_EXCEEDED, f"The batch is larger than the broker can store. ({error})")
-    return Refusal(conditions.INTERNAL_ERROR, f"The broker's disk refused; {kept}. ({error})")
+    failed = "does not answer" if isinstance(error, JournalStalled) else "refused"
+    text = f"The broker's disk {failed}; {kept}. ({error})"
+    return Refusal(conditions.INTERNAL_ERROR, text, is_unknown=error.unknown)
 
 
 def not_found(name: str) -> Refusal:
     return Refusal(conditions.NOT_FOUND, f"The messaging entity '{name}' could not be found.")
+
+
+def unavailable(entity: QueueEntity | None, name: str) -> Refusal:
+    """Return why nothing can be done with an entity that is deleted or suspended, or that does not exist."""
+    return not_found(name) if entity is None or entity.suspended is None else entity.suspended
 
 
 def nobody(refusal: Refusal | None) -> None:

@@ -1,0 +1,162 @@
+"""Transfer operations: messages that are sent to one entity through another one, its *via*.
+
+See docs/reference/protocol.md#transactions. They go straight to their destination. Where that is disabled they go to
+the transfer dead-letter queue of the via, in one record with the one that describes it, unless that is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from pairbus.broker.format import records
+from pairbus.broker.format.content import pack_changes
+from pairbus.broker.model.entity import QueueEntity, TransferQueue
+from pairbus.broker.model.message import Message
+from pairbus.broker.model.queue import MessageQueue
+from pairbus.broker.model.topic import Topic
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.storage.store import Done, refusal_of, unavailable
+from pairbus.journal import JournalError
+
+from . import forward_decisions
+from .enqueue import EnqueueOperations, read_batch
+from .registry import Registry
+
+
+class TransferOperations(EnqueueOperations, Registry):
+    """Sends messages through another entity, and keeps those that can't go on; part of the namespace."""
+
+    def transfer_queue(self, owner: QueueEntity) -> TransferQueue:
+        """Return what holds the transfer dead letters of an entity. Its record is written with the first of them."""
+        if owner.transfer is None:
+            live_records = self._store.live_records
+            transfer = TransferQueue(live_records.next_id, owner.id)
+            live_records.next_id += 1
+            self._store.by_id[transfer.id] = transfer
+            transfer.follow(owner)
+        assert owner.transfer is not None
+        return owner.transfer
+
+    def refuses_through(
+        self, via: MessageQueue | Topic, target: MessageQueue | Topic, payloads: Sequence[bytes]
+    ) -> Refusal | None:
+        """Return why these messages could not be sent through an entity now."""
+        refusal = _refuses(via)
+        if refusal is not None or not _is_disabled(target):
+            return refusal or self.refuses(target, payloads)
+        batch = read_batch(self.transfer_queue(via.entity), payloads, None, self._store.new_token)
+        return batch if isinstance(batch, Refusal) else None
+
+    def _send_through(
+        self,
+        via: MessageQueue | Topic,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+    ) -> None:
+        """Store messages at their destination, or in the transfer dead-letter queue of their via. The caller gathers
+        the records."""
+        refusal = _refuses(via)
+        if refusal is not None:
+            done(refusal)
+        elif _is_disabled(target):
+            self._dead_letter_transfer(via.entity, target, payloads, now, done, results)
+        else:
+            self.send(target, payloads, now, done, results)
+
+    def _dead_letter_transfer(
+        self,
+        owner: QueueEntity,
+        target: MessageQueue | Topic,
+        payloads: Sequence[bytes],
+        now: float,
+        done: Done,
+        results: list[int],
+    ) -> None:
+        transfer = self.transfer_queue(owner)
+        batch = read_batch(transfer, payloads, None, self._store.new_token)
+        if isinstance(batch, Refusal):
+            done(batch)
+            return
+        contents, _, outcomes, size, _ = batch
+        results += outcomes  # 0: stored without a number of the destination
+        if not contents:
+            done(target.entity.refuses_sends)  # pings alone: they ask whether it can be sent to
+            return
+        reason = forward_decisions.unavailable(target.path, target.entity)
+        assert reason is not None
+        changes = pack_changes(None, reason.changes())
+        assert changes is not None
+        parts = [records.pack_batch_head(transfer.id, len(contents))]
+        at = len(parts[0])
+        messages = []
+        for header, pairs_count, pairs_bytes, content, _ in contents:
+            transfer.last_sequence += 1
+            message = Message(
+                transfer.last_sequence, now, header, pairs_count, pairs_bytes, None, len(content), inf, None
+            )
+            message.changes = self._store.same(changes)
+            head = records.pack_entry(
+                transfer.last_sequence, now, inf, 0, records.DEAD, header, None, pairs_count, pairs_bytes, changes,
+                len(content),
+            )  # fmt: skip
+            message.offset = at + len(head)  # within the record, until its place is known
+            at = message.offset + len(content)
+            parts += (head, content)
+            messages.append(message)
+        self._describe_transfer(transfer)
+        transfer.pending_bytes += size
+        beside = len(parts[0]) + len(contents) * len(changes)
+        written = partial(self._transfer_written, transfer, messages, size, beside, done)
+        self._store.append(records.ENQUEUE, tuple(parts), written)
+
+    def _describe_transfer(self, transfer: TransferQueue) -> None:
+        """Write its record, unless one is known to be written."""
+        if transfer.segment >= 0:
+            return
+        payload = records.pack_queue(transfer.id, 0, 0, transfer.document())
+
+        def written(error: JournalError | None, segment: int, offset: int) -> None:
+            if error is None:
+                self._journal.release(transfer.segment, transfer.record_bytes)
+                transfer.segment, transfer.offset, transfer.record_bytes = segment, offset, len(payload)
+
+        self._store.append(transfer.KIND, payload, written)
+
+    def _transfer_written(
+        self,
+        transfer: TransferQueue,
+        messages: list[Message],
+        size: int,
+        beside: int,
+        done: Done,
+        error: JournalError | None,
+        segment: int,
+        offset: int,
+    ) -> None:
+        transfer.pending_bytes -= size
+        if error is not None:
+            done(refusal_of(error))
+            return
+        self._journal.release(segment, beside)
+        queue = transfer.dead_letter
+        for message in messages:
+            message.segment = segment
+            message.offset += offset
+            queue.insert(message)
+            queue.offer(message)
+        transfer.confirmed_sequence = message.sequence_number
+        done(None)
+        queue.wake()
+
+
+def _is_disabled(target: MessageQueue | Topic) -> bool:
+    return target.entity.refuses_sends is not None and not target.entity.deleting
+
+
+def _refuses(via: MessageQueue | Topic) -> Refusal | None:
+    return unavailable(via.entity, via.path) if via.entity.deleting else via.entity.refuses_sends
