@@ -54,6 +54,15 @@ def test_a_file_tells_who_writes_then_the_events_then_its_end(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+def test_a_process_with_the_id_of_one_whose_files_were_compacted_takes_other_names(tmp_path: Path) -> None:
+    """In containers the same id comes again at every start."""
+    (tmp_path / f"broker-{os.getpid()}-000001.jsonl.parquet").touch()
+    (tmp_path / f"broker-{os.getpid()}-000002.jsonl").touch()
+    writer = LedgerWriter(tmp_path, "broker")
+    writer.close()
+    assert writer.path == tmp_path / f"broker-{os.getpid()}-000003.jsonl"
+
+
 @pytest.mark.parametrize(("size", "units"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (262_144, 4)])
 def test_p51_units_are_of_64_kb(tmp_path: Path, size: int, units: int) -> None:
     writer = LedgerWriter(tmp_path, "broker")

@@ -22,6 +22,7 @@ from pairbus.broker import Broker, serve_sync
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.observers import Observer
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.pairing.routing.states import EntityState
 from pairbus.telemetry import TelemetryMissing, TelemetryObserver, instrument
 from tests.waiting import soon, until
@@ -75,6 +76,10 @@ class Rig:
                             if found[key] is None:
                                 found[key] = (point.count, point.sum)  # type: ignore[union-attr]
         return found
+
+    def is_back(self) -> bool:
+        """Whether a ping has brought `orders` back, and all that is told of it has come."""
+        return bool(self.points("pairbus.pings")) and self.points("pairbus.entity.state")["orders", "healthy"] == 1
 
     def spans(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
@@ -138,7 +143,8 @@ def test_a_diverted_send_is_a_span_linked_to_the_current_one(rig: Rig) -> None:
     parent = rig.tracer.start_span("POST /orders")
     with use_span(parent, end_on_exit=True):
         rig.observer.sent("orders", "primary", None, two(), "TimeoutError", 1000)
-        rig.observer.sent("orders", "backlog", 3, two(), "ok", 20)
+        reason = Diversion("interval zero", "TimeoutError: no answer", 0.95)
+        rig.observer.sent_to_backlog("orders", 3, two(), "ok", 20, reason)
     divert, outer = rig.spans()
     assert (divert.name, divert.kind, outer.name) == ("pairbus divert", SpanKind.PRODUCER, "POST /orders")
     assert divert.parent == parent.get_span_context()
@@ -149,6 +155,9 @@ def test_a_diverted_send_is_a_span_linked_to_the_current_one(rig: Rig) -> None:
         "pairbus.queue": 3,
         "pairbus.messages": 2,
         "pairbus.outcome": "ok",
+        "pairbus.rule": "interval zero",
+        "pairbus.why": "TimeoutError: no answer",
+        "pairbus.primary.seconds": 0.95,
     }
     assert divert.status.status_code is StatusCode.UNSET
     assert divert.end_time and divert.start_time
@@ -236,16 +245,21 @@ def arguments(broker: Broker, ledger: Path) -> tuple[tuple[str, str], dict[str, 
 def check_telemetry(rig: Rig) -> None:
     """One message to the primary, one to the backlog, a ping that brought the entity back."""
     assert rig.points("pairbus.sends") == {("orders", "ok", "primary"): 1, ("orders", "ok", "backlog"): 1}
-    assert rig.points("pairbus.diverted") == {("orders", 0): 1}
+    assert rig.points("pairbus.diverted") == {("orders", 0, "failed over"): 1}
     assert rig.points("pairbus.pings") == {("orders", "ok"): 1}
     assert rig.points("pairbus.entity.state")["orders", "healthy"] == 1
-    assert [span.name for span in rig.spans()] == ["pairbus divert"]
+    (span,) = rig.spans()
+    assert span.name == "pairbus divert" and span.attributes is not None
+    assert span.attributes["pairbus.why"] == "failed over: forced"
+    assert span.attributes["pairbus.primary.seconds"] == 0.0
 
 
 def check_ledger(folder: Path) -> None:
     (path,) = folder.glob("client-*.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("kind") for line in lines] == [None, "send", "state", "divert", "ping", "state", "end"]
+    assert [line.get("why") for line in lines if "why" in line] == ["forced", "failed over: forced", "ping succeeded"]
+    assert [(line["rule"], line["given_ms"]) for line in lines if "rule" in line] == [("failed over", 0.0)]
 
 
 def test_p23_a_sync_client_is_seen(broker: Broker, tmp_path: Path) -> None:
@@ -256,7 +270,7 @@ def test_p23_a_sync_client_is_seen(broker: Broker, tmp_path: Path) -> None:
             sender.send_messages(ServiceBusMessage("a"))
             client.force_failover("orders")
             sender.send_messages(ServiceBusMessage("b"))
-        until(lambda: client.state("orders") is HEALTHY)
+        until(rig.is_back)
         check_telemetry(rig)
     check_ledger(tmp_path)
 
@@ -269,6 +283,6 @@ async def test_p23_an_async_client_is_seen(broker: Broker, tmp_path: Path) -> No
             await sender.send_messages(ServiceBusMessage("a"))
             client.force_failover("orders")
             await sender.send_messages(ServiceBusMessage("b"))
-        await soon(lambda: client.state("orders") is HEALTHY)
+        await soon(rig.is_back)
         check_telemetry(rig)
     check_ledger(tmp_path)

@@ -24,6 +24,8 @@ from pairbus.billing import UNIT_BYTES
 from pairbus.errors import LedgerError
 
 SCHEMA: Final = 1
+#: Added to the name of a file whose lines are Parquet (`pairbus ledger compact`).
+COMPACTED: Final = ".parquet"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 # Reached only when the owner's timer is late; the write then happens inside `event`.
 PENDING_LINES_MAX: Final = 20_000
@@ -107,6 +109,9 @@ class LedgerWriter:
         queue: int | None = None,
         old: str | None = None,
         new: str | None = None,
+        rule: str | None = None,
+        why: str | None = None,
+        given_ms: float | None = None,
     ) -> None:
         """Write one event. `size` becomes `bytes` and `units`, `old` and `new` the `from` and `to` of a state
         change."""
@@ -131,6 +136,12 @@ class LedgerWriter:
             line += f',"from":{quoted(old)}'
         if new is not None:
             line += f',"to":{quoted(new)}'
+        if rule is not None:
+            line += f',"rule":"{rule}"'
+        if why is not None:
+            line += f',"why":{quoted(why)}'
+        if given_ms is not None:
+            line += f',"given_ms":{given_ms:.3f}'
         self._lines.append(line + "}\n")
         if len(self._lines) >= PENDING_LINES_MAX:
             self.flush()
@@ -187,11 +198,13 @@ class LedgerWriter:
         while True:
             self._number += 1
             path = self._folder / f"{self.writer}-{pid}-{self._number:06d}.jsonl"
+            # An earlier process had the same id where there is such a file, or where one was compacted.
+            if path.with_name(path.name + COMPACTED).exists():
+                continue
             try:
                 self._descriptor = os.open(path, flags, 0o600)
                 break
             except FileExistsError:
-                # An earlier process had the same id.
                 continue
         self.path = path
         self._size = self._events = 0

@@ -5,11 +5,14 @@ application brings the SDK and its exporters, as for any library. What is told:
 
     pairbus.sends              counter, messages     by pairbus.entity, pairbus.route, pairbus.outcome
     pairbus.send.duration      histogram, seconds    the same; one value an attempt
-    pairbus.diverted           counter, messages     confirmed by a backlog queue, by pairbus.entity, pairbus.queue
+    pairbus.diverted           counter, messages     confirmed by a backlog queue, by pairbus.entity, pairbus.queue,
+                                                     pairbus.rule
     pairbus.pings              counter               by pairbus.entity, pairbus.outcome
     pairbus.entity.state       gauge, 1 or 0         by pairbus.entity, pairbus.state: 1 for the state that holds
     pairbus.backlog.ejected    up-down counter       backlog queues that are out of the rotation now
-    span `pairbus divert`      one per diverted send, child of the current span and linked to it
+    span `pairbus divert`      one per diverted send, child of the current span and linked to it; its attributes
+                               pairbus.rule, pairbus.why and pairbus.primary.seconds say which rule decided, why, and
+                               how long the primary was given
     event `pairbus.state`      on the current span, when a change of state came out of it
 
 All of them carry `pairbus.namespace`, the primary's name. Decides nothing.
@@ -25,6 +28,7 @@ from pairbus import __version__
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.observers import OK, Observer, RouteWord
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.pairing.routing.states import EntityState
 
 if TYPE_CHECKING:
@@ -108,7 +112,14 @@ class TelemetryObserver(Observer):
         return f"<TelemetryObserver {self._namespace}>"
 
     def sent(
-        self, entity: str, route: RouteWord, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
+        self,
+        entity: str,
+        route: RouteWord,
+        queue: int | None,
+        messages: Sequence[Any],
+        outcome: str,
+        ms: float,
+        reason: Diversion | None = None,
     ) -> None:
         attributes = {
             "pairbus.namespace": self._namespace,
@@ -122,12 +133,23 @@ class TelemetryObserver(Observer):
         self._sends.add(count, attributes)
         self._duration.record(ms / 1000, attributes)
         if route == "backlog":
-            self._was_diverted(entity, queue, count, outcome, ms)
+            self._was_diverted(entity, queue, count, outcome, ms, reason)
 
-    def _was_diverted(self, entity: str, queue: int | None, count: int, outcome: str, ms: float) -> None:
+    def sent_to_backlog(
+        self, entity: str, queue: int | None, messages: Sequence[Any], outcome: str, ms: float, reason: Diversion
+    ) -> None:
+        self.sent(entity, "backlog", queue, messages, outcome, ms, reason)
+
+    def _was_diverted(
+        self, entity: str, queue: int | None, count: int, outcome: str, ms: float, reason: Diversion | None
+    ) -> None:
         where: dict[str, str | int] = {"pairbus.namespace": self._namespace, "pairbus.entity": entity}
+        told: dict[str, str | float] = {}
         if queue is not None:
             where["pairbus.queue"] = queue
+        if reason is not None:
+            where["pairbus.rule"] = reason.rule
+            told = {"pairbus.why": reason.why, "pairbus.primary.seconds": reason.primary_s}
         if outcome == OK:
             self._diverted.add(count, where)
         trace = self._trace
@@ -136,7 +158,7 @@ class TelemetryObserver(Observer):
         span = self._tracer.start_span(
             "pairbus divert",
             kind=trace.SpanKind.PRODUCER,
-            attributes={**where, "pairbus.messages": count, "pairbus.outcome": outcome},
+            attributes={**where, **told, "pairbus.messages": count, "pairbus.outcome": outcome},
             links=[trace.Link(current)] if current.is_valid else None,
             start_time=end - int(ms * 1_000_000),
         )

@@ -73,6 +73,31 @@ async def test_p7_a_cancelled_send_throws_the_sender_away_and_the_next_one_works
     await sender.send(hello(), 5)
 
 
+async def test_p7_a_call_that_swallows_its_cancellation_is_ended_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `asyncio.wait_for` does before Python 3.12, where the answer comes in the turn of the cancellation."""
+    begun, swallowed = asyncio.Event(), asyncio.Event()
+    sender = rig.sender()
+
+    async def swallow(*_: object, **__: object) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            swallowed.set()
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr("azure.servicebus.aio.ServiceBusSender._send", swallow)
+    task = asyncio.create_task(sender.send(hello(), 50))
+    assert await wait_until(begun.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await wait_until(swallowed.is_set)
+    assert await wait_until(lambda: not any("_SdkSender.call" in repr(task) for task in asyncio.all_tasks()))
+
+
 async def test_the_callers_own_timeout_comes_out_as_it_is(rig: Rig) -> None:
     sender, _ = await rig.silenced()
     with takes(0.15, 0.2 + LATE_S), pytest.raises(TimeoutError):

@@ -10,6 +10,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationT
 
 from pairbus.aio import health_monitor as monitor_module
 from pairbus.pairing.events import Event, PairingCompleted, PingFailed, PingSucceeded, StateChanged
+from pairbus.pairing.routing.patience import Brownout
 from pairbus.pairing.routing.ping import CONTENT_TYPE
 from pairbus.pairing.routing.states import EntityState
 
@@ -172,3 +173,13 @@ async def test_p23_held_entities_are_not_pinged(stage: MakeStage) -> None:
     fail_over(given, hold=True)
     assert given.monitor.coordinator.deadline is None and not given.monitor._has_timer()
     assert given.pinged == []
+
+
+async def test_p24_after_a_brownout_only_a_fast_ping_brings_the_entity_back(stage: MakeStage) -> None:
+    given = running(stage, brownout=Brownout(0.5, 5, 1.0))
+    given.pinger.took_s = [3.0, 0.2]
+    fail_over(given)
+    assert await wait_until(lambda: given.monitor.coordinator.state("orders") is EntityState.HEALTHY)
+    assert [call for call, _, _ in given.pinger.calls] == ["open", "send"] * 2, "opening a link is not measured"
+    assert [type(event) for event in given.named(PingFailed)] == [PingFailed]
+    assert "took 3.0 s" in str(given.named(PingFailed)[0].error)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
+from unittest import mock
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
@@ -28,6 +29,31 @@ OUTAGES = {
     "answer lost": ("lost-answer", "namespace"),
     "internal error": ("no-send", "entity"),
 }
+
+
+@in_both_apis(each={each: (each,) for each in ("crash-entity", "crash-node")})
+async def test_p49_a_node_or_an_entity_that_fails_is_ridden_out(world: World, queue: str, kind: str) -> None:
+    """Slow at first, which no caller minds; then down, so that messages take the detour; others are not touched."""
+    nodes = world.primary.crashes.nodes
+    other = await world.queue()
+    while nodes.node_of(other) == nodes.node_of(queue):
+        other = await world.queue()
+    async with world.pair(**SHORT) as pair:
+        async with world.fault(kind, entity=queue, delay=0.05, seconds=60):
+            await pair.deliver(queue, world.message())
+            assert pair.state(queue) == "HEALTHY"
+        with mock.patch("pairbus.broker.crashes.SLOW_SHARE", 0.001):
+            async with world.fault(kind, entity=queue, seconds=200):
+                while pair.state(queue) == "HEALTHY":
+                    await pair.deliver(queue, world.message())
+                for _ in range(3):
+                    await pair.deliver(queue, world.message())
+                    await pair.deliver(other, world.message())
+                assert (pair.state(queue), pair.state(other)) == ("FAILED_OVER", "HEALTHY")
+        await pair.until_state(queue, "HEALTHY", within=30)
+        await pair.deliver(queue, world.message())
+        assert pair.changes(other) == []
+    await world.restore_message()
 
 
 @in_both_apis(each=OUTAGES)

@@ -225,6 +225,19 @@ async def test_p47_a_primary_past_a_threshold_is_ridden_out(world: World, queue:
     await world.restore_message()
 
 
+@in_both_apis()
+async def test_p48_a_primary_whose_storage_stalls_is_ridden_out(world: World, queue: str) -> None:
+    """Without a standby folder sends are refused in good time: messages take the detour, and all of them come home."""
+    async with world.pair(**SHORT) as pair:
+        await pair.deliver(queue, world.message())
+        async with world.fault("storage-stall"):
+            for _ in range(3):
+                await pair.deliver(queue, world.message())
+            assert pair.state(queue) == "FAILED_OVER"
+            assert len(await world.in_backlog()) == 3
+    await world.restore_message()
+
+
 @in_both_apis(each={"raise": ("raise",), "degrade": ("degrade",)})
 async def test_p3_with_the_syphon_on_a_missing_listen_right_is_raised_by_pairing(
     world: World, unavailable: str

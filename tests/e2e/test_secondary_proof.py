@@ -107,7 +107,7 @@ async def test_p12_p13_one_backlog_queue_fails_and_every_sender_learns_of_it(wor
 
 @in_both_apis()
 async def test_p12_a_sender_keeps_its_backlog_queue(world: World, queue: str) -> None:
-    async with world.pair(backlog_queue_count=4) as pair:
+    async with world.pair(backlog_queue_count=4, warm_backlog=False) as pair:
         await pair.client.force_failover(queue, hold=True)
         senders = [await pair.sender(queue, fresh=True) for _ in range(12)]
         batches = [world.messages(4) for _ in senders]

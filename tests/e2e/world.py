@@ -238,7 +238,7 @@ class World:
         await self._ends.aclose()
         servers = [each for each in (self.primary, self.secondary) if isinstance(each, NamespaceServer)]
         try:
-            await until(lambda: not any(each.connections for each in servers), 8, lambda: f"left open: {servers}")
+            await until(lambda: not any(each.connections for each in servers), 30, lambda: f"left open: {servers}")
         finally:  # the next one in this lane is to be blamed for its own only
             for server in servers:
                 for connection in list(server.connections):

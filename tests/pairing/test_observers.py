@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, 
 
 from pairbus.pairing import events
 from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer, message_id_of, outcome_of
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.pairing.routing.states import EntityState
 from pairbus.wire.errors import WireError
 
@@ -32,6 +33,20 @@ def await_lines(folder: Path, count: int) -> list[dict[str, Any]]:
     while len(told(folder)) < count and time.monotonic() < deadline:
         time.sleep(0.02)
     return told(folder)
+
+
+def test_p23_an_observer_of_sends_that_knows_no_reasons_hears_of_diversions_too() -> None:
+    heard: list[Any] = []
+
+    class Old(Observer):
+        wants_sends = True
+
+        def sent(self, *what: Any) -> None:
+            heard.append(what)
+
+    Old().sent_to_backlog("orders", 3, ["m"], "ok", 1.0, Diversion("failed over", "failed over: forced", 0.0))
+    Observer().sent_to_backlog("orders", 3, ["m"], "ok", 1.0, Diversion("failed over", "failed over: forced", 0.0))
+    assert heard == [("orders", "backlog", 3, ["m"], "ok", 1.0)]
 
 
 def test_the_plain_observer_hears_everything_and_does_nothing() -> None:
@@ -145,7 +160,7 @@ def test_p23_the_ledger_tells_sends_diversions_pings_and_states(tmp_path: Path) 
     ledger.sent("orders", "primary", None, [ServiceBusMessage("x" * 10, message_id="a")], "ok", 1.5)
     ledger.sent("orders", "primary", None, [ServiceBusMessage("x", message_id="b")], "TimeoutError", 2000)
     two = [ServiceBusMessage("x", message_id="b"), ServiceBusMessage("x", message_id="c")]
-    ledger.sent("orders", "backlog", 3, two, "ok", 12)
+    ledger.sent_to_backlog("orders", 3, two, "ok", 12, Diversion("while suspect", 'TimeoutError: "no" answer', 1.5))
     ledger.pinged("orders", "ok", 3)
     ledger.announced(FAILED_OVER)
     ledger.announced(events.BacklogQueueReturned(1))
@@ -172,6 +187,12 @@ def test_p23_the_ledger_tells_sends_diversions_pings_and_states(tmp_path: Path) 
         ("divert", "contoso2", "c", "ok", 3),
         ("ping", "contoso", None, "ok", None),
         ("state", "contoso", None, None, None),
+    ]
+    assert [(line.get("rule"), line.get("why"), line.get("given_ms")) for line in found] == [
+        *[(None, None, None)] * 2,
+        *[("while suspect", 'TimeoutError: "no" answer', 1500.0)] * 2,
+        (None, None, None),
+        (None, "interval over", None),
     ]
     assert (found[4]["cause"], found[4]["units"]) == ("ping", 1)
     assert (found[5]["from"], found[5]["to"]) == ("suspect", "failed over")

@@ -77,6 +77,7 @@ TIMES = {
     "send_timeout": (0.1, 3600),
     "backlog_retry_interval": (0.1, 3600),
     "busy_failover_after": (0, 3600),
+    "return_ramp": (0, 3600),
 }
 
 
@@ -173,6 +174,17 @@ def test_p8_the_primary_name() -> None:
             options(primary_name=bad)
 
 
+def test_p23_the_control_file_is_a_path_or_a_function(tmp_path: Path) -> None:
+    path = tmp_path / "control.toml"
+    assert options(control_file=str(path)).settings.control_file == path
+    assert options(control_file=path).settings.control_file == path
+    returns_text = lambda: 'orders = "auto"'  # noqa: E731
+    assert options(control_file=returns_text).settings.control_file is returns_text
+    for bad in ("", 3, b"path", dict, ["path"]):
+        with pytest.raises(InvalidOptions, match=r"control_file may not be .* a function without arguments"):
+            options(control_file=bad)
+
+
 def test_the_ledger_is_a_folder(tmp_path: Path) -> None:
     assert options(ledger=str(tmp_path)).settings.ledger == tmp_path
     assert options(ledger=tmp_path).settings.ledger == tmp_path
@@ -237,9 +249,13 @@ OTHER_VALUES: dict[str, Any] = {
     "primary_name": "contoso",
     "classifier": AS_DESCRIBED,
     "ledger": "folder",
+    "control_file": "control.toml",
     "syphon_spark": SimpleNamespace(sparkContext=None),
     "syphon_master": "spark://host:7077",
     "syphon_checkpoint": "s3a://bucket/checkpoint",
+    "profile": "interactive",
+    "primary_patience": 1.5,
+    "brownout": (0.5, 20, 2),
 }
 
 
@@ -363,3 +379,36 @@ def test_a_type_checker_sees_a_wrong_name(module: str, tmp_path: Path) -> None:
     )  # fmt: skip
     wrong = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line})
     assert wrong == [6, 7, 10, 11], done.stdout + done.stderr
+
+
+def test_p2_a_profile_is_a_row_of_options_that_explicit_ones_override() -> None:
+    made = options(profile="interactive")
+    assert (made.failover_interval, made.primary_patience, made.while_suspect) == (0.0, "adaptive", "divert")
+    made = options(profile="interactive", failover_interval=60, while_suspect="raise")
+    assert (made.failover_interval, made.primary_patience, made.while_suspect) == (60.0, "adaptive", "raise")
+    made = options()
+    assert made.settings == options(profile="as-described").settings == Settings()
+    made.failover_interval = 7
+    made.profile = "interactive"
+    assert (made.failover_interval, made.primary_patience) == (7.0, "adaptive"), "in whatever order they are set"
+    made.profile = "as-described"
+    assert (made.failover_interval, made.primary_patience) == (7.0, "half")
+
+
+@pytest.mark.parametrize("value", ["patient", 0, 0.01, 4000, float("nan"), None, True, []])
+def test_p19_patience_that_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidOptions, match=r'primary_patience may not be .*"adaptive", or seconds'):
+        options(primary_patience=value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, (0.5, 20), (1.0, 20, 2), (-0.1, 20, 2), (0.5, 4, 2), (0.5, 2000, 2), (0.5, 20, 0), ("a", 20, 2), True],
+)
+def test_p24_a_brownout_that_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidOptions, match=r"brownout may not be .*\(share, sends, time\)"):
+        options(brownout=value)
+
+
+def test_p24_a_brownout_takes_a_timedelta() -> None:
+    assert options(brownout=[0, 5, timedelta(seconds=2)]).brownout == (0.0, 5, 2.0)

@@ -125,11 +125,12 @@ def test_p22_batches_carry_the_transport_of_their_sender() -> None:
 
 def test_p30_the_healthy_send_warns() -> None:
     near = packed(ServiceBusMessage(bytes(960), message_id="m"))
-    warning = near.size_warning("orders", 1000)
+    limits = Limits()
+    warning = near.size_warning("orders", limits, 1000)
     assert warning is not None
     assert warning.size <= warning.limit < warning.diverted_size
-    assert near.size_warning("orders", 262144) is None
-    assert near.size_warning("orders", 0) is None
+    assert near.size_warning("orders", limits, 262144) is None
+    assert near.size_warning("orders", limits, 0) is None
 
 
 def test_limits_of_a_batch_without_a_primary() -> None:
@@ -143,12 +144,21 @@ def test_limits_of_a_batch_without_a_primary() -> None:
 
 
 def test_limits_of_the_backlog_before_its_first_use_are_the_primarys() -> None:
+    near = packed(ServiceBusMessage(bytes(960), message_id="m"))
     limits = Limits()
-    assert limits.of_backlog(1_000_000) == 1_000_000
+    assert near.size_warning("orders", limits, 1_000_000) is None
     limits.learn_backlog(0, 0)
-    assert limits.of_backlog(1_000_000) == 1_000_000
-    limits.learn_backlog(262144, 262144)
-    assert limits.of_backlog(1_000_000) == 262144
+    assert near.size_warning("orders", limits, 1_000_000) is None
+    limits.learn_backlog(1000, 1000)
+    assert near.size_warning("orders", limits, 1_000_000) is not None
+
+
+@pytest.mark.parametrize("small_first", [True, False])
+def test_p30_the_largest_message_of_a_list_counts(small_first: bool) -> None:
+    messages = [ServiceBusMessage(b"small"), ServiceBusMessage(bytes(262_104), message_id="m")]
+    pending = packed(messages if small_first else messages[::-1])
+    assert pending.size_warning("orders", Limits(), 262_144) is not None
+    assert pending.size_warning("orders", Limits(), 1_000_000) is None
 
 
 def test_p24_a_management_call_waits_for_a_halt_that_fits() -> None:

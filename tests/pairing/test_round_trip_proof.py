@@ -56,7 +56,7 @@ def fields(payload: bytes, span: tuple[int, int] | None) -> list[bytes]:
 
 
 def pairs(payload: bytes, span: tuple[int, int] | None) -> dict[Any, bytes]:
-    found = aliases._pairs(payload, span)
+    found = amqp.raw_pairs(payload, span)
     assert len(dict(found)) == len(found)
     return {key: raw for key, raw in found if key not in aliases.BROKER_ANNOTATIONS}
 
@@ -137,8 +137,11 @@ def test_p26_p27_a_diverted_message_comes_home_as_it_was_sent(
     if life(message):
         assert properties.creation_time is properties.absolute_expiry_time is None
 
-    home = restore_message(delivered(away, deliveries=deliveries, state=state, locked=locked), now=NOW)
+    delivery = delivered(away, deliveries=deliveries, state=state, locked=locked)
+    home = restore_message(delivery, now=NOW)
     assert isinstance(home, RestoredMessage), home
+    s = amqp.split(delivery)
+    assert restore_message(delivery, now=NOW, known=(s, amqp.read_message_annotations(delivery, s))) == home
     assert home.path == path
     check(sent, home, life(message), mark)
 

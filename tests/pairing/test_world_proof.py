@@ -1,5 +1,6 @@
-"""The Hypothesis world (P15–P24, P31–P35): any order of sends, weather, late and lost answers, time, cancelled calls
-and operators, over two entities and three senders. tests/simulation/paired.py says what must hold after each step."""
+"""The Hypothesis world (P15–P24, P31–P35): any order of sends, weather, late and lost answers, time, cancelled calls,
+operators and control files, over two entities and three senders. tests/simulation/paired.py says what must hold after
+each step."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.patience import Brownout, PrimaryTerms
+from pairbus.pairing.routing.rotation import Pick, Rotation
 from pairbus.pairing.routing.verdicts import DEFAULT, Table, Verdict
 
 from .world import BUSY, ENTITIES, GONE, LARGE, NOT_TRIED, SENDERS, Weather, World
@@ -33,10 +36,14 @@ OPTIONS = st.fixed_dictionaries(
         "busy_failover_after": st.sampled_from([None, 0.0, 10.0, 20.0]),
         "send_timeout": st.sampled_from([40.0, 20.0]),
         "backlog_retry_interval": st.sampled_from([10.0, 20.0]),
+        "primary_patience": st.sampled_from(["half", 5.0, 15.0, "adaptive"]),
+        "brownout": st.sampled_from([None, None, Brownout(0.5, 5, 4.0)]),
+        "return_ramp": st.sampled_from([0.0, 0.0, 20.0]),
     }
 )
 SENDER = st.sampled_from(["a1", "a1", "a2", "b1"])
 ENTITY = st.sampled_from(["a", "a", "b"])
+PIN = st.sampled_from(["failed-over", "healthy", "auto"])
 STORMS = st.sampled_from([weather for weather in Weather if weather is not Weather.FAIR])
 
 
@@ -48,10 +55,42 @@ class Life(RuleBasedStateMachine):
         queues=st.sampled_from([3, 3, 2, 1, 0]),
         prompt=st.sampled_from([True, True, False]),
         weather=st.sampled_from(Weather),
+        warm=st.sampled_from([None, 0, 1]),
+        draw=st.sampled_from([0.0, 0.5]),
     )
-    def begins(self, options: dict[str, Any], queues: int, prompt: bool, weather: Weather) -> None:
-        self.world = World(Settings(**options), range(queues), prompt=prompt)
+    def begins(
+        self, options: dict[str, Any], queues: int, prompt: bool, weather: Weather, warm: int | None, draw: float
+    ) -> None:
+        if options["probe"] == "trial":  # the world's trials are slow, and a brownout would never end
+            options["brownout"] = None
+        self.world = World(Settings(**options), range(queues), prompt=prompt, draw=draw)
         self.world.weather["a"] = weather
+        self.world.warm = warm
+
+    @rule(warm=st.sampled_from([None, 0, 1, 2]))
+    def warm_link_moves(self, warm: int | None) -> None:
+        self.world.warm = warm
+
+    @rule(sender=SENDER, patience=st.sampled_from([0.5, 3.0, 6.0]), count=st.integers(1, 4), weather=STORMS)
+    def impatient_callers(self, sender: str, patience: float, count: int, weather: Weather) -> None:
+        """Each is cancelled before the primary's share is over."""
+        self.world.weather[SENDERS[sender]] = weather
+        for _ in range(count):
+            message = self.world.send(sender, None)
+            self.world.advance(patience, ticks_first=True)
+            if message in self.world.open:
+                self.world.cancel(message)
+            self.world.check()
+
+    @rule(sender=SENDER, takes=st.sampled_from([1.0, 4.5]), count=st.integers(2, 6))
+    def answers_take(self, sender: str, takes: float, count: int) -> None:
+        """Sends that succeed, all fast or all slow."""
+        for _ in range(count):
+            message = self.world.send(sender, None)
+            self.world.advance(takes, ticks_first=True)
+            if message in self.world.open and message.at is not None and not message.at.stored:
+                self.world.finish(message.at, None)
+            self.world.check()
 
     @rule(sender=SENDER, timeout=st.sampled_from([None, None, 40.0, 20.0, 10.0, 1.0, 0.0]), dice=st.integers(0, 2))
     def sends(self, sender: str, timeout: float | None, dice: int) -> None:
@@ -130,6 +169,19 @@ class Life(RuleBasedStateMachine):
             self.world.operate(entity, what)
         self.world.check()
 
+    @rule(pins=st.dictionaries(st.sampled_from(["A", "a", "b", "*"]), PIN, max_size=2))
+    def control_file_changes(self, pins: dict[str, str]) -> None:
+        if {"a", "A"} <= set(pins):
+            del pins["A"]  # or it would contradict itself
+        self.world.control(pins)
+        self.world.check()
+
+    @precondition(lambda self: self.world.probed())
+    @rule(word=PIN)
+    def control_file_changes_while_a_probe_is_under_way(self, word: str) -> None:
+        self.world.control({self.world.probed()[0]: word})
+        self.world.check()
+
     @precondition(lambda self: self.world.probed())
     @rule(drill=st.sampled_from([("mark", "force"), ("hold", "force"), ("mark", "hold", "force")]))
     def drills_while_a_probe_is_under_way(self, drill: tuple[str, ...]) -> None:
@@ -186,11 +238,42 @@ def stale_failure_counts(real: Any, self: Failover, now: float, epoch: int, **mo
     return real(self, now, self.epoch, **more)
 
 
-def cancelled_trial_is_never_freed(real: Any, *args: Any) -> None:
+def operator_moves_what_is_pinned(real: Any, self: Coordinator, entity: str, action: Any) -> Any:
+    failover = self._entities.get(entity.lower()) or self._met(entity)
+    failover.pin = None
+    return real(self, entity, action)
+
+
+def cancelled_trial_is_never_freed(real: Any, *args: Any, **more: Any) -> None:
     pass
 
 
-# Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls.
+def given_up_sends_say_nothing(real: Any, self: Dispatch, now: float, given_up: bool = False) -> None:
+    real(self, now)
+
+
+def patience_is_forgotten(real: Any, self: Coordinator) -> PrimaryTerms:
+    return PrimaryTerms(self.ends_at)
+
+
+def slow_sends_count_for_nothing(real: Any, *args: Any) -> bool:
+    return False
+
+
+def slow_ping_is_good(real: Any, self: Coordinator, entity: str, now: float, took_s: float) -> None:
+    real(self, entity, now)
+
+
+def ready_link_to_an_ejected_queue(real: Any, self: Rotation, queue: int) -> Pick:
+    return Pick(queue, False, self._terms.get(queue, 0))
+
+
+def false_alarm_waits_for_its_ping(real: Any, *args: Any) -> None:
+    pass
+
+
+# Bugs in what worlds with real brokers never meet: throttling, refusals by an entity, several pings, cancelled calls,
+# patience, brownouts, links that stand ready.
 # tests/simulation/sabotage/client_sabotages.py has the others.
 SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Coordinator, "halted_until", busy_does_not_pause, "P24"),
@@ -199,7 +282,14 @@ SABOTAGES: tuple[tuple[type, str, Callable[..., Any], str], ...] = (
     (Table, "__call__", refusal_is_a_failure, "P15|P17"),
     (Failover, "ping_succeeded", one_ping_is_enough, "P15"),
     (Failover, "primary_failed", stale_failure_counts, "P15"),
-    (Dispatch, "abandon", cancelled_trial_is_never_freed, "P13|P16|P31"),
+    (Dispatch, "abandon", cancelled_trial_is_never_freed, "P13|P15|P16|P19|P31"),
+    (Dispatch, "abandon", given_up_sends_say_nothing, "P15"),
+    (Coordinator, "_common_terms", patience_is_forgotten, "P19"),
+    (Coordinator, "is_brownout", slow_sends_count_for_nothing, "P15|P19"),
+    (Coordinator, "ping_succeeded", slow_ping_is_good, "P15|P23"),
+    (Rotation, "in_use", ready_link_to_an_ejected_queue, "P13"),
+    (Failover, "ping_soon", false_alarm_waits_for_its_ping, "P15|P16|P31"),
+    (Coordinator, "_operated", operator_moves_what_is_pinned, "P23"),
 )
 
 
@@ -214,3 +304,30 @@ def test_it_is_noticed(
     )
     with pytest.raises(AssertionError, match=rule):
         run_state_machine_as_test(Life, settings=quick)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_p19_a_trial_that_is_never_freed_leaves_the_next_one_without_its_terms(
+    is_freed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By P19 alone it shows where no backlog queue is left: the next call goes to the primary all the same and has the
+    same share of the time, but as the last way out, and not as the trial that it must be."""
+    if not is_freed:
+        monkeypatch.setattr(Dispatch, "abandon", lambda *args, **more: None)
+    world = World(Settings(probe="trial", ping_primary_interval=5.0, send_timeout=40.0), [0], prompt=True)
+    world.weather.update({"a": Weather.SILENT, 0: Weather.DOWN})
+    world.operate("a", "force")
+    world.advance(5.0, ticks_first=True)
+    trial = world.send("a1", None)
+    other = world.send("a2", None)
+    assert trial.at is not None and trial.at.place == "a" and other.at is not None and other.at.place == 0
+    world.reply(other.at, late=False)
+    world.advance(5.0, ticks_first=True)
+    world.check()
+    world.cancel(trial)
+    world.send("a1", None)
+    if is_freed:
+        world.check()
+    else:
+        with pytest.raises(AssertionError, match="P19: what ends the attempt"):
+            world.check()

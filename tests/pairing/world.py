@@ -7,6 +7,7 @@ it: tests/simulation/paired.py says by which rules.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from collections.abc import Sequence
@@ -20,11 +21,13 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.errors import NotTriedError, PinnedEntityError
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
-from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryPrimary, Wait
+from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, Wait
+from pairbus.pairing.routing.patience import ANSWERS_MIN
+from pairbus.pairing.routing.pins import parse
 from pairbus.pairing.routing.states import EntityState
 from tests.simulation.checker import Checker
 from tests.simulation.history import History
@@ -84,15 +87,22 @@ class Attempt:
 
 
 class World:
-    def __init__(self, settings: Settings, queues: Sequence[int], *, prompt: bool) -> None:
+    def __init__(self, settings: Settings, queues: Sequence[int], *, prompt: bool, draw: float = 0.0) -> None:
         self.settings = settings
         self.prompt = prompt
         self.now = 1000.0
         self.dice = 0
+        #: The backlog queue to which a link stands ready; None: none does.
+        self.warm: int | None = None
+        #: Pings are answered at once, as the end of a brownout needs it.
+        self.is_fast = False
         self.history, self.checker = History(), Checker()
         self.has_queues = bool(queues)
         self.coordinator = Coordinator(
-            settings, queues, choose=lambda usable: usable[self.dice % len(usable)] if usable else 1 // 0
+            settings,
+            queues,
+            choose=lambda usable: usable[self.dice % len(usable)] if usable else 1 // 0,
+            draw=lambda: draw,
         )
         self.weather: dict[str | int, Weather] = {}
         self.stores: dict[str | int, list[Message]] = {place: [] for place in (*ENTITIES, 0, 1, 2)}
@@ -100,9 +110,15 @@ class World:
         self.open: list[Message] = []
         self.pings: list[Attempt] = []
         self.held: set[str] = set()
-        self.history.paired("began", settings, queues, prompt)
+        self.history.paired("began", settings, queues, prompt, draw)
         for entity in ENTITIES:
             self.coordinator.know(entity)
+            for _ in range(ANSWERS_MIN):  # so many answers adaptive patience must know; here it comes to 3 s
+                dispatch = self.coordinator.begin(entity, "before", self.now, None)
+                dispatch.step(self.now)
+                dispatch.primary_sent(self.now, 0.25)
+            if slow_sends := self.coordinator._entities[entity].slow_sends:
+                slow_sends.clear()
 
     # The shell
 
@@ -127,9 +143,23 @@ class World:
         elif isinstance(step, Wait):
             message.wakes = step.until
         else:
-            place = message.entity if isinstance(step, TryPrimary) else step.queue
-            message.at = self.begin_attempt(place, step.timeout_s, message)
+            place: str | int = message.entity
+            timeout_s = step.timeout_s
+            if isinstance(step, TryBacklog):
+                place = self.over_warm_link(message, step.queue)
+            elif step.terms is not None:
+                timeout_s = min(timeout_s, step.terms.silence_s)
+            message.at = self.begin_attempt(place, timeout_s, message)
         self.drain()
+
+    def over_warm_link(self, message: Message, queue: int) -> int:
+        """The link that stands ready takes the message, if there is one and it may."""
+        if self.warm is not None:
+            over = message.dispatch.over_warm_link(self.warm)
+            if over is not None:
+                self.history.paired("redirected", message.number, over.queue)
+                return over.queue
+        return queue
 
     def begin_attempt(self, place: str | int, timeout_s: float, message: Message | None) -> Attempt:
         weather = self.weather.get(place, Weather.FAIR)
@@ -151,6 +181,8 @@ class World:
                 self.pings.append(self.begin_attempt(command.entity, PING_TIMEOUT_S, None))
             else:
                 self.history.paired("told", command.event)
+        if self.is_fast and self.pings:
+            self.finish_ping(self.pings[0], None)
 
     def pending(self) -> list[Attempt]:
         return [message.at for message in self.open if message.at] + self.pings
@@ -181,10 +213,13 @@ class World:
         message.at = None
         if error is None:
             self.store(attempt, message)
-        self.history.paired("answered", message.number, error, self.now, attempt.stored)
+        took_s = self.now - attempt.began
+        self.history.paired("answered", message.number, error, self.now, attempt.stored, took_s)
         dispatch, is_primary = message.dispatch, isinstance(attempt.place, str)
-        if error is None:
-            (dispatch.primary_sent if is_primary else dispatch.backlog_sent)(self.now)
+        if error is None and is_primary:
+            dispatch.primary_sent(self.now, took_s)
+        elif error is None:
+            dispatch.backlog_sent(self.now)
         else:
             (dispatch.primary_failed if is_primary else dispatch.backlog_failed)(self.now, error)
         self.drain()
@@ -192,10 +227,13 @@ class World:
 
     def finish_ping(self, attempt: Attempt, error: Exception | None) -> None:
         assert isinstance(attempt.place, str)
+        if attempt not in self.pings:  # another answer came first
+            return
         self.pings.remove(attempt)
-        self.history.paired("ping_answered", attempt.place, error, self.now)
+        took_s = self.now - attempt.began
+        self.history.paired("ping_answered", attempt.place, error, self.now, took_s)
         if error is None:
-            self.coordinator.ping_succeeded(attempt.place, self.now)
+            self.coordinator.ping_succeeded(attempt.place, self.now, took_s)
         else:
             # Whatever the shell thinks of busy, it is no refusal.
             self.coordinator.ping_failed(attempt.place, self.now, error, error is GONE or error is BUSY)
@@ -204,7 +242,8 @@ class World:
     def cancel(self, message: Message) -> None:
         self.open.remove(message)
         self.history.paired("given_up", message.number, self.now)
-        message.dispatch.abandon(self.now)
+        message.dispatch.abandon(self.now, given_up=True)
+        self.drain()
 
     def tick(self) -> None:
         self.coordinator.tick(self.now)
@@ -213,6 +252,11 @@ class World:
 
     def operate(self, entity: str, what: str) -> None:
         """The operator forces, holds or marks an entity; or a receiver meets a busy server."""
+        if what != "busy" and self.coordinator.pins.of(entity) is not None:
+            with contextlib.suppress(PinnedEntityError):
+                self.coordinator.force_failover(entity, self.now)
+                raise AssertionError("P23: the control file pins it, and the operator was let")
+            return
         self.history.paired("operated", entity, what, self.now)
         if what == "mark":
             self.coordinator.mark_healthy(entity, self.now)
@@ -222,6 +266,14 @@ class World:
             self.coordinator.force_failover(entity, self.now, hold=what == "hold")
         if what != "busy":
             (self.held.add if what == "hold" else self.held.discard)(entity)
+        self.drain()
+
+    def control(self, pins: dict[str, str]) -> None:
+        """The control file was changed, and read."""
+        self.history.paired("control_file", {name.lower(): word for name, word in pins.items()}, self.now)
+        before, after = self.coordinator.pins, parse(pins)
+        self.coordinator.set_pins(after, self.now)
+        self.held -= {entity for entity in ENTITIES if (before.of(entity), after.of(entity)) != (None, None)}
         self.drain()
 
     def close(self, sender: str) -> None:
@@ -286,6 +338,8 @@ class World:
     def come_home(self) -> None:
         """The weather clears for good, and everything comes home."""
         self.weather.clear()
+        self.is_fast = True
+        self.control({})
         if not self.has_queues:
             self.pair_later([0])
         for entity in sorted(self.held):

@@ -39,6 +39,8 @@ class FakeGuardedSender:
         self.max_batch_size = 0
         self.opening_s = 0.0
         self.is_closed = False
+        #: How long the next sends that are measured take.
+        self.took_s: list[float] = []
 
     @property
     def is_open(self) -> bool:
@@ -60,8 +62,9 @@ class FakeGuardedSender:
     def open(self, timeout_s: float, goes_on_s: float = 0.0) -> None:
         self._answer("open", None, timeout_s)
 
-    def send(self, message: Any, timeout_s: float) -> None:
+    def send(self, message: Any, timeout_s: float, terms: Any = None) -> float:
         self._answer("send", message, timeout_s)
+        return self.took_s.pop(0) if terms is not None and self.took_s else 0.0
 
     def schedule(self, messages: Any, schedule_time_utc: Any, timeout_s: float) -> list[int]:
         self._answer("schedule", messages, timeout_s)
@@ -115,7 +118,7 @@ class Stage:
         )
         self.client = ServiceBusClient.from_connection_string(NOWHERE)
         self._fault: Exception | None = None
-        self.context = SenderContext(self, self.monitor, self.settings, self._made, Limits())
+        self.context = SenderContext(self, self.monitor, self.settings, self._made, Limits(), None, deque())
 
     def _open_pinger(self, entity: str) -> FakeGuardedSender:
         self.pinged.append(entity)

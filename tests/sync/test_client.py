@@ -1,8 +1,10 @@
 # Generated from tests/aio/test_client.py by scripts/generate_sync.py; do not edit.
 from __future__ import annotations
 
+import gc
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +15,27 @@ import pytest
 from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
+from azure.servicebus._pyamqp.constants import LinkState
 
 from pairbus.broker import Broker, serve_sync
-from pairbus.pairing.errors import AlreadyPaired, ClientFaultedError, InvalidOptions, PairingError, PairingFailed
-from pairbus.pairing.events import BacklogQueueLeftOut, Event, PairingCompleted, PairingDegraded, StateChanged
+from pairbus.pairing.errors import (
+    AlreadyPaired,
+    ClientFaultedError,
+    InvalidOptions,
+    PairingError,
+    PairingFailed,
+    PinnedEntityError,
+)
+from pairbus.pairing.events import (
+    BacklogQueueLeftOut,
+    ControlFileChanged,
+    ControlFileUnusable,
+    Event,
+    PairingCompleted,
+    PairingDegraded,
+    StateChanged,
+    WarmLinkFailed,
+)
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.routing.states import EntityState
@@ -271,7 +290,86 @@ def test_p23_the_operator(clients: Clients) -> None:
     assert [event.cause for event in events if isinstance(event, StateChanged)] == ["forced", "marked healthy"]
     unsubscribe()
     client.force_failover("orders", hold=True)
-    assert len(events) == 2
+    assert len(events) == 4
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pairbus.pairing.health_monitor.INTERVAL_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_p23_the_control_file_is_followed_from_pairing_on(clients: Clients, tmp_path: Path) -> None:
+    path = tmp_path / "control.toml"
+    path.write_text('Orders = "failed-over"\n')
+    client, events = clients(), list[Event]()
+    client.subscribe(events.append)
+    client.pair_namespace(options(clients(SECONDARY), control_file=path))
+    assert client.state("orders") is EntityState.FAILED_OVER
+    client.get_queue_sender("orders")
+    assert events[-1] == StateChanged("orders", EntityState.HEALTHY, EntityState.FAILED_OVER, "control file")
+    for call in (client.force_failover, client.mark_healthy):
+        with pytest.raises(PinnedEntityError, match="the control file keeps it 'failed-over'"):
+            call("ORDERS")
+    path.write_text('"*" = "healthy"\n')
+    assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
+    path.write_text('"*" = "ill"\n')
+    assert wait_until(lambda: isinstance(events[-1], ControlFileUnusable))
+    path.unlink()
+    assert wait_until(lambda: len([each for each in events if isinstance(each, ControlFileUnusable)]) == 2)
+    with pytest.raises(PinnedEntityError):
+        client.force_failover("news")
+    path.write_text("")
+    assert wait_until(lambda: events[-1] == ControlFileChanged(()))
+    client.force_failover("news")
+    assert client.state("news") is EntityState.FAILED_OVER
+    told = [each for each in events if isinstance(each, ControlFileChanged | ControlFileUnusable)]
+    assert len(told) == 5, told
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_p23_a_function_may_stand_for_the_control_file(clients: Clients) -> None:
+    answers: list[Any] = [{"orders": "failed-over"}]
+    asked = 0
+
+    def control() -> Any:
+        nonlocal asked
+        asked += 1
+        if isinstance(answers[-1], Exception):
+            raise answers[-1]
+        return answers[-1]
+
+    client, events = clients(), list[Event]()
+    client.subscribe(events.append)
+    client.pair_namespace(options(clients(SECONDARY), control_file=control))
+    assert client.state("orders") is EntityState.FAILED_OVER
+    answers.append(ConnectionError("the vault is away"))
+    assert wait_until(lambda: isinstance(events[-1], ControlFileUnusable))
+    so_far = asked
+    assert wait_until(lambda: asked > so_far + 5)
+    assert client.state("orders") is EntityState.FAILED_OVER
+    assert len([each for each in events if isinstance(each, ControlFileUnusable)]) == 1, "told once"
+    answers.append('"*" = "auto"')
+    assert wait_until(lambda: events[-1] == ControlFileChanged((("*", "auto"),)))
+    client.close()
+    so_far = asked
+    assert not wait_until(lambda: asked > so_far + 1, 0.1), "closing ends the looks"
+
+
+def test_p23_a_control_file_that_hangs_holds_up_nothing(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pairbus.sync.health_monitor", "pairbus.pairing.control_file"):
+        monkeypatch.setattr(f"{module}.FIRST_LOOK_S", 0.05)
+    goes_on = threading.Event()
+
+    def control() -> str:
+        goes_on.wait(10)
+        return 'orders = "failed-over"'
+
+    client = clients()
+    client.pair_namespace(options(clients(SECONDARY), control_file=control))
+    assert client.state("orders") is EntityState.HEALTHY
+    goes_on.set()
+    assert wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
 
 
 def test_p38_the_spark_engine_is_checked_before_anything_is_made(
@@ -397,6 +495,37 @@ def test_p1_through_an_outage_on_embedded_brokers(pair: Pair) -> None:
     ]
 
 
+@pytest.mark.usefixtures("quick_looks")
+def test_p23_an_operator_moves_a_client_by_its_control_file_and_asks_why(pair: Pair, tmp_path: Path) -> None:
+    path_of_file = tmp_path / "control.toml"
+    with (
+        pair.client(control_file=path_of_file, return_ramp=0.2) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("before"))
+        assert [each.kind for each in client.explain("orders")] == ["client"] * 2, "no file, and paired"
+        path_of_file.write_text('ORDERS = "failed-over"')
+        assert wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
+        sender.send_messages(ServiceBusMessage("during"))
+        path_of_file.write_text('"*" = "healthy"')
+        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
+        with fault(pair.broker, "unreachable", namespace="contoso"):
+            sender.send_messages(ServiceBusMessage("fails"))
+            assert client.state("orders") is EntityState.HEALTHY, "pinned"
+        said = [each.text for each in client.explain("ORDERS")]
+    assert received(pair, pair.primary, "orders") == ["before"]
+    waiting = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert sorted(waiting) == ["during", "fails"]
+    for text in (
+        "the control file says: ORDERS = failed-over",
+        "healthy → failed over: the control file says so",
+        "messages went to the backlog by the rule 'failed over': failed over: control file",
+        "failed over → healthy: its turn in return_ramp has come",
+    ):
+        assert text in said, said
+    assert any("the rule 'interval zero'" in text and "the primary was given" in text for text in said), said
+
+
 def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None:
     passed: list[Path] = []
 
@@ -405,7 +534,7 @@ def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None:
         if event == "call" and SRC in path.parents:
             passed.append(path)
 
-    with pair.client() as client, client.get_queue_sender("orders") as sender:
+    with pair.client(warm_backlog=False) as client, client.get_queue_sender("orders") as sender:
         sender.send_messages(ServiceBusMessage("first"))
         message = ServiceBusMessage("second")
         sys.setprofile(note)
@@ -415,7 +544,92 @@ def test_p14_a_healthy_send_passes_few_files_and_rooms(pair: Pair) -> None:
             sys.setprofile(None)
     assert received(pair, pair.primary, "orders") == ["first", "second"]
     assert 3 < len(set(passed)) <= 6, passed
+    assert len(passed) <= 30, "calls of ours, beside the four hundred of the SDK"
     assert sum(one.parent != other.parent for one, other in pairwise(passed)) <= 5, passed
+
+
+@pytest.mark.parametrize("warm_backlog", [False, True])
+def test_p7_the_links_of_a_sender_that_is_dropped_are_closed(pair: Pair, warm_backlog: bool) -> None:
+    servers = (pair.primary, pair.secondary)
+    assert wait_until(lambda: not any(server.connections for server in servers))
+
+    def send_and_drop(client: ServiceBusClient) -> None:
+        client.mark_healthy("orders")
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(ServiceBusMessage("home"))
+        client.force_failover("orders", hold=True)
+        sender.send_messages(ServiceBusMessage("diverted"))
+        del sender
+        gc.collect()
+
+    with pair.client(warm_backlog=warm_backlog) as client:
+        send_and_drop(client)
+        send_and_drop(client)  # making the second sender closes the links of the first
+        assert wait_until(lambda: len(pair.primary.connections) == 1)
+        assert wait_until(lambda: len(pair.secondary.connections) == 1 + warm_backlog)
+    assert wait_until(lambda: not any(server.connections for server in servers)), servers
+    assert received(pair, pair.primary, "orders") == ["home"] * 2
+    assert len([body for index in range(2) for body in received(pair, pair.secondary, path(index))]) == 2
+
+
+def test_p19_a_link_to_the_backlog_stands_ready_from_pairing_on(pair: Pair) -> None:
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and isinstance(sender, PairedSender)
+        warm = client._pairing._warm
+        assert warm is not None
+        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        sender.send_messages(ServiceBusMessage("before"))
+        with fault(pair.broker, "unreachable", namespace="contoso"):
+            sender.send_messages(ServiceBusMessage("during"))
+            own = [link for link in sender.links[1:] if not link.awaits_link]
+            assert not own, "the sender's own link is not open yet"
+            assert wait_until(lambda: not sender.links[1].awaits_link)
+            sender.send_messages(ServiceBusMessage("after"))
+            assert warm._users == 0 and not warm._waiting
+        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
+    assert warm.sender is None, "it closes with the client"
+    backlog = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert sorted(backlog) == ["after", "during"]
+    assert received(pair, pair.primary, "orders") == ["before"]
+
+
+def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None:
+    with pair.client() as client:
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        first = warm.sender
+        assert not warm._look()
+        assert warm.sender is first, "it is alive"
+        assert first is not None and first._guarded is not None
+        first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
+        assert not warm._look()
+        assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
+
+
+def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:
+    events: list[Event] = []
+    with (
+        fault(pair.broker, "unreachable", namespace="backup"),
+        pair.client(on_secondary_unavailable="degrade") as client,
+    ):
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        client.subscribe(events.append)
+        client._pairing.monitor.coordinator.set_queues((0, 1))
+        for _ in range(2):
+            assert not warm._look()
+        assert [type(event) for event in events if isinstance(event, WarmLinkFailed)] == [WarmLinkFailed]
+
+
+def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:
+    with pair.client(warm_backlog=False) as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and client._pairing._warm is None
+        client.force_failover("orders", hold=True)
+        sender.send_messages(ServiceBusMessage("sent"))
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
 
 
 def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:

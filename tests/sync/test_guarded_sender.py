@@ -17,6 +17,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker.server import Broker, NamespaceServer
 from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.testing import fault
 
@@ -263,6 +264,72 @@ def test_p19_a_refused_connection_comes_out_within_the_time(rig: Rig) -> None:
     sender = rig.sender(port=unused_port())
     with takes(0.0, 1.0 + LATE_S), pytest.raises(exceptions.ServiceBusConnectionError):
         sender.send(hello(), 1.0)
+
+
+#: Every failure that denies the link ends the call: the backlog is next.
+AT_ONCE = PrimaryTerms(lambda error: not isinstance(error, exceptions.OperationTimeoutError))
+
+
+@pytest.mark.parametrize("retry_total", [0, 3])
+def test_p19_where_the_backlog_is_next_a_refused_connection_is_not_waited_on(rig: Rig, retry_total: int) -> None:
+    sender = rig.sender(port=unused_port(), retry_total=retry_total)
+    with takes(0.0, 0.3 + LATE_S), pytest.raises(exceptions.ServiceBusConnectionError):
+        sender.send(hello(), 8.0, AT_ONCE)
+
+
+@pytest.mark.parametrize("retry_total", [0, 3])
+def test_p19_a_link_that_went_stale_is_replaced_first(rig: Rig, retry_total: int) -> None:
+    proxy = rig.proxy()
+    sender = rig.used("plain", proxy.port, retry_total=retry_total)
+    proxy.cut()
+    with takes(0.0, 1.5):
+        assert sender.send(hello(), 8.0, AT_ONCE) is None, "a link was opened: that is no measure of a send"
+    took_s = sender.send(hello(), 8.0, AT_ONCE)
+    assert took_s is not None and 0.0 < took_s < 1.0
+    assert proxy.accepted == 2
+
+
+@pytest.mark.parametrize("retry_total", [0, 3])
+def test_p19_a_detached_link_is_replaced_without_a_pause(rig: Rig, retry_total: int) -> None:
+    sender = rig.used(retry_total=retry_total)
+    on_a_thread(rig.detach)
+    with takes(0.0, 0.7):
+        sender.send(hello(), 8.0, AT_ONCE)
+    assert rig.drain() == ["hello"]
+
+
+def test_p19_a_failure_that_the_table_spares_is_retried_as_the_user_said(rig: Rig) -> None:
+    sender = rig.sender(port=unused_port(), retry_total=1, retry_backoff_factor=0.5)
+    with takes(0.4, 2.0), pytest.raises(exceptions.ServiceBusConnectionError):
+        sender.send(hello(), 8.0, PrimaryTerms(lambda error: False))
+
+
+def test_p19_silence_is_waited_for_as_long_as_the_patience_says(rig: Rig) -> None:
+    sender, _proxy = rig.silenced()
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(exceptions.OperationTimeoutError):
+        sender.send(hello(), 8.0, PrimaryTerms(AT_ONCE.ends_at, silence_s=0.3))
+
+
+def test_p19_a_link_that_was_idle_and_says_nothing_is_replaced(rig: Rig) -> None:
+    sender, proxy = rig.silenced()
+    # The old connection never gets what it missed, and new ones are served: the network has forgotten the old one.
+    threading.Timer(0.4, proxy.speak_again).start()
+    sender._answered_at -= 3600.0
+    with takes(0.9, 2.0):
+        sender.send(hello(), 2.0, PrimaryTerms(AT_ONCE.ends_at, silence_s=0.3))
+    assert proxy.accepted == 2
+
+
+def test_p19_a_link_is_opened_without_waiting_for_it(rig: Rig) -> None:
+    sender = rig.sender()
+    assert sender.awaits_link
+    sender.begin_opening(5.0)
+    sender.begin_opening(5.0)  # it is being opened already
+    assert wait_until(lambda: not sender.awaits_link)
+    sender.send(hello(), 5)
+    assert sender.is_alive
+    sender.begin_opening(5.0)
+    assert rig.drain() == ["hello"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

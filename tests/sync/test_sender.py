@@ -16,6 +16,7 @@ from pairbus.pairing.errors import (
     ScheduleDuringFailoverError,
 )
 from pairbus.pairing.events import BacklogQueueEjected, MessageDiverted, SizeWarning, StateChanged
+from pairbus.pairing.routing.patience import Brownout
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import sender as sender_module
 from pairbus.sync.sender import PairedSender
@@ -529,3 +530,34 @@ def test_p7_many_callers_may_use_one_sender(stage: MakeStage) -> None:
         each.result()
     failed = 3 - len(primary(sender).answers)
     assert len(primary(sender).sent) + len(given.backlog(sender, 0).sent) == 200 + failed
+
+
+def test_p16_callers_who_give_up_fail_over_too(stage: MakeStage) -> None:
+    given = stage(primary_patience=2.0)
+    sender = given.sender()
+    primary: Any = sender._primary
+
+    def gives_up() -> None:
+        given.advance(1.5)
+        raise KeyboardInterrupt
+
+    for expected in (EntityState.HEALTHY, EntityState.FAILED_OVER):
+        primary.answers.append(gives_up)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send_messages(ServiceBusMessage("m"))
+        assert given.monitor.coordinator.state("orders") is expected
+    assert [event.state for event in given.named(StateChanged)] == [EntityState.FAILED_OVER], "it was told"
+    sender.send_messages(ServiceBusMessage("n"))
+    assert len(given.backlog(sender, 0).sent) == 1
+
+
+def test_p24_slow_sends_fail_over_although_they_succeed(stage: MakeStage) -> None:
+    given = stage(brownout=Brownout(0.5, 5, 1.0))
+    sender = given.sender()
+    primary: Any = sender._primary
+    primary.took_s = [3.0] * 5
+    for number in range(5):
+        sender.send_messages(ServiceBusMessage(f"m{number}"))
+    assert len(primary.sent) == 5
+    assert given.monitor.coordinator.state("orders") is EntityState.FAILED_OVER
+    assert "more than 50% of the last 5 sends" in str(given.named(StateChanged)[0].error)

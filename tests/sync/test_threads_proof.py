@@ -42,7 +42,7 @@ def test_p23_callbacks_run_outside_the_lock(stage: MakeStage) -> None:
     free: list[bool] = []
     given.monitor._subscribers.subscribe(lambda event: free.append(not given.monitor.lock.locked()))
     fail_over(given)
-    assert free == [True]
+    assert free and all(free)
 
 
 def test_a_timer_that_breaks_is_not_the_end_of_all_timers(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def test_p19_an_earlier_deadline_is_not_overslept(guard: Guard, sender: StandIn)
 
 
 def test_a_call_that_ended_in_time_is_not_shut(guard: Guard, sender: StandIn) -> None:
-    guard.arm(deadline := time.monotonic() + 0.2)
-    assert wait_until(lambda: WATCHDOG.next_look == deadline)
+    guard.arm(deadline := time.monotonic() + 1.0)
+    assert wait_until(lambda: WATCHDOG.next_look <= deadline), "it knows of the call"
     assert not guard.disarm()
     assert wait_until(lambda: WATCHDOG.next_look > deadline), "it has looked"
     sender.near.settimeout(0.05)

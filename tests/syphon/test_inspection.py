@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from pairbus.syphon.inspection import measure, scan
+from pairbus.syphon.inspection import look, measure, scan
+from pairbus.wire.partitions import number_of
 
 from .pair import Pair, diverted
 
@@ -46,3 +47,35 @@ async def test_deferred_ones_are_nobody_s(pair: Pair) -> None:
 async def test_a_queue_that_does_not_exist(pair: Pair) -> None:
     depth = await measure(pair.west_client, f"{pair.name}/x-servicebus-transfer/9")
     assert (depth.exists, depth.messages) == (False, 0)
+
+
+async def test_the_oldest_of_a_partitioned_queue(pair: Pair) -> None:
+    """It may lie in any partition, also in one that was not looked at whole."""
+    ((queue, _),) = await pair.backlog(0, enable_partitioning=True)
+    sender = await pair.west_client.sender(queue)
+    for number in range(40):  # in turn, from partition 0 on
+        await sender.send(diverted("orders", f"m{number}"))
+    receiver = await pair.west_client.receiver(queue)
+    await receiver.complete(await receiver.receive(3, 2.0))
+    for count_max in (None, 1, 10):
+        depth = await measure(pair.west_client, queue, count_max)
+        assert depth.messages == (37 if count_max is None else count_max)
+        assert depth.oldest_number == number_of(3, 1), count_max
+        assert depth.is_complete is (count_max is None)
+
+
+async def test_looking_on_from_a_place_in_each_partition(pair: Pair) -> None:
+    ((queue, _),) = await pair.backlog(0, enable_partitioning=True)
+    sender = await pair.west_client.sender(queue)
+    for number in range(48):
+        await sender.send(diverted(f"to-{number}", f"m{number}"))
+    places = {0: number_of(0, 3), 2: number_of(2, 2), 15: number_of(15, 4)}
+    end = {1: number_of(1, 1), 3: number_of(3, 0)}
+    found = [
+        number
+        async for number, _ in look(
+            pair.west_client, queue, places, lambda partition: end.get(partition, number_of(partition, 1000))
+        )
+    ]
+    expected = {0: [3], 1: [1], 2: [2, 3], 3: [], 15: []}
+    assert found == [number_of(p, count) for p in range(16) for count in expected.get(p, [1, 2, 3])]

@@ -12,6 +12,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, Unpack
 
@@ -23,11 +24,14 @@ from pairbus.aio.concurrency import RepeatedAttempt, administration_client, guar
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
 from pairbus.aio.receiver import PairedReceiver
-from pairbus.aio.sender import PairedSender, SenderContext, close_senders
+from pairbus.aio.sender import PairedSender, SenderContext, close_senders, dropped_links
+from pairbus.aio.warm_link import WarmLink
 from pairbus.pairing import pair_validation
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
+from pairbus.pairing.control_file import ControlFileReader
+from pairbus.pairing.decisions import Decision, DecisionLog
 from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
 from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
 from pairbus.pairing.health_monitor import Subscribers
@@ -35,6 +39,7 @@ from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer
 from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
 from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.ping import ping_timeout_s
 from pairbus.pairing.routing.states import EntityState
 
 _log: Final = logging.getLogger("pairbus.pairing")
@@ -184,12 +189,19 @@ class ServiceBusClient(SdkClient):
         with monitor.lock:
             return monitor.coordinator.states()
 
+    def explain(self, entity: str) -> list[Decision]:
+        """Return the last decisions about this entity in words, oldest first: why it failed over, what pings met, what
+        operators and the control file said, and which rule sent messages to the backlog."""
+        return self._paired().decisions.explain(entity)
+
     def force_failover(self, entity: str, hold: bool = False) -> None:
         """Send the messages of this entity to the backlog from now on, for a drill. Pings bring the entity back, unless
-        it is held: then `mark_healthy` does (P23)."""
+        it is held: then `mark_healthy` does (P23). Raises PinnedEntityError where the control file pins the entity."""
         self._tell_coordinator(lambda coordinator, now: coordinator.force_failover(entity, now, hold=hold))
 
     def mark_healthy(self, entity: str) -> None:
+        """Send the messages of this entity to the primary again, at once, whatever pings say. Raises PinnedEntityError
+        where the control file pins the entity."""
         self._tell_coordinator(lambda coordinator, now: coordinator.mark_healthy(entity, now))
 
     def _tell_coordinator(self, tell: Callable[[Coordinator, float], None]) -> None:
@@ -271,7 +283,8 @@ class ServiceBusClient(SdkClient):
         pairing = self._pairing
         if pairing is not None:
             await pairing.stop()
-            await close_senders([each for each in self._handlers if isinstance(each, PairedSender)])
+            senders = [each for each in self._handlers if isinstance(each, PairedSender)]
+            await close_senders(senders, dropped_links(pairing.context))
         await super().close()
         if pairing is not None:
             await pairing.secondary.close()
@@ -296,23 +309,30 @@ class Pairing:
         self.secondary: Any = options.messaging_factory
         self.primary_name = backlog_queues.primary_name(client.fully_qualified_namespace, settings.primary_name)
         self.secondary_name = str(namespace_of(self.secondary))
-        watchers: list[Observer] = [LoggingObserver(self.primary_name), *observers]
+        self.decisions = DecisionLog()
+        watchers: list[Observer] = [LoggingObserver(self.primary_name), self.decisions, *observers]
         if settings.ledger is not None:
             watchers.append(LedgerObserver(settings.ledger, self.primary_name, self.secondary_name))
         self.monitor = HealthMonitor(
-            Coordinator(settings, choose=random.choice),
+            Coordinator(settings, choose=random.choice, draw=random.random),
             self._open_pinger,
-            ping_timeout_s=min(settings.ping_primary_interval, settings.send_timeout / 2),
+            ping_timeout_s=ping_timeout_s(settings.ping_primary_interval, settings.send_timeout),
             observers=tuple(watchers),
             subscribers=client._heard_by(),
+            control_file=None if settings.control_file is None else ControlFileReader(settings.control_file),
         )
-        self.context = SenderContext(client, self.monitor, settings, self._make_backlog_sender, Limits())
+        limits = Limits()
+        self._warm = WarmLink(self.monitor, self._make_backlog_sender, limits) if settings.warm_backlog else None
+        self.context = SenderContext(
+            client, self.monitor, settings, self._make_backlog_sender, limits, self._warm, dropped=deque()
+        )
         self.halts = Halts(self.monitor)
         self._host: Any = None
         self._repeated: RepeatedAttempt | None = None
         self._is_stopped = False
 
     async def set_up(self) -> None:
+        await self.monitor.watch_control_file()
         if self.settings.enable_syphon:
             from pairbus.aio.syphon import check_engine
 
@@ -332,6 +352,8 @@ class Pairing:
             await self._repeated.stop()
         if self._host is not None:
             await guarded_call(self._host.stop)
+        if self._warm is not None:
+            await guarded_call(self._warm.close)
         await self.monitor.close()
 
     async def _try_again(self) -> bool:
@@ -373,6 +395,8 @@ class Pairing:
         with self.monitor.lock:
             self.monitor.coordinator.set_queues(provision.queues)
         self.monitor.announce(*provision.left_out, PairingCompleted(len(provision.queues)))
+        if self._warm is not None:
+            self._warm.start()
 
     async def _start_syphon(self, provision: Provision) -> None:
         from pairbus.aio.engine_loop import queue_names

@@ -1,8 +1,8 @@
 """Gives the paired clients what they need of asyncio; `sync/concurrency.py` gives the same of threads.
 
-`client.py`, `sender.py`, `receiver.py`, `provisioning.py` and `syphon.py` are written once, here in `aio/`, and
-`scripts/generate_sync.py` makes those of `sync/` from them. Whatever tasks and threads do differently is in this file,
-in `engine_loop.py`, `health_monitor.py` and `guarded_sender.py`.
+`client.py`, `sender.py`, `receiver.py`, `provisioning.py`, `syphon.py` and `warm_link.py` are written once, here in
+`aio/`, and `scripts/generate_sync.py` makes those of `sync/` from them. Whatever tasks and threads do differently is in
+this file, in `engine_loop.py`, `health_monitor.py` and `guarded_sender.py`.
 """
 
 from __future__ import annotations
@@ -65,13 +65,17 @@ def is_interruption(_error: Exception) -> bool:
 class RepeatedAttempt:
     """Calls `attempt` at every interval, on a task, until it returns True or `stop` is called."""
 
-    def __init__(self, attempt: Callable[[], Awaitable[bool]], interval_s: float, name: str) -> None:
+    def __init__(
+        self, attempt: Callable[[], Awaitable[bool]], interval_s: float, name: str, *, at_once: bool = False
+    ) -> None:
         self._attempt = attempt
         self._interval_s = interval_s
+        self._at_once = at_once
         self._task = asyncio.create_task(self._run(), name=name)
 
     async def _run(self) -> None:
-        await asyncio.sleep(self._interval_s)
+        if not self._at_once:
+            await asyncio.sleep(self._interval_s)
         while not await self._attempt():
             await asyncio.sleep(self._interval_s)
 

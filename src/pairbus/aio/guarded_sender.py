@@ -34,22 +34,31 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 from pairbus.pairing import sdk
+from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.guarded_sender import (
+    AFTER_STALL_S,
     CLOSE_S,
     CLOSED,
     GRACE_S,
+    IDLE_S,
     LONGEST_S,
+    STALLED_S,
+    EndsAt,
     GuardedSenderBase,
     SdkSenderBase,
+    ends_call,
     time_left,
     to_retry_after,
     too_late,
 )
+from pairbus.pairing.routing.patience import PrimaryTerms
 
 T = TypeVar("T")
 
 # Tasks that clear up; asyncio itself keeps only weak references to its tasks.
 _background: set[asyncio.Task[None]] = set()
+
+CANCELLATIONS = 4
 
 
 class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
@@ -63,8 +72,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         self._lock = asyncio.Lock()
         self._process = os.getpid()
 
-    async def send(self, message: Any, timeout_s: float) -> None:
-        await self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
+    def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> Awaitable[float | None]:
+        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened."""
+        # Not a coroutine of its own: each one is passed again whenever the answer is waited for.
+        return self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms)
 
     async def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
         return await self._do(
@@ -80,6 +91,19 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
         await self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
+
+    @property
+    def awaits_link(self) -> bool:
+        """Whether no link is open, and none has been opened for the next call."""
+        return not self.is_open if self._opening is None else not self._opening.done()
+
+    def begin_opening(self, within_s: float) -> None:
+        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
+        if self._closed or self._opening is not None or self._lock.locked() or self.is_open:
+            return
+        guarded = self._guarded = self._guarded or _SdkSender(self._make())
+        deadline = asyncio.get_running_loop().time() + within_s
+        self._begin(guarded, lambda sender, left_s: sdk.open_link(sender, left_s), deadline, None, GRACE_S)
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -98,7 +122,13 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             closing = guarded.throw_away() if opening is None or opening.done() else guarded.abandon(opening)
             await asyncio.wait({closing}, timeout=timeout_s)
 
-    async def _do(self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0) -> T:
+    def close_soon(self) -> None:
+        """Close the link in the background; nobody waits for that."""
+        _in_background(self.close())
+
+    async def _do(
+        self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
+    ) -> T:
         if os.getpid() != self._process:
             raise sdk.forked(self._entity)
         timeout_s = min(timeout_s, LONGEST_S)
@@ -122,7 +152,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             guarded = self._guarded
             if guarded is not None and guarded.sender._running:
                 try:
-                    return await guarded.in_place(operation, deadline, timeout_s)
+                    if terms is None:
+                        return await guarded.in_place(operation, loop, deadline, timeout_s)
+                    took: T = await self._on_terms(guarded, operation, deadline, terms)
+                    return took
                 except sdk.LinkLost as error:
                     lost = error.error
                     self._discard(guarded)
@@ -130,9 +163,31 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                     if sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s)
+            if terms is not None:
+                deadline = min(deadline, loop.time() + terms.opening_s)
+            answer = await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
+            self._answered_at = loop.time()
+            return answer
         finally:
             lock.release()
+
+    async def _on_terms(
+        self, guarded: _SdkSender, operation: _Operation[T], deadline: float, terms: PrimaryTerms
+    ) -> Any:
+        """Make a call on the open link and measure it. An idle link that says nothing is taken for lost."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        left_s = deadline - began
+        is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
+        silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
+        try:
+            await guarded.in_place(operation, loop, began + silence_s, silence_s)
+        except OperationTimeoutError as error:
+            if is_idle and not isinstance(error, NotTriedError):
+                raise sdk.LinkLost(error) from error
+            raise
+        self._answered_at = answered_at = loop.time()
+        return answered_at - began
 
     async def _await_opening(self, opening: asyncio.Task[Any], guarded: _SdkSender, deadline: float) -> None:
         """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
@@ -160,6 +215,24 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             self._opening = self._guarded = None
             guarded.abandon(opening)
 
+    def _begin(
+        self,
+        guarded: _SdkSender,
+        operation: _Operation[T],
+        deadline: float,
+        lost: ServiceBusError | None,
+        goes_on_s: float,
+    ) -> asyncio.Task[T]:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(guarded.call(operation, deadline, lost))
+        self._opening = task
+        if goes_on_s:
+            self._wanted_since = self._wanted_since or loop.time()
+            ending = loop.call_at(deadline + goes_on_s + GRACE_S, self._end_opening, task, guarded)
+            task.add_done_callback(lambda _done: ending.cancel())
+            task.add_done_callback(_seen)
+        return task
+
     async def _by_errand(
         self,
         operation: _Operation[T],
@@ -167,6 +240,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         lost: ServiceBusError | None,
         timeout_s: float,
         goes_on_s: float,
+        terms: PrimaryTerms | None,
     ) -> T:
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
@@ -177,13 +251,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                 raise lost or ValueError(CLOSED)
             guarded = self._guarded = _SdkSender(self._make())
         guarded.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
-        task = loop.create_task(guarded.call(operation, deadline, lost))
-        self._opening = task
-        if goes_on_s:
-            self._wanted_since = self._wanted_since or loop.time()
-            ending = loop.call_at(deadline + goes_on_s + GRACE_S, self._end_opening, task, guarded)
-            task.add_done_callback(lambda _done: ending.cancel())
-            task.add_done_callback(_seen)
+        guarded.ends_at = None if terms is None else terms.ends_at
+        task = self._begin(guarded, operation, deadline, lost, goes_on_s)
         goes_on = False
         try:
             await asyncio.wait({task}, timeout=max(0.0, deadline + GRACE_S - loop.time()))
@@ -231,26 +300,29 @@ class _Alarm:
     the time it rings its call is usually long over, and it is set for the one that is under way then, if any.
     """
 
-    __slots__ = ("_deadline", "_task", "_timer", "rung")
+    __slots__ = ("_deadline", "_put_off", "_rings_at", "_task", "_timer", "rung")
 
     def __init__(self) -> None:
         self.rung = False
+        self._put_off = False
         self._deadline = math.inf
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # When the timer is due; infinite where there is none.
+        self._rings_at = math.inf
 
-    def set(self, deadline: float) -> asyncio.Task[Any]:
+    def set(self, loop: asyncio.AbstractEventLoop, deadline: float) -> asyncio.Task[Any]:
         """Set the alarm for the current task, and return that task."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._task = task
         self._deadline = deadline
-        timer = self._timer
-        if timer is None:
-            self._timer = task.get_loop().call_at(deadline, self._ring)
-        elif timer.when() > deadline:
-            timer.cancel()
-            self._timer = task.get_loop().call_at(deadline, self._ring)
+        self._put_off = False
+        if self._rings_at > deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(deadline, self._ring)
+            self._rings_at = deadline
         return task
 
     def unset(self) -> None:
@@ -262,15 +334,22 @@ class _Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._rings_at = math.inf
 
     def _ring(self) -> None:
         self._timer = None
+        self._rings_at = math.inf
         task = self._task
         if task is None:
             return
         loop = task.get_loop()
-        if loop.time() < self._deadline:
+        now = loop.time()
+        if now - self._deadline > STALLED_S and not self._put_off:  # the loop stood still: the answer may be there
+            self._put_off = True
+            self._deadline = now + AFTER_STALL_S
+        if now < self._deadline:
             self._timer = loop.call_at(self._deadline, self._ring)
+            self._rings_at = self._deadline
             return
         self.rung = True
         task.cancel()
@@ -279,11 +358,13 @@ class _Alarm:
 class _SdkSender(SdkSenderBase):
     """An SDK sender, judged by our rules. Used by one task at a time; once thrown away never used again."""
 
-    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "refusal")
+    __slots__ = ("_alarm", "_create", "_handle", "_in_place", "ends_at", "refusal")
 
     def __init__(self, sender: ServiceBusSender) -> None:
         self.sender = sender
         self._in_place = False
+        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
+        self.ends_at: EndsAt | None = None
         #: What an earlier attempt of the call under way was refused with, if it was.
         self.refusal: ServiceBusError | None = None
         untyped: Any = sender
@@ -297,13 +378,15 @@ class _SdkSender(SdkSenderBase):
         self._create: Callable[[Any], None] = untyped._create_handler
         untyped._create_handler = self._create_handler
 
-    async def in_place(self, operation: _Operation[T], deadline: float, timeout_s: float) -> T:
-        left = deadline - asyncio.get_running_loop().time()
+    async def in_place(
+        self, operation: _Operation[T], loop: asyncio.AbstractEventLoop, deadline: float, timeout_s: float
+    ) -> T:
+        left = deadline - loop.time()
         if left <= 0:
             raise too_late()
         self._in_place = True
         alarm = self._alarm
-        task = alarm.set(deadline + GRACE_S)
+        task = alarm.set(loop, deadline + GRACE_S)
         cancelling = task.cancelling()
         try:
             return await operation(self.sender, left)
@@ -323,7 +406,7 @@ class _SdkSender(SdkSenderBase):
     async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:
         """Make a call that may open a link."""
         sender, loop = self.sender, asyncio.get_running_loop()
-        answered = to_retry_after(sender, lost)
+        answered = to_retry_after(sender, lost, self.ends_at)
         if answered is None:
             return await operation(sender, time_left(deadline, loop.time()))
         await sdk.back_off(sender, answered, deadline)
@@ -342,9 +425,7 @@ class _SdkSender(SdkSenderBase):
     async def _clear_up(self, task: asyncio.Task[Any] | None) -> None:
         self._alarm.end()
         if task is not None:
-            await asyncio.wait({task}, timeout=CLOSE_S)
-            if task.done():
-                _seen(task)
+            await _end(task)
         self._in_place = False
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -387,7 +468,7 @@ class _SdkSender(SdkSenderBase):
         if self._in_place:
             return sdk.judged(self.sender, exception)
         error = await self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError):
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self.sender, self.ends_at, error):
             raise error
         if isinstance(error, sdk.REFUSALS):
             self.refusal = error
@@ -410,6 +491,17 @@ def _seen(done: asyncio.Task[Any]) -> None:
     """Look at the error of a task that nobody waits for, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Wait for a cancelled task, at most CLOSE_S. It is cancelled again: in the SDK an answer that arrives in the same
+    turn of the loop can swallow the first cancellation, and the task would go on until its own time is over."""
+    for _ in range(CANCELLATIONS):
+        await asyncio.wait({task}, timeout=CLOSE_S / CANCELLATIONS)
+        if task.done():
+            _seen(task)
+            return
+        task.cancel()
 
 
 def _in_background(work: Any) -> asyncio.Task[None]:

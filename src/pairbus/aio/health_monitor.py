@@ -1,9 +1,10 @@
 """Runs the timers, pings and callbacks of a paired client on an event loop.
 
-It holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried
-out and the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None)
-and, being no task, keeps no loop alive. Pings are tasks of their own, so that one which hangs delays neither the timers
-nor another entity's ping (P31, P33). Everything happens on the loop that the client was paired on.
+It holds the coordinator of the client. Whoever changes a state calls `attend` afterwards: commands are carried out and
+the timer is set. A timer of the loop stands only while an entity is sick (`coordinator.deadline` is not None) or a
+control file is followed and, being no task, keeps no loop alive. Pings are tasks of their own, so that one which hangs
+delays neither the timers nor another entity's ping (P31, P33). Everything happens on the loop that the client was
+paired on.
 
 Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
 """
@@ -14,18 +15,23 @@ import asyncio
 import contextlib
 import inspect
 import os
+import threading
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
-from pairbus.aio.concurrency import guarded_await, guarded_call
+from pairbus.aio.concurrency import guarded_await, guarded_call, pause
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.pairing import sdk
+from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.errors import WrongLoopError
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase
+from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.ping import ping
+from pairbus.pairing.routing.pins import Pins
 
 #: How long closing waits for subscribers that are coroutines.
 TELL_S: Final = 1.0
@@ -33,7 +39,7 @@ TELL_S: Final = 1.0
 
 class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _prepare(self) -> None:
-        self.lock = contextlib.nullcontext()
+        self.lock = threading.RLock()  # nothing comes in between on a loop; it costs less than a `nullcontext`
         self.loop = asyncio.get_running_loop()
         self.check_loop = self._check_loop
         self._pid = os.getpid()
@@ -43,6 +49,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: deque[Awaitable[object]] = deque()
         self._teller: asyncio.Task[None] | None = None
+        self._first_look = asyncio.Event()
 
     def _check_loop(self) -> None:
         """Raise where the caller is not on the loop that the SDK's connections, and our timers, belong to."""
@@ -83,19 +90,37 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
+    # The control file
+
+    async def watch_control_file(self) -> None:
+        """Follow the control file, if there is one. Returns when it was read once, or soon if that hangs."""
+        if self._control_file is not None and self._begin_look() is not None:
+            await pause(self._first_look, FIRST_LOOK_S)
+
+    def _start(self, thread: threading.Thread) -> None:
+        thread.start()
+
+    def _hand_over(self, news: Pins | Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._looked, news)
+
+    def _looked(self, news: Pins | Exception | None) -> None:
+        super()._looked(news)
+        self._first_look.set()
+
     # Timers
 
     def _keep_time(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self.coordinator.deadline
+        deadline = self._deadline
         if deadline is not None and not self.closed:
             self._timer = self.loop.call_later(max(0.0, deadline - self.clock()), self._timer_due)
 
     def _timer_due(self) -> None:
         self._timer = None
-        self.coordinator.tick(self.clock())
+        self._tick(self.clock())
         self.attend()
 
     def _has_timer(self) -> bool:
@@ -124,13 +149,20 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     async def _ping(self, entity: str) -> None:
         began = self.clock()
         failure: Exception | None = None
+        took_s = 0.0
         pinger: GuardedSender | None = None
         try:
             pinger = self._open_pinger(entity)
-            await pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
+            message = ping(uuid.uuid4().hex)
+            if self.coordinator.settings.brownout is None:
+                await pinger.send(message, self._ping_timeout_s)
+            else:  # what counts is how fast the entity answers, not how long opening a link takes
+                await pinger.open(self._ping_timeout_s)
+                left_s = self._ping_timeout_s - (self.clock() - began)
+                took_s = await pinger.send(message, max(budget.LEAST_S, left_s), PrimaryTerms()) or 0.0
         except Exception as error:
             failure = error
-        self._pinged(entity, began, failure)
+        self._pinged(entity, began, failure, took_s)
         if pinger is not None:
             await guarded_call(pinger.close)
 

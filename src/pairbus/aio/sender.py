@@ -13,7 +13,9 @@ import datetime
 import time
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessageBatch
@@ -23,6 +25,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from pairbus.aio.concurrency import CLOSES_AT_ONCE_MAX, call_all, is_interruption, pause
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.health_monitor import HealthMonitor
+from pairbus.aio.warm_link import WarmLink
 from pairbus.pairing import pending_send
 from pairbus.pairing.backlog.diversion import message_ids
 from pairbus.pairing.errors import NotTriedError
@@ -49,6 +52,10 @@ class SenderContext(NamedTuple):
     make_backlog_sender: Callable[[int], ServiceBusSender]
     #: What links have said of their limits, for senders whose own link was never open.
     limits: pending_send.Limits
+    #: The link to the backlog that stands ready; None: there is none, by option.
+    warm: WarmLink | None
+    #: The links of senders that were dropped without being closed, until somebody closes them.
+    dropped: deque[tuple[GuardedSender, dict[int, GuardedSender]]]
 
 
 class PairedSender(ServiceBusSender):
@@ -64,6 +71,8 @@ class PairedSender(ServiceBusSender):
     _backlog: dict[int, GuardedSender]
     #: Stands for this sender in the rotation, which must not keep a dropped one alive.
     _token: object
+    #: Puts its links among the dropped ones when it is collected.
+    _dropped: weakref.finalize[..., Any]
     #: What its entity is called in events and ledgers: its other senders may spell it otherwise (P15).
     _entity: str
     # the SDK's
@@ -83,8 +92,17 @@ class PairedSender(ServiceBusSender):
         adopted._primary = cls._guarded_sender(make, adopted.entity_name)
         adopted._backlog = {}
         adopted._token = object()
+        # The SDK's keep-alive would hold its connections for ever. What is collected can't close them itself: that
+        # may happen anywhere, under any lock.
+        finalizer = weakref.finalize(adopted, context.dropped.append, (adopted._primary, adopted._backlog))
+        finalizer.atexit = False
+        adopted._dropped = finalizer
+        for link in dropped_links(context):
+            link.close_soon()
         with context.monitor.lock:
             adopted._entity = context.monitor.coordinator.know(adopted.entity_name)
+        if context.monitor.coordinator.commands:  # the control file pins this entity
+            context.monitor.attend()
         return adopted
 
     def __repr__(self) -> str:
@@ -128,7 +146,18 @@ class PairedSender(ServiceBusSender):
                 action = dispatch.step(now)
             while True:
                 if isinstance(action, TryPrimary):
-                    action = await self._try_primary(dispatch, action, pending, now)
+                    try:
+                        argument = (
+                            pending.argument if not pending.confirmed else pending.for_primary(self._amqp_transport)
+                        )
+                        took_s = await self._primary.send(argument, action.timeout_s, action.terms)
+                    except Exception as error:
+                        if is_interruption(error):
+                            raise
+                        action = self._primary_failed(dispatch, pending, error, now)
+                    else:
+                        self._primary_sent(dispatch, pending, now, took_s)
+                        return
                 elif isinstance(action, TryBacklog):
                     action = await self._try_backlog(dispatch, action, pending)
                     now = clock()
@@ -144,25 +173,19 @@ class PairedSender(ServiceBusSender):
                 else:
                     monitor.attend()
                     raise action.error
-        except BaseException:
+        except BaseException as error:
             if dispatch is not None:
+                # Whatever is no answer of an attempt is a caller who doesn't wait any longer.
+                given_up = not isinstance(error, Exception) or is_interruption(error)
                 with monitor.lock:
-                    dispatch.abandon(clock())
+                    dispatch.abandon(clock(), given_up)
+                if monitor.coordinator.commands:
+                    monitor.attend()
             raise
-
-    async def _try_primary(self, dispatch: Dispatch, action: TryPrimary, pending: PendingSend, began: float) -> Step:
-        try:
-            argument = pending.argument if not pending.confirmed else pending.for_primary(self._amqp_transport)
-            await self._primary.send(argument, action.timeout_s)
-        except Exception as error:
-            if is_interruption(error):
-                raise
-            return self._primary_failed(dispatch, pending, error, began)
-        return self._primary_sent(dispatch, pending, began)
 
     def _primary_failed(self, dispatch: Dispatch, pending: PendingSend, error: Exception, began: float) -> Step:
         monitor = self._context.monitor
-        self._tell_sent("primary", None, pending.rest, error, began)
+        self._tell_sent(pending.rest, error, began)
         with monitor.lock:
             now = monitor.clock()
             pending.primary_failed(error)
@@ -171,32 +194,42 @@ class PairedSender(ServiceBusSender):
         monitor.attend()
         return step
 
-    def _primary_sent(self, dispatch: Dispatch, pending: PendingSend, began: float) -> Step:
+    def _primary_sent(self, dispatch: Dispatch, pending: PendingSend, began: float, took_s: float | None) -> None:
         context = self._context
         monitor = context.monitor
         if monitor.send_observers:
-            self._tell_sent("primary", None, pending.rest, None, began)
+            self._tell_sent(pending.rest, None, began)
         with monitor.lock:
-            dispatch.primary_sent(monitor.clock())
+            dispatch.primary_sent(monitor.clock(), took_s)
         if monitor.coordinator.commands:
             monitor.attend()
         if context.settings.check_size:  # now that the link has said what it takes
-            limit = context.limits.of_backlog(self._primary.max_message_size)
-            warning = pending.size_warning(self._entity, limit)
+            warning = pending.size_warning(self._entity, context.limits, self._primary.max_message_size)
             if warning is not None:
                 monitor.announce(warning)
-        return pending_send.SENT
 
     async def _try_backlog(self, dispatch: Dispatch, action: TryBacklog, pending: PendingSend) -> Step:
         self._check_live()  # or a link would be opened that nobody closes
         monitor = self._context.monitor
         failure: Exception | None = None
+        backlog = own = self._backlog_sender(action.queue)
+        warm = self._context.warm
+        shared = None
+        if warm is not None:
+            with monitor.lock:
+                shared = warm.take(own, dispatch)
+            if shared is not None:
+                action, backlog = shared
         try:
-            await self._divert(action, pending, monitor.clock() + action.timeout_s)
+            await self._divert(backlog, action, pending, monitor.clock() + action.timeout_s, dispatch)
         except Exception as error:
             if is_interruption(error):  # it says nothing of the queue, and is for the application
                 raise
             failure = error
+        finally:
+            if shared is not None and warm is not None:
+                with monitor.lock:
+                    warm.give_back()
         with monitor.lock:
             now = monitor.clock()
             if failure is None:
@@ -209,13 +242,14 @@ class PairedSender(ServiceBusSender):
             monitor.announce(MessageDiverted(self._entity, action.queue, len(confirmed), message_ids(confirmed)))
         return step
 
-    async def _divert(self, action: TryBacklog, pending: PendingSend, deadline: float) -> None:
+    async def _divert(
+        self, backlog: GuardedSender, action: TryBacklog, pending: PendingSend, deadline: float, dispatch: Dispatch
+    ) -> None:
         """Send what no backlog queue has confirmed yet."""
         context = self._context
         clock = context.monitor.clock
         # Opening the link is part of the first attempt: the ledger shows no pause between two attempts of one call.
         began = clock()
-        backlog = self._backlog_sender(action.queue)
         if not backlog.is_open:
             await backlog.open(action.timeout_s, budget.opening_goes_on(action.timeout_s))
             context.limits.learn_backlog(backlog.max_message_size, backlog.max_batch_size)
@@ -235,10 +269,12 @@ class PairedSender(ServiceBusSender):
                 await backlog.send(batch.argument, left_s)
             except Exception as error:
                 pending.batch_failed(error)
-                self._tell_sent("backlog", action.queue, batch.messages, error, began)
+                self._tell_diverted(dispatch, action.queue, batch.messages, error, began)
+                if pending.split_refused(error):
+                    continue
                 raise
             pending.batch_confirmed()
-            self._tell_sent("backlog", action.queue, batch.messages, None, began)
+            self._tell_diverted(dispatch, action.queue, batch.messages, None, began)
             began = clock()
 
     def _backlog_sender(self, queue: int) -> GuardedSender:
@@ -353,6 +389,7 @@ class PairedSender(ServiceBusSender):
     async def close(self) -> None:
         """Closes the links. Sends that wait for a halt to end are woken and raise."""
         await close_senders([self])
+        self._dropped.detach()
         monitor = self._context.monitor
         with monitor.lock:
             monitor.coordinator.forget_sender(self._token)
@@ -379,20 +416,36 @@ class PairedSender(ServiceBusSender):
 
     # Telling
 
-    def _tell_sent(
-        self, route: Any, queue: int | None, messages: list[Any], error: Exception | None, began: float
-    ) -> None:
+    def _tell_sent(self, messages: list[Any], error: Exception | None, began: float) -> None:
         monitor = self._context.monitor
         ms = (monitor.clock() - began) * 1000.0
         for observer in monitor.send_observers:
-            guarded(observer.sent, self._entity, route, queue, messages, outcome_of(error), ms)
+            guarded(observer.sent, self._entity, "primary", None, messages, outcome_of(error), ms)
+
+    def _tell_diverted(
+        self, dispatch: Dispatch, queue: int, messages: list[Any], error: Exception | None, began: float
+    ) -> None:
+        monitor = self._context.monitor
+        ms = (monitor.clock() - began) * 1000.0
+        for observer in monitor.divert_observers:
+            guarded(observer.sent_to_backlog, self._entity, queue, messages, outcome_of(error), ms, dispatch.reason)
 
 
-async def close_senders(senders: list[PairedSender]) -> None:
+def dropped_links(context: SenderContext) -> list[GuardedSender]:
+    """Take out the links of senders that were dropped without being closed."""
+    links: list[GuardedSender] = []
+    while context.dropped:
+        primary, backlog = context.dropped.popleft()
+        links += [primary, *backlog.values()]
+    return links
+
+
+async def close_senders(senders: list[PairedSender], dropped: Sequence[GuardedSender] = ()) -> None:
     """End the calls of these senders and close their links, all at once: the SDK may take a second for each."""
     for sender in senders:
         sender.stop()
-    await call_all([link.close for sender in senders for link in sender.links], CLOSES_AT_ONCE_MAX)
+    links = [link for sender in senders for link in sender.links]
+    await call_all([link.close for link in (*links, *dropped)], CLOSES_AT_ONCE_MAX)
 
 
 def _new_id() -> str:

@@ -6,6 +6,7 @@ Results go to stdout, progress to stderr. `cli.py` turns what is raised into one
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -77,21 +78,26 @@ def cost() -> None:
 @_time("--outage", "outage_s", default="1h", help="3600, 90m, 2h.")
 @_time("--ping-interval", "ping_interval_s", default="60s", help="ping_primary_interval.")
 @_time("--failover-interval", "failover_interval_s", default="60s", help="failover_interval.")
+@_option("--tier", type=click.Choice(("basic", "standard", "premium")), default="standard", help="Of both namespaces.")
+@click.option("--max-rate", type=click.FloatRange(0, min_open=True), help="The syphon's ceiling, messages a second.")
 @_option("--days", type=click.FloatRange(0, min_open=True), default=30.0, help="The period of the bill.")
 @_prices
 @_json
 def estimate(
     outage_s: float, ping_interval_s: float, days: float, prices: Path | None, as_json: bool, **scenario: Any
 ) -> None:
-    """Reckon what pairing will cost, term by term, and how many backlog queues an outage fills.
+    """Reckon what pairing will cost, term by term, how many backlog queues an outage fills, and how long the drain
+    takes.
 
-    The outage lies within the period. Every term is explained; where one is a bound, it says so.
+    The outage lies within the period. Every term is explained; where one is a bound, it says so. For a fleet it tells
+    how many pings a second reach the primary, and how long the drain takes beside live traffic.
 
     \b
     Examples:
       pairbus cost estimate
       pairbus cost estimate --rate 200 --size 20KB --outage 4h --entities 5 --clients 8
       pairbus cost estimate --outage 0 --rate 0 --days 1        (what an idle syphon costs)
+      pairbus cost estimate --clients 10000 --entities 20 --rate 300 --ping-interval 5m
       pairbus cost estimate --prices my-prices.toml --json
     """
     from pairbus.cost.estimate import estimate as estimate_cost
@@ -140,6 +146,26 @@ def _estimate_lines(made: Estimate) -> list[str]:
         " a message's four operations would have been due without it.",
         f"The backlog: {made.backlog_bytes:,} bytes with the aliases need {need} backlog queue{'s' if need > 1 else ''}"
         f" of 5 GB; there are {case.queues}.",
+        *_fleet_lines(made),
+    ]
+
+
+def _fleet_lines(made: Estimate) -> list[str]:
+    case, fleet = made.scenario, made.fleet
+    credits = "" if fleet.credits is None else f", {fleet.live_credits:g} of {fleet.credits:,} credits a second"
+    beside = f"beside {case.rate:g} live messages a second{credits}"
+    if fleet.drain_s is None:
+        took = f"as fast as the syphon's machine allows: no number limits the {case.tier} tier"
+    elif math.isinf(fleet.drain_s):
+        took = "never"
+    else:
+        took = (
+            f"{fleet.drain_s:,.0f} s at {fleet.drain_per_s or 0:,.1f} messages a second, limited by {fleet.limited_by}"
+        )
+    return [
+        f"The pings: {fleet.pings_per_s:,.1f} a second from {case.clients:,} clients with {case.entities:,} entities"
+        " each while all are failed over, spread over the interval.",
+        f"The drain: {made.diverted:,} messages, {fleet.backlog_gb:,.2f} GB, {beside}: {took}.",
     ]
 
 

@@ -5,8 +5,9 @@ outage fills. A term carries the same name as in the report after the fact (`spa
 the two can be laid side by side. Where a figure is a bound and not a forecast, its explanation says so.
 
 The estimate assumes that the first failure comes when the outage begins; after the failover interval the entities fail
-over, and each paired client pings each of its entities once an interval from then on (P31, P33). The ping that finds
-the primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
+over, and each paired client pings each of its entities once an interval from then on (P31, P33): first one interval
+later, although clients spread their first pings over it, so that some send one ping more. The ping that finds the
+primary back is the first one after the outage's end; until then messages go to the backlog. What was refused to
 callers before the failover (P17) they send again, so it is counted as diverted too.
 
 Pure.
@@ -21,6 +22,7 @@ from typing import Any, Final
 from pairbus.billing import units as units_of
 from pairbus.errors import PairbusError
 
+from .fleet import TIER_CREDITS, FleetLoad, fleet_load
 from .prices import EXAMPLE, PriceBook
 
 #: P37: one long poll of a quarter of an hour for each backlog queue and syphon.
@@ -64,6 +66,9 @@ class Scenario:
     hours: float = 30 * 24.0
     alias_bytes: int = ALIAS_BYTES
     delivery_bytes: int = DELIVERY_BYTES
+    #: Of both namespaces, and the messages a second that the syphon may move at most; None: no ceiling.
+    tier: str = "standard"
+    max_rate: float | None = None
 
     def __post_init__(self) -> None:
         for name, (least, is_whole) in _LEAST.items():
@@ -75,6 +80,13 @@ class Scenario:
         for name in ("ping_interval_s", "hours"):
             if not getattr(self, name):
                 raise InvalidScenario(f"{name} may not be 0; allowed: a number above 0")
+        if self.tier not in TIER_CREDITS:
+            raise InvalidScenario(f"tier may not be {self.tier!r}; allowed: {', '.join(TIER_CREDITS)}")
+        rate = self.max_rate
+        if rate is not None and (
+            isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf
+        ):
+            raise InvalidScenario(f"max_rate may not be {rate!r}; allowed: a number above 0, or None")
         if self.outage_s > self.hours * 3600:
             raise InvalidScenario(
                 f"an outage of {self.outage_s:g} s is longer than the period of {self.hours:g} hours; make that longer"
@@ -182,15 +194,19 @@ class Estimate:
         return math.fsum(term.money for term in self.terms if term.name in OUTAGE_TERMS)
 
     @property
+    def fleet(self) -> FleetLoad:
+        return fleet_load(self.scenario, self.backlog_bytes)
+
+    @property
     def warnings(self) -> list[str]:
-        found = []
+        found: list[str] = []
         if self.scenario.queues < self.backlog_queues_needed:
             found.append(
                 f"{self.scenario.queues} backlog queues of 5 GB do not hold it; {self.backlog_queues_needed} are needed"
             )
         if not self.scenario.syphons:
             found.append("without a syphon nothing comes home: run one in a receiving application, or pairbus syphon")
-        return found
+        return [*found, *self.fleet.warnings]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -208,6 +224,7 @@ class Estimate:
             "diverted": self.diverted,
             "backlog_bytes": self.backlog_bytes,
             "backlog_queues_needed": self.backlog_queues_needed,
+            "fleet": self.fleet.to_dict(),
             "warnings": self.warnings,
         }
 
@@ -246,7 +263,12 @@ def _terms(case: Scenario) -> list[tuple[str, int, int, int, int, str]]:
 
     delivered = f"{case.delivery_bytes} bytes that the broker writes on it"
     return [
-        ("base", 0, 0, 0, 0, f"The base charge for {_hours(case.hours)}, whether anything is sent or not."),
+        (
+            "base", 0, 0, 0, 0,
+            f"The base charge for {_hours(case.hours)}, whether anything is sent or not; with it"
+            f" {_many(case.clients, 'connection')} to the secondary, one for each client, kept open (warm_backlog): no"
+            " operations.",
+        ),
         (
             "idle-polls", polls, polls, 0, 0,
             f"{_many(case.queues, 'backlog queue')} × {_many(case.syphons, 'syphon')} × 4 empty receives an hour (a"

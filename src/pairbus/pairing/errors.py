@@ -11,6 +11,8 @@
         ├── NoTimeLeftError              the caller's time ran out, nothing was confirmed        + OperationTimeoutError
         │   └── NotTriedError            … before the message could even be tried
         ├── EntityUnreachableError       the primary refuses, and `when_unreachable="raise"` (P34)  + ServiceBusError
+        ├── PinnedEntityError            the operator's call contradicts the control file (P23)
+        ├── ControlFileError             a control file that can't be followed (P23)                + ValueError
         ├── ScheduleDuringFailoverError  there is no sequence number to hand back (P25)             + ServiceBusError
         ├── ClientFaultedError           the partner closed or faulted (P43)                        + ServiceBusError
         ├── ForkedClientError            a client of the parent process, used in the child          + RuntimeError
@@ -114,6 +116,14 @@ class NotTriedError(NoTimeLeftError):
 
 
 class EntityUnreachableError(_TellsWhatWasSent, PairingError, ServiceBusError):
+    pass
+
+
+class PinnedEntityError(PairingError):
+    pass
+
+
+class ControlFileError(PairingError, ValueError):
     pass
 
 

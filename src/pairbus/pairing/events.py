@@ -7,8 +7,11 @@ imperatives that the decisions leave in `Coordinator.commands` for the shell to 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pairbus.pairing.routing.states import EntityState
+
+Action = Literal["force failover", "force failover and hold", "mark healthy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class PingSucceeded(Event):
     #: Good pings in a row, and how many of them bring the entity back (P35).
     good: int
     needed: int
+    #: Once there are enough: seconds until messages go to the primary again, this client's share of `return_ramp`.
+    return_delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,29 @@ class PingFailed(Event):
     entity: str
     #: True: the primary answered and refused (P34). False: it did not answer, or was busy.
     reachable: bool
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorActed(Event):
+    """`force_failover` or `mark_healthy` was called (P23), whether it changed a state or not."""
+
+    entity: str
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFileChanged(Event):
+    """The control file was read and says something else than before (P23)."""
+
+    #: Each name in the file, `*` for all others, with "failed-over", "healthy" or "auto".
+    pins: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFileUnusable(Event):
+    """The control file can't be read, or says nothing that can be followed: what it said last goes on to hold."""
+
     error: BaseException
 
 
@@ -57,6 +85,17 @@ class BacklogQueueReturned(Event):
 @dataclass(frozen=True, slots=True)
 class BacklogQueueLeftOut(Event):
     """Pairing could neither find nor create this backlog queue (P5)."""
+
+    queue: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class WarmLinkFailed(Event):
+    """The link to a backlog queue that is kept open could not be opened; it is tried again, with another queue (P19).
+
+    Told once until it is open again.
+    """
 
     queue: int
     error: BaseException

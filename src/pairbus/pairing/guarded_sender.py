@@ -13,6 +13,12 @@ from pairbus.pairing.errors import NotTriedError
 # The SDK is given the caller's time; it is late by up to its socket time-out (0.2 s). This is how long it may be late.
 GRACE_S = 0.03
 CLOSE_S = 2.0
+#: A link that was not used for so long may have gone stale without a word: a network forgets an idle connection.
+IDLE_S = 30.0
+#: A deadline that is noticed this late was noticed late by a pause of this process; the answer may be there already.
+STALLED_S = 0.05
+#: So long a call goes on after such a pause, once.
+AFTER_STALL_S = 0.1
 LONGEST_S = 1e6  # locks and timers can't wait for infinity
 CLOSED = "The sender has been closed. Use ServiceBusClient to create a new one."
 
@@ -28,6 +34,7 @@ class SdkSenderBase:
         raise NotImplementedError
 
 
+EndsAt = Callable[[BaseException], bool]
 SdkSenderT = TypeVar("SdkSenderT", bound=SdkSenderBase)
 OpeningT = TypeVar("OpeningT")
 
@@ -43,6 +50,8 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         # Since when there should be a link and is none.
         self._wanted_since: float | None = None
         self._closed = False
+        # When the link answered last: it was opened, or confirmed a message that was sent on terms.
+        self._answered_at = 0.0
         #: How long the caller that first found the link open, or others before it, waited for that.
         self.opening_s = 0.0
         self.max_message_size = 0
@@ -56,6 +65,12 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
     def is_open(self) -> bool:
         guarded = self._guarded
         return guarded is not None and self._opening is None and sdk.is_open(guarded.sender)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the link is open, and its peer has not been heard to close it."""
+        guarded = self._guarded
+        return guarded is not None and self._opening is None and sdk.is_alive(guarded.sender)
 
     def _opened(self, guarded: SdkSenderT, now: float, waited: bool = True) -> None:
         self.opening_s = now - (self._wanted_since or now) if waited else 0.0
@@ -93,11 +108,19 @@ def too_late() -> NotTriedError:
     return NotTriedError("The message was not tried: the time was over before it could be.")
 
 
-def to_retry_after(sender: Any, lost: ServiceBusError | None) -> ServiceBusError | None:
+def to_retry_after(sender: Any, lost: ServiceBusError | None, ends_at: EndsAt | None) -> ServiceBusError | None:
     """Return the error that the broker answered on the open link, where opening again is the first of the user's
-    retries; None where no answer came. Raises the error where the user wants no retries."""
-    if lost is None or isinstance(lost, ServiceBusConnectionError):
+    retries; None where no answer came, and where another link is tried at once because the backlog is next. Raises the
+    error where the user wants no retries."""
+    if lost is None or isinstance(lost, ServiceBusConnectionError | OperationTimeoutError):
+        return None
+    if ends_call(sender, ends_at, lost):
         return None
     if sdk.retries(sender) <= 0:
         raise lost
     return lost
+
+
+def ends_call(sender: Any, ends_at: EndsAt | None, error: BaseException) -> bool:
+    """Return whether a call ends with this failure of an attempt: there is no link, and the backlog is next (P19)."""
+    return ends_at is not None and not sdk.is_open(sender) and ends_at(error)

@@ -1,6 +1,6 @@
 """Non-blocking base of the sync and async health monitors: notifies observers and subscribers of events.
 
-It also passes the results of pings to the coordinator.
+It also passes the results of pings, and what the control file says, to the coordinator.
 
 Whoever has something to tell does so at once, on its own thread or task. What an observer raises is logged, and stops
 nothing.
@@ -16,9 +16,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
-from pairbus.pairing.events import Event
+from pairbus.pairing.control_file import INTERVAL_S, ControlFileReader
+from pairbus.pairing.events import ControlFileUnusable, Event
 from pairbus.pairing.observers import Observer, outcome_of
 from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.pins import Pins
 from pairbus.pairing.routing.verdicts import is_reach
 
 _log: Final = logging.getLogger("pairbus.pairing")
@@ -53,7 +55,7 @@ class Subscribers:
 class HealthMonitorBase(Generic[PingerT]):
     """`open_pinger` gives a fresh sender to a primary entity; it is used for one ping and closed.
 
-    `lock` guards the coordinator; on a loop, where nothing comes in between, it is none.
+    `lock` guards the coordinator; on a loop, where nothing comes in between, it is never waited for.
     """
 
     lock: AbstractContextManager[Any]
@@ -69,8 +71,13 @@ class HealthMonitorBase(Generic[PingerT]):
         observers: tuple[Observer, ...] = (),
         subscribers: Subscribers | None = None,
         clock: Callable[[], float] = time.monotonic,
+        control_file: ControlFileReader | None = None,
     ) -> None:
         self.coordinator = coordinator
+        self._control_file = control_file
+        #: When to look at the control file next; None: there is none, or a look is under way.
+        self._look_due: float | None = None
+        self._has_looked = False
         self._set_observers(observers)
         self.clock = clock
         self.closed = False
@@ -109,6 +116,7 @@ class HealthMonitorBase(Generic[PingerT]):
         self.observers = observers
         #: Those that want to hear of sends; empty for most clients, so that the healthy path calls nothing (P14).
         self.send_observers = tuple(each for each in observers if each.wants_sends)
+        self.divert_observers = tuple(each for each in observers if each.wants_sends or each.wants_diversions)
         self.receive_observers = tuple(each for each in observers if each.wants_receives)
 
     def announce(self, *events: Event) -> None:
@@ -117,12 +125,63 @@ class HealthMonitorBase(Generic[PingerT]):
             self._untold.extend(events)
         self._tell()
 
-    def _pinged(self, entity: str, began: float, failure: Exception | None) -> None:
+    # Time
+
+    @property
+    def _deadline(self) -> float | None:
+        """When `_tick` is due."""
+        due, look_due = self.coordinator.deadline, self._look_due
+        if look_due is None or due is None:
+            return due if look_due is None else look_due
+        return min(due, look_due)
+
+    def _tick(self, now: float) -> None:
+        """Do what is due by now; the caller holds the lock."""
+        if self._look_due is not None and now >= self._look_due:
+            self._begin_look()
+        self.coordinator.tick(now)
+
+    # The control file (P23)
+
+    def _begin_look(self) -> threading.Thread | None:
+        self._look_due = None
+        thread = threading.Thread(target=self._look, name="pairbus-control-file", daemon=True)
+        try:
+            self._start(thread)
+        except RuntimeError:  # the process has too many threads; timers and pings must go on
+            self._look_due = self.clock() + INTERVAL_S
+            return None
+        return thread
+
+    def _look(self) -> None:
+        assert self._control_file is not None
+        news: Pins | Exception | None = None
+        try:
+            news = self._control_file.look()
+        finally:
+            self._hand_over(news)
+
+    def _looked(self, news: Pins | Exception | None) -> None:
+        with self.lock:
+            if self.closed:
+                return
+            now = self.clock()
+            # Clients of a fleet that began in the same second look at different times.
+            self._look_due = now + INTERVAL_S * (1.0 if self._has_looked else self.coordinator.phase)
+            self._has_looked = True
+            if isinstance(news, Pins):
+                self.coordinator.set_pins(news, now)
+            elif news is not None:
+                self._untold.append(ControlFileUnusable(news))
+        self.attend()
+
+    def _pinged(self, entity: str, began: float, failure: Exception | None, took_s: float = 0.0) -> None:
+        """`took_s`: how long the answer took on an open link, if that was measured."""
         now = self.clock()
         with self.lock:
             if not self.closed:
                 if failure is None:
-                    self.coordinator.ping_succeeded(entity, now)
+                    self.coordinator.ping_succeeded(entity, now, took_s)
                 else:
                     self.coordinator.ping_failed(entity, now, failure, reachable=not is_reach(failure))
         for observer in self.observers:
@@ -155,6 +214,13 @@ class HealthMonitorBase(Generic[PingerT]):
         raise NotImplementedError
 
     def _tell(self) -> None:
+        raise NotImplementedError
+
+    def _start(self, thread: threading.Thread) -> None:
+        raise NotImplementedError
+
+    def _hand_over(self, news: Pins | Exception | None) -> None:
+        """Calls `_looked`, from the thread that has looked at the control file."""
         raise NotImplementedError
 
     def _has_timer(self) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 from pairbus.billing import APP, PING
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog.sizes import bound
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.pairing.routing.ping import is_ping, ping
 
 from . import events
@@ -31,6 +32,7 @@ RouteWord = Literal["primary", "backlog"]
 
 OK: Final = "ok"
 _FLUSH_S: Final = 0.2
+_WHY_CHARS_MAX: Final = 300
 
 
 class Observer:
@@ -38,6 +40,8 @@ class Observer:
 
     #: Whether `sent` is called at all.
     wants_sends: bool = False
+    #: Whether `sent_to_backlog` is called although `sent` is not.
+    wants_diversions: bool = False
     #: Whether `received` and `settled` are called at all.
     wants_receives: bool = False
 
@@ -51,6 +55,14 @@ class Observer:
 
     def settled(self, entity: str, message: Any, is_dead_letter: bool, outcome: str, ms: float) -> None:
         """A receiver completed, abandoned or deferred a message, or dead-lettered it, or failed to."""
+
+    def sent_to_backlog(
+        self, entity: str, queue: int | None, messages: Sequence[Any], outcome: str, ms: float, reason: Diversion
+    ) -> None:
+        """An attempt at a backlog queue ended; `reason` says why the messages did not go to the primary, and which rule
+        decided that. Unless it is overridden, it is an attempt like any other."""
+        if self.wants_sends:
+            self.sent(entity, "backlog", queue, messages, outcome, ms)
 
     def pinged(self, entity: str, outcome: str, ms: float) -> None:
         """A ping ended."""
@@ -103,21 +115,34 @@ Line = Callable[[Any], tuple[int, str]]
 
 def _state_changed(event: events.StateChanged) -> tuple[int, str]:
     # The return is a warning too: who was told that an outage began must not have to guess that it is over.
-    behind = "" if event.error is None else f"; last error: {_brief(event.error)}"
+    behind = "" if event.error is None else f"; last error: {brief(event.error)}"
     return logging.WARNING, f"{event.entity} is {event.state.value}, was {event.previous.value}: {event.cause}{behind}"
 
 
 _LINES: Final[dict[type[events.Event], Line]] = {
     events.StateChanged: _state_changed,
-    events.PingFailed: lambda e: (logging.DEBUG, f"{e.entity}: ping failed: {_brief(e.error)}"),
+    events.PingFailed: lambda e: (logging.DEBUG, f"{e.entity}: ping failed: {brief(e.error)}"),
+    events.OperatorActed: lambda e: (logging.INFO, f"{e.entity}: the operator says: {e.action}"),
+    events.ControlFileChanged: lambda e: (
+        logging.WARNING,
+        f"the control file says: {', '.join(f'{name} = {word}' for name, word in e.pins) or 'nothing'}",
+    ),
+    events.ControlFileUnusable: lambda e: (
+        logging.WARNING,
+        f"the control file can't be followed, what it said last goes on to hold: {brief(e.error)}",
+    ),
     events.BacklogQueueEjected: lambda e: (
         logging.WARNING,
-        f"backlog queue {e.queue} is out of the rotation: {_brief(e.error)}",
+        f"backlog queue {e.queue} is out of the rotation: {brief(e.error)}",
     ),
     events.BacklogQueueReturned: lambda e: (logging.INFO, f"backlog queue {e.queue} is back in the rotation"),
     events.BacklogQueueLeftOut: lambda e: (
         logging.WARNING,
-        f"backlog queue {e.queue} could not be made and is left out: {_brief(e.error)}",
+        f"backlog queue {e.queue} could not be made and is left out: {brief(e.error)}",
+    ),
+    events.WarmLinkFailed: lambda e: (
+        logging.WARNING,
+        f"no link to the backlog stands ready (queue {e.queue}); trying again in the background: {brief(e.error)}",
     ),
     events.SizeWarning: lambda e: (
         logging.WARNING,
@@ -130,16 +155,22 @@ _LINES: Final[dict[type[events.Event], Line]] = {
     ),
     events.PairingDegraded: lambda e: (
         logging.WARNING,
-        f"not paired yet, sends have no backlog; trying again in the background: {_brief(e.error)}",
+        f"not paired yet, sends have no backlog; trying again in the background: {brief(e.error)}",
     ),
     events.PairingCompleted: lambda e: (logging.INFO, f"paired, {e.backlog_queue_count} backlog queues"),
     events.SyphonStarted: lambda e: (logging.INFO, "the syphon runs"),
-    events.SyphonStopped: lambda e: (logging.WARNING, f"the syphon stopped: {_brief(e.error)}"),
-    events.ClientFaulted: lambda e: (logging.ERROR, f"the client of {e.namespace} is faulted: {_brief(e.error)}"),
+    events.SyphonStopped: lambda e: (logging.WARNING, f"the syphon stopped: {brief(e.error)}"),
+    events.ClientFaulted: lambda e: (logging.ERROR, f"the client of {e.namespace} is faulted: {brief(e.error)}"),
 }
 
 
-def _brief(error: BaseException | None) -> str:
+def line_of(event: events.Event) -> str | None:
+    """Return what the log says of an event; None: nothing."""
+    line = _LINES.get(type(event))
+    return None if line is None else line(event)[1]
+
+
+def brief(error: BaseException | None) -> str:
     """Return the first line of an error: those of the SDK have several."""
     if error is None:
         return "no reason given"
@@ -183,10 +214,20 @@ class LedgerObserver(Observer):
         return f"<LedgerObserver {self._primary} and {self._secondary} to {self.writer.path}>"
 
     def sent(
-        self, entity: str, route: RouteWord, queue: int | None, messages: Sequence[Any], outcome: str, ms: float
+        self,
+        entity: str,
+        route: RouteWord,
+        queue: int | None,
+        messages: Sequence[Any],
+        outcome: str,
+        ms: float,
+        reason: Diversion | None = None,
     ) -> None:
         now = self._clock()
         kind, namespace = ("send", self._primary) if route == "primary" else ("divert", self._secondary)
+        rule = why = given_ms = None
+        if reason is not None:
+            rule, why, given_ms = reason.rule, reason.why[:_WHY_CHARS_MAX], reason.primary_s * 1000
         event = self.writer.event
         size_of = self._size_of
         for message in messages:
@@ -194,9 +235,15 @@ class LedgerObserver(Observer):
             event(
                 kind, now, namespace, entity,
                 mid=mid, size=size_of(message), outcome=outcome, ms=ms, cause=APP, queue=queue,
+                rule=rule, why=why, given_ms=given_ms,
             )  # fmt: skip
         if self._stop is None:
             self._start()
+
+    def sent_to_backlog(
+        self, entity: str, queue: int | None, messages: Sequence[Any], outcome: str, ms: float, reason: Diversion
+    ) -> None:
+        self.sent(entity, "backlog", queue, messages, outcome, ms, reason)
 
     def received(self, entity: str, messages: Sequence[Any], removed: bool) -> None:
         now = self._clock()
@@ -229,9 +276,10 @@ class LedgerObserver(Observer):
 
     def announced(self, event: events.Event) -> None:
         if isinstance(event, events.StateChanged):
+            why = event.cause if event.error is None else f"{event.cause}: {brief(event.error)}"
             self.writer.event(
                 "state", self._clock(), self._primary, event.entity,
-                outcome=None, cause=None, old=event.previous.value, new=event.state.value,
+                outcome=None, cause=None, old=event.previous.value, new=event.state.value, why=why[:_WHY_CHARS_MAX],
             )  # fmt: skip
             if self._stop is None:
                 self._start()

@@ -15,12 +15,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Self, TypedDict, TypeVar, cast, overload
 
 from pairbus.pairing.errors import AlreadyPaired, InvalidOptions
+from pairbus.pairing.routing.patience import Brownout
 from pairbus.pairing.routing.verdicts import DEFAULT, Classifier
 
 Seconds = float | timedelta
+#: Where the control file is, or what returns its text, or the mapping that it would hold.
+ControlFile = Path | Callable[[], "str | bytes | Mapping[str, str]"]
+Profile = Literal["as-described", "interactive"]
 QUEUES_MAX: Final = 1000
 # The queue's name, `{primary}/x-servicebus-transfer/{i}`, has room for 260 characters.
 PRIMARY_NAME_CHARS_MAX: Final = 230
@@ -55,6 +59,19 @@ class Settings:
     syphon_checkpoint: str | None = None
     fault_partner: bool = True
     ledger: Path | None = None
+    return_ramp: float = 0.0
+    control_file: ControlFile | None = None
+    profile: Profile = "as-described"
+    primary_patience: float | Literal["half", "adaptive"] = "half"
+    warm_backlog: bool = True
+    brownout: Brownout | None = None
+
+
+#: What each profile sets; an option that is given itself overrides it.
+PROFILES: Final[dict[str, dict[str, Any]]] = {
+    "as-described": {},
+    "interactive": {"failover_interval": 0.0, "primary_patience": "adaptive", "while_suspect": "divert"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,10 @@ def _folder(value: Any) -> Path:
     return path
 
 
+def _control_file(value: Any) -> ControlFile:
+    return _function(value) if callable(value) else _folder(value)  # type: ignore[return-value]
+
+
 _TIME = "seconds or timedelta, "
 
 
@@ -157,6 +178,19 @@ def _session_or_none(value: Any) -> Any:
     return value
 
 
+def _patience(value: Any) -> float | str:
+    return value if value in ("half", "adaptive") else _seconds(0.05, 3600)(value)
+
+
+def _brownout(value: Any) -> Brownout:
+    if not isinstance(value, tuple | list) or len(value) != 3:
+        raise ValueError
+    share, sends, slower_than = value
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise ValueError
+    return Brownout(float(share), _whole(5, 1000)(sends), _seconds(0.001, 3600)(slower_than))
+
+
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("backlog_queue_count", f"a whole number, 1 to {QUEUES_MAX}", _whole(1, QUEUES_MAX),
            "How many backlog queues to find or make. After pairing the options' attribute of that name is how many"
@@ -167,7 +201,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("enable_syphon", "True or False", _flag,
            "Run the syphon in this process: for receiving applications. At least one process must.", "P2, P38"),
     Option("ping_primary_interval", _TIME + "1 to 1800 (30 minutes)", _seconds(1, 1800),
-           "The time from failover to the first ping, and between pings.", "P2, P31"),
+           "The time between pings; the first one of a failover comes after a random part of it.", "P2, P31"),
     Option("send_timeout", _TIME + "0.1 to 3600 (60 minutes)", _seconds(0.1, 3600),
            "The time that a send may take where the caller gives no `timeout`. The primary gets at most half of it.",
            "P2, P19"),
@@ -224,6 +258,29 @@ OPTIONS: Final[tuple[Option, ...]] = (
            " syphon stops, tells, and tries again.", "P43"),
     Option("ledger", "a folder, or None", _or_none(_folder),
            "Write what happens to a [ledger](ledger.md) in this folder.", "P51"),
+    Option("return_ramp", _TIME + "0 to 3600 (60 minutes)", _seconds(0, 3600),
+           "For fleets: the return to the primary is spread over this time. Each client draws its own moment for each"
+           " entity, and goes on sending to the backlog until then. 0: at once.", "P21"),
+    Option("control_file", "a file, or a function without arguments that returns its text or a mapping, or None",
+           _or_none(_control_file),
+           "Follow this file, by which an operator [pins entities](../how-to/switch-a-fleet.md) of many clients to"
+           " \"failed-over\" or \"healthy\". It is looked at every 5 seconds.", "P23"),
+    Option("profile", '"as-described" or "interactive"', _one_of(*PROFILES),
+           "A row of options for a purpose: see [the profiles](#profiles). An option that is given itself overrides its"
+           " profile.", "P2"),
+    Option("primary_patience", '"half", "adaptive", or ' + _TIME + "0.05 to 3600 (60 minutes)", _patience,
+           "How long the primary may be silent before a message goes to the backlog, where that is what comes next:"
+           " half of the caller's time, so many seconds, or a multiple of what the entity's sends took lately (never"
+           " under 0.25 s; half until 20 answers are known, and for a link that must be opened or was idle).", "P19"),
+    Option("warm_backlog", "True or False", _flag,
+           "Keep one link to a backlog queue open from pairing on, so that the first diverted message need not open"
+           " one.", "P19"),
+    Option("brownout",
+           "(share, sends, time): a share from 0 to below 1, a whole number from 5 to 1000, " + _TIME + "0.001 to 3600"
+           " (60 minutes); or None", _or_none(_brownout),
+           "An entity counts as failing when more than this share of its last so many sends took longer than this"
+           " time, although they succeeded. It returns after pings that were faster. None: only failures count.",
+           "P24"),
 )  # fmt: skip
 
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -239,7 +296,7 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
             found[name] = option.checked(value)
         except (ValueError, TypeError, OverflowError):
             raise InvalidOptions(f"{name} may not be {value!r}; allowed: {option.allowed}") from None
-    settings = Settings(**found)
+    settings = Settings(**{**PROFILES[found.get("profile", "as-described")], **found})
     if settings.probe == "trial" and settings.pings_to_return > 1:
         raise InvalidOptions(
             f"pings_to_return={settings.pings_to_return} and probe='trial' contradict: a trial sends no pings;"
@@ -311,6 +368,33 @@ class PairingOptions(TypedDict, total=False):
     syphon_checkpoint: str | Path | None
     fault_partner: bool
     ledger: str | Path | None
+    return_ramp: Seconds
+    control_file: str | ControlFile | None
+    profile: Profile
+    primary_patience: Seconds | Literal["half", "adaptive"]
+    warm_backlog: bool
+    brownout: tuple[float, int, Seconds] | None
+
+
+class _ByProfile:
+    """A default that a profile may replace, told from the same value given by the caller; shown as that value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+_INTERVAL: Final = cast(Seconds, _ByProfile(60))
+_PATIENCE: Final = cast(Literal["half"], _ByProfile("half"))
+_WHILE_SUSPECT: Final = cast(Literal["raise"], _ByProfile("raise"))
 
 
 class PairedNamespaceOptions:
@@ -325,7 +409,8 @@ class PairedNamespaceOptions:
         self, secondary_namespace_manager: Any, messaging_factory: Any, failover_interval: Seconds = 60
     ) -> None:
         self._take_secondary(secondary_namespace_manager, messaging_factory)
-        self._settings = settings_from({"failover_interval": failover_interval})
+        self._given: dict[str, Any] = {"failover_interval": failover_interval}
+        self._settings = settings_from(self._given)
 
     def _take_secondary(self, manager: Any, client: Any) -> None:
         if not hasattr(client, "get_queue_sender"):
@@ -370,7 +455,9 @@ class PairedNamespaceOptions:
                 f"{name} can't be set any more: these options are in use by a pairing (P2); make new ones, with a"
                 " secondary client of their own"
             )
-        self._settings = settings_from({**_values(self._settings), name: value})
+        given = {**self._given, name: value}
+        self._settings = settings_from(given)
+        self._given = given
 
     def check_free(self) -> None:
         if self.claimed:
@@ -435,13 +522,19 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     syphon_checkpoint = _Attribute[str | None, str | Path | None]()
     fault_partner = _Attribute[bool, bool]()
     ledger = _Attribute[Path | None, str | Path | None]()
+    return_ramp = _Attribute[float, Seconds]()
+    control_file = _Attribute[ControlFile | None, str | ControlFile | None]()
+    profile = _Attribute[str, Profile]()
+    primary_patience = _Attribute[float | str, Seconds | Literal["half", "adaptive"]]()
+    warm_backlog = _Attribute[bool, bool]()
+    brownout = _Attribute[Brownout | None, tuple[float, int, Seconds] | None]()
 
     def __init__(
         self,
         secondary_namespace_manager: Any,
         messaging_factory: Any,
         backlog_queue_count: int = 10,
-        failover_interval: Seconds = 60,
+        failover_interval: Seconds = _INTERVAL,
         enable_syphon: bool = False,
         *,
         ping_primary_interval: Seconds = 60,
@@ -449,7 +542,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         backlog_retry_interval: Seconds = 30,
         primary_name: str | None = None,
         on_secondary_unavailable: Literal["raise", "degrade"] = "raise",
-        while_suspect: Literal["raise", "divert"] = "raise",
+        while_suspect: Literal["raise", "divert"] = _WHILE_SUSPECT,
         when_unreachable: Literal["divert", "raise"] = "divert",
         probe: Literal["ping", "trial"] = "ping",
         pings_to_return: int = 1,
@@ -466,12 +559,20 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         syphon_checkpoint: str | Path | None = None,
         fault_partner: bool = True,
         ledger: str | Path | None = None,
+        return_ramp: Seconds = 0,
+        control_file: str | ControlFile | None = None,
+        profile: Profile = "as-described",
+        primary_patience: Seconds | Literal["half", "adaptive"] = _PATIENCE,
+        warm_backlog: bool = True,
+        brownout: tuple[float, int, Seconds] | None = None,
         **unknown: Never,
     ) -> None:
         given = dict(locals())  # the arguments by name, and nothing else yet
         refuse_unknown(unknown, ("secondary_namespace_manager", "messaging_factory"))
         self._take_secondary(secondary_namespace_manager, messaging_factory)
-        self._settings = settings_from({option.name: given[option.name] for option in OPTIONS})
+        named = {option.name: given[option.name] for option in OPTIONS}
+        self._given = {name: value for name, value in named.items() if not isinstance(value, _ByProfile)}
+        self._settings = settings_from(self._given)
 
 
 def _in_use() -> AlreadyPaired:

@@ -10,6 +10,7 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,8 +23,7 @@ from pairbus.pairing.errors import NotTriedError, ScheduleDuringFailoverError, S
 from pairbus.pairing.events import SizeWarning
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing import budget
-from pairbus.pairing.routing.dispatch import SENT as SENT
-from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_not_allowed
 
 #: How long entering a sender may wait for a primary that may be away (P3).
 OPEN_S: Final = 5.0
@@ -32,6 +32,7 @@ STANDARD_BATCH: Final = 256 * 1024
 BATCH_ROOM: Final = 1024
 #: The service takes no more than 64 KB of properties; and the aliases.
 PROPERTIES_BYTES_MAX: Final = 66_000
+_ONLY_MESSAGES: Final = {ServiceBusMessage}
 
 
 class Limits:
@@ -40,6 +41,8 @@ class Limits:
     def __init__(self) -> None:
         self._primary: dict[str, tuple[int, int]] = {}
         self._backlog = (0, 0)
+        #: The largest message that the backlog takes; 0 before its first use.
+        self.backlog_message = 0
 
     def learn_primary(self, entity: str, message: int, batch: int) -> None:
         self._primary[entity] = (message, batch)
@@ -47,13 +50,10 @@ class Limits:
     def learn_backlog(self, message: int, batch: int) -> None:
         if message:
             self._backlog = (message, batch)
+            self.backlog_message = message
 
     def knows(self, entity: str) -> bool:
         return entity in self._primary
-
-    def of_backlog(self, primary_message: int) -> int:
-        """Return the largest message that the backlog takes; before its first use that is what the primary takes."""
-        return self._backlog[0] or primary_message
 
     @property
     def backlog(self) -> tuple[int, int]:
@@ -86,17 +86,19 @@ class PendingSend:
     are confirmed in order, so the messages that backlog queues have confirmed are always the first ones.
     """
 
-    __slots__ = ("_batches", "_reported", "_unknown_end", "argument", "confirmed", "messages")
+    # What a healthy send never changes stands here, not in each of them.
+    #: How many messages backlog queues have confirmed.
+    confirmed = 0
+    # Messages before this index may have arrived: they were sent, and no answer came.
+    _unknown_end = 0
+    _reported = 0
+    _batches: deque[sizes.DivertedBatch] | None = None
 
-    def __init__(self, argument: Any, messages: list[Any]) -> None:
+    def __init__(self, argument: Any, messages: list[Any], body_bytes: float) -> None:
         self.argument = argument
         self.messages = messages
-        #: How many messages backlog queues have confirmed.
-        self.confirmed = 0
-        # Messages before this index may have arrived: they were sent, and no answer came.
-        self._unknown_end = 0
-        self._reported = 0
-        self._batches: deque[sizes.DivertedBatch] | None = None
+        # The largest body; infinite where that is not told without encoding it.
+        self._body_bytes = body_bytes
 
     def __repr__(self) -> str:
         to_divert = "" if self._batches is None else f", {len(self._batches)} batches to divert"
@@ -114,6 +116,18 @@ class PendingSend:
     def batch_failed(self, error: BaseException) -> None:
         if may_have_arrived(error):
             self._unknown_end = max(self._unknown_end, self.confirmed + len(self.batches[0].messages))
+
+    def split_refused(self, error: BaseException) -> bool:
+        """Put the messages of a refused batch into batches of one, where that may be why; return whether it was done.
+
+        A partitioned backlog queue takes no batch of different partition keys, nor of ids that it compares.
+        """
+        batch = self.batches[0]
+        if len(batch.messages) < 2 or not is_not_allowed(error):
+            return False
+        self.batches.popleft()
+        self.batches.extendleft(reversed(sizes.singles(batch)))
+        return True
 
     def primary_failed(self, error: BaseException) -> None:
         if may_have_arrived(error):
@@ -147,16 +161,16 @@ class PendingSend:
             return diversion.rest_of_batch(self.argument, self.confirmed, transport)
         return self.rest
 
-    def size_warning(self, entity: str, limit: int) -> SizeWarning | None:
+    def size_warning(self, entity: str, limits: Limits, primary_message: int) -> SizeWarning | None:
         """Return a warning if a message would be too large for the backlog.
 
         Called at every healthy send, so bodies that leave room for all possible properties are not measured.
+        `primary_message`: the largest message that the primary takes, and the backlog too before its first use.
         """
-        room = limit - PROPERTIES_BYTES_MAX
-        for message in self.messages:
-            if not _is_small(message, room):
-                return sizes.warning(entity, self.argument, self.messages, limit)
-        return None
+        limit = limits.backlog_message or primary_message
+        if self._body_bytes < limit - PROPERTIES_BYTES_MAX:
+            return None
+        return sizes.warning(entity, self.argument, self.messages, limit)
 
     def address(
         self, entity: str, limits: Limits, *, primary_batch: int, now_unix: float, mark: bool, transport: Any
@@ -189,13 +203,11 @@ class PendingSend:
 
 def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> PendingSend | None:
     """Prepare what `send_messages` was given; return None if there is nothing to send."""
-    if type(argument) is ServiceBusMessage:  # the common case: the same as below with fewer calls
-        raw = argument.raw_amqp_message
-        if raw.application_properties and settings.check_aliases:
-            diversion.check_aliases((argument,))
-        if settings.assign_message_id and (raw.properties is None or raw.properties.message_id is None):
-            diversion.assign_ids((argument,), new_id)
-        return PendingSend(argument, [argument])
+    if type(argument) is ServiceBusMessage:
+        return _pack_messages(argument, [argument], settings, new_id)
+    if type(argument) is list and {*map(type, argument)} == _ONLY_MESSAGES:
+        messages = argument.copy()
+        return _pack_messages(messages, messages, settings, new_id)
     messages = diversion.messages_of(argument)
     if not messages:
         return None
@@ -207,14 +219,30 @@ def pack(argument: Any, settings: Settings, new_id: Callable[[], str]) -> Pendin
             diversion.assign_ids_in_batch(argument, new_id)
         else:
             diversion.assign_ids(messages, new_id)
-    return PendingSend(argument, messages)
+    return PendingSend(argument, messages, math.inf)
 
 
-def _is_small(message: Any, room: int) -> bool:
-    if type(message) is not ServiceBusMessage:
-        return False
-    body = message.raw_amqp_message._data_body
-    return type(body) is list and len(body) == 1 and type(body[0]) is bytes and len(body[0]) < room
+def _pack_messages(argument: Any, messages: list[Any], settings: Settings, new_id: Callable[[], str]) -> PendingSend:
+    """Do the same for the common case, with fewer calls: each message is looked at once."""
+    largest = 0.0
+    has_properties = lacks_id = False
+    for message in messages:
+        raw = message.raw_amqp_message
+        if raw.application_properties:
+            has_properties = True
+        properties = raw.properties
+        if properties is None or properties.message_id is None:
+            lacks_id = True
+        body = raw._data_body
+        # A body that is not plain bytes must be encoded to tell its size.
+        size = len(body[0]) if type(body) is list and len(body) == 1 and type(body[0]) is bytes else math.inf
+        if size > largest:
+            largest = size
+    if has_properties and settings.check_aliases:
+        diversion.check_aliases(messages)
+    if lacks_id and settings.assign_message_id:
+        diversion.assign_ids(messages, new_id)
+    return PendingSend(argument, messages, largest)
 
 
 class ManagementCallTime:

@@ -9,6 +9,7 @@ test with a clear message rather than a send in production; it covers this modul
     sender._do_retryable_operation, ._open, ._backoff     opening with retries; the wait before a retry
     sender._amqp_transport                 which AMQP library: KIND, and create_servicebus_exception
     sender._config                         retry_total, custom_endpoint_address, use_tls, ssl_context, connection_verify
+    sender._handler._link.state, ._connection.state     whether the peer has closed either
     sender._max_message_size_on_link       what the broker said at attach; 0 before
     sender._max_batch_size_on_link         the same for batches
     error._retryable, error._shutdown_handler   the SDK's own verdict: retry in place, close first
@@ -36,6 +37,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSen
 from azure.servicebus import _base_handler as sync_handlers
 from azure.servicebus._pyamqp import _transport, cbs, client
 from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
+from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import _base_handler_async as async_handlers
 from azure.servicebus.exceptions import (
@@ -87,6 +89,17 @@ def is_native(sender: Any) -> bool:
 
 def is_open(sender: Any) -> bool:
     return bool(sender._running)
+
+
+def is_alive(sender: Any) -> bool:
+    """Return whether the link is open as far as the SDK has heard: it listens every 30 s, and tells nobody."""
+    handler = sender._handler
+    if not is_open(sender) or handler is None:
+        return False
+    if not is_native(sender):
+        return True
+    link, connection = handler._link, handler._connection
+    return link is not None and link.state is LinkState.ATTACHED and connection.state is ConnectionState.OPENED
 
 
 def sizes(sender: Any) -> tuple[int, int]:
@@ -277,7 +290,10 @@ _ATTRIBUTES: list[tuple[Callable[..., Any], list[str]]] = [
     ),
     *((kind.__init__, [f"self.{name} = " for name in _REACH]) for kind in (ServiceBusClient, aio.ServiceBusClient)),
     (ServiceBusError.__init__, ["self._retryable = ", "self._shutdown_handler = "]),
-    (client.AMQPClient.__init__, ["self._connection = ", "self._cbs_authenticator = ", "self._keep_alive_thread = "]),
+    (
+        client.AMQPClient.__init__,
+        ["self._link = ", "self._connection = ", "self._cbs_authenticator = ", "self._keep_alive_thread = "],
+    ),
     (cbs.CBSAuthenticator.__init__, ["self._expires_on", "self._refresh_window"]),
     (_transport._AbstractTransport.__init__, ["self.sock = "]),
     (AsyncTransport.__init__, ["self.writer = "]),

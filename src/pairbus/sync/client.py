@@ -13,6 +13,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, Unpack
 
@@ -23,6 +24,8 @@ from pairbus.pairing import pair_validation
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.pairing.backlog.provision import Provision, is_unavailable
 from pairbus.pairing.clients import claimed, make_client, namespace_of, validated_options
+from pairbus.pairing.control_file import ControlFileReader
+from pairbus.pairing.decisions import Decision, DecisionLog
 from pairbus.pairing.errors import AlreadyPaired, PairingError, PairingFailed
 from pairbus.pairing.events import Event, PairingCompleted, PairingDegraded
 from pairbus.pairing.health_monitor import Subscribers
@@ -30,13 +33,15 @@ from pairbus.pairing.observers import LedgerObserver, LoggingObserver, Observer
 from pairbus.pairing.options import PairingOptions, SendAvailabilityPairedNamespaceOptions, refuse_unknown
 from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing.coordinator import Coordinator
+from pairbus.pairing.routing.ping import ping_timeout_s
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import provisioning
 from pairbus.sync.concurrency import RepeatedAttempt, administration_client, guarded_call
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.health_monitor import HealthMonitor
 from pairbus.sync.receiver import PairedReceiver
-from pairbus.sync.sender import PairedSender, SenderContext, close_senders
+from pairbus.sync.sender import PairedSender, SenderContext, close_senders, dropped_links
+from pairbus.sync.warm_link import WarmLink
 
 _log: Final = logging.getLogger("pairbus.pairing")
 _PAIRING: Final = threading.Lock()
@@ -183,12 +188,19 @@ class ServiceBusClient(SdkClient):
         with monitor.lock:
             return monitor.coordinator.states()
 
+    def explain(self, entity: str) -> list[Decision]:
+        """Return the last decisions about this entity in words, oldest first: why it failed over, what pings met, what
+        operators and the control file said, and which rule sent messages to the backlog."""
+        return self._paired().decisions.explain(entity)
+
     def force_failover(self, entity: str, hold: bool = False) -> None:
         """Send the messages of this entity to the backlog from now on, for a drill. Pings bring the entity back, unless
-        it is held: then `mark_healthy` does (P23)."""
+        it is held: then `mark_healthy` does (P23). Raises PinnedEntityError where the control file pins the entity."""
         self._tell_coordinator(lambda coordinator, now: coordinator.force_failover(entity, now, hold=hold))
 
     def mark_healthy(self, entity: str) -> None:
+        """Send the messages of this entity to the primary again, at once, whatever pings say. Raises PinnedEntityError
+        where the control file pins the entity."""
         self._tell_coordinator(lambda coordinator, now: coordinator.mark_healthy(entity, now))
 
     def _tell_coordinator(self, tell: Callable[[Coordinator, float], None]) -> None:
@@ -270,7 +282,8 @@ class ServiceBusClient(SdkClient):
         pairing = self._pairing
         if pairing is not None:
             pairing.stop()
-            close_senders([each for each in self._handlers if isinstance(each, PairedSender)])
+            senders = [each for each in self._handlers if isinstance(each, PairedSender)]
+            close_senders(senders, dropped_links(pairing.context))
         super().close()
         if pairing is not None:
             pairing.secondary.close()
@@ -295,23 +308,30 @@ class Pairing:
         self.secondary: Any = options.messaging_factory
         self.primary_name = backlog_queues.primary_name(client.fully_qualified_namespace, settings.primary_name)
         self.secondary_name = str(namespace_of(self.secondary))
-        watchers: list[Observer] = [LoggingObserver(self.primary_name), *observers]
+        self.decisions = DecisionLog()
+        watchers: list[Observer] = [LoggingObserver(self.primary_name), self.decisions, *observers]
         if settings.ledger is not None:
             watchers.append(LedgerObserver(settings.ledger, self.primary_name, self.secondary_name))
         self.monitor = HealthMonitor(
-            Coordinator(settings, choose=random.choice),
+            Coordinator(settings, choose=random.choice, draw=random.random),
             self._open_pinger,
-            ping_timeout_s=min(settings.ping_primary_interval, settings.send_timeout / 2),
+            ping_timeout_s=ping_timeout_s(settings.ping_primary_interval, settings.send_timeout),
             observers=tuple(watchers),
             subscribers=client._heard_by(),
+            control_file=None if settings.control_file is None else ControlFileReader(settings.control_file),
         )
-        self.context = SenderContext(client, self.monitor, settings, self._make_backlog_sender, Limits())
+        limits = Limits()
+        self._warm = WarmLink(self.monitor, self._make_backlog_sender, limits) if settings.warm_backlog else None
+        self.context = SenderContext(
+            client, self.monitor, settings, self._make_backlog_sender, limits, self._warm, dropped=deque()
+        )
         self.halts = Halts(self.monitor)
         self._host: Any = None
         self._repeated: RepeatedAttempt | None = None
         self._is_stopped = False
 
     def set_up(self) -> None:
+        self.monitor.watch_control_file()
         if self.settings.enable_syphon:
             from pairbus.sync.syphon import check_engine
 
@@ -331,6 +351,8 @@ class Pairing:
             self._repeated.stop()
         if self._host is not None:
             guarded_call(self._host.stop)
+        if self._warm is not None:
+            guarded_call(self._warm.close)
         self.monitor.close()
 
     def _try_again(self) -> bool:
@@ -372,6 +394,8 @@ class Pairing:
         with self.monitor.lock:
             self.monitor.coordinator.set_queues(provision.queues)
         self.monitor.announce(*provision.left_out, PairingCompleted(len(provision.queues)))
+        if self._warm is not None:
+            self._warm.start()
 
     def _start_syphon(self, provision: Provision) -> None:
         from pairbus.sync.engine_loop import queue_names

@@ -35,8 +35,9 @@ class RepeatedAttempt:
     """Calls `attempt` at every interval, on a thread, until it returns True or `stop` is called. In a forked child it
     begins anew."""
 
-    def __init__(self, attempt: Callable[[], bool], interval_s: float, name: str) -> None:
+    def __init__(self, attempt: Callable[[], bool], interval_s: float, name: str, *, at_once: bool = False) -> None:
         self._attempt = attempt
+        self._at_once = at_once
         self._interval_s = interval_s
         self._name = name
         self._is_over = False
@@ -49,7 +50,10 @@ class RepeatedAttempt:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        stop = self._stop
+        wait_s = 0.0 if self._at_once else self._interval_s
+        while not stop.wait(wait_s):
+            wait_s = self._interval_s
             if self._attempt():
                 self._is_over = True
                 return

@@ -26,10 +26,12 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing import sdk
+from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.guarded_sender import (
     CLOSE_S,
     CLOSED,
     GRACE_S,
+    IDLE_S,
     LONGEST_S,
     GuardedSenderBase,
     SdkSenderBase,
@@ -37,6 +39,7 @@ from pairbus.pairing.guarded_sender import (
     to_retry_after,
     too_late,
 )
+from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.sync import fork
 from pairbus.sync.interrupts import start, take
 from pairbus.sync.watchdog import Guard
@@ -55,8 +58,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         self._lock = threading.Lock()
         fork.register(self)
 
-    def send(self, message: Any, timeout_s: float) -> None:
-        self._do(lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s)
+    def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> float | None:
+        """Sends within the time; with terms, returns how long that took on an open link, or None if one was opened."""
+        took_s: float | None = self._do(
+            lambda sender, left_s: sender.send_messages(message, timeout=left_s), timeout_s, 0.0, terms
+        )
+        return took_s
 
     def schedule(self, messages: Any, schedule_time_utc: datetime.datetime, timeout_s: float) -> list[int]:
         return self._do(
@@ -70,6 +77,28 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         """Opens the link if it is not open, for whoever wants to know before the first send. What is not open in time
         goes on being opened for so long; meanwhile every call waits for it."""
         self._do(lambda sender, left_s: sdk.open_link(sender, left_s, goes_on_s), timeout_s, goes_on_s)
+
+    @property
+    def awaits_link(self) -> bool:
+        """Whether no link is open, and none has been opened for the next call."""
+        opening = self._opening
+        return not self.is_open if opening is None else not opening.wait(0.0)
+
+    def begin_opening(self, within_s: float) -> None:
+        """Begin to open the link if nobody does, without waiting for it: the next call finds it open, or waits."""
+        held: list[bool] = []
+        try:
+            take(held, self._lock, 0.0)
+            if not held[0] or self._closed or self._opening is not None or self.is_open:
+                return
+            guarded = self._guarded = self._guarded or _SdkSender(self._make())
+            self._wanted_since = self._wanted_since or time.monotonic()
+            errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
+            errand.start()
+            self._opening = errand
+        finally:
+            if held and held[0]:
+                self._lock.release()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Closes the link and waits for that, but not for a peer that doesn't answer."""
@@ -92,6 +121,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         elif guarded is not None:
             guarded.throw_away().join(timeout_s)
 
+    def close_soon(self) -> None:
+        """Close the link in the background; nobody waits for that."""
+        start(threading.Thread(target=self.close, name="pairbus-close", daemon=True))
+
     def forked(self) -> None:
         """In a forked child: nothing of the parent's is used, nor written to; the next call opens anew."""
         self._lock = threading.Lock()
@@ -100,7 +133,9 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         if guarded is not None:
             guarded.guard.forget()
 
-    def _do(self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0) -> T:
+    def _do(
+        self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
+    ) -> T:
         timeout_s = max(0.0, min(timeout_s, LONGEST_S))
         deadline = time.monotonic() + timeout_s
         lock = self._lock
@@ -117,7 +152,10 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             guarded = self._guarded
             if guarded is not None and guarded.is_ready():
                 try:
-                    answer = guarded.in_place(operation, deadline)
+                    if terms is None:
+                        answer = guarded.in_place(operation, deadline)
+                    else:
+                        answer = self._on_terms(guarded, operation, deadline, terms)
                     if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
                         self._discard(guarded)
                     return answer
@@ -128,10 +166,29 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                     if guarded.guard.fired or sdk.spoils(error):
                         self._discard(guarded)
                     raise
-            return self._by_errand(operation, deadline, lost, timeout_s, goes_on_s)
+            if terms is not None:
+                deadline = min(deadline, time.monotonic() + terms.opening_s)
+            answer = self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
+            self._answered_at = time.monotonic()
+            return answer
         finally:
             if held and held[0]:
                 lock.release()
+
+    def _on_terms(self, guarded: _SdkSender, operation: _Operation[T], deadline: float, terms: PrimaryTerms) -> Any:
+        """Make a call on the open link and measure it. An idle link that says nothing is taken for lost."""
+        began = time.monotonic()
+        left_s = deadline - began
+        is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
+        silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
+        try:
+            guarded.in_place(operation, began + silence_s)
+        except OperationTimeoutError as error:
+            if is_idle and not isinstance(error, NotTriedError):
+                raise sdk.LinkLost(error) from error
+            raise
+        self._answered_at = answered_at = time.monotonic()
+        return answered_at - began
 
     def _await_opening(self, opening: _Errand, deadline: float) -> None:
         """Wait for the opening that an earlier call began. If it has failed before, this call opens another link."""
@@ -159,6 +216,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         lost: ServiceBusError | None,
         timeout_s: float,
         goes_on_s: float,
+        terms: PrimaryTerms | None,
     ) -> T:
         if deadline <= time.monotonic():
             raise lost or too_late()
@@ -169,6 +227,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             guarded = self._guarded = _SdkSender(self._make())
         guard = guarded.guard
         guard.refusal = lost if isinstance(lost, sdk.REFUSALS) else None
+        guard.ends_at = None if terms is None else terms.ends_at
         errand = _Errand(guarded, operation, deadline, lost, goes_on_s)
         if goes_on_s and self._wanted_since is None:
             self._wanted_since = time.monotonic()
@@ -312,7 +371,7 @@ class _Errand:
 
     def _call(self) -> Any:
         sender = self.guarded.sender
-        answered = to_retry_after(sender, self._lost)
+        answered = to_retry_after(sender, self._lost, self.guarded.guard.ends_at)
         if answered is None:
             return self._operation(sender, time_left(self._deadline, time.monotonic()))
         sdk.back_off(sender, answered, self._deadline)

@@ -2,8 +2,8 @@
 
 It holds the coordinator of the client and the lock that guards it. Whoever changes a state under that lock calls
 `attend` afterwards, without it: commands are carried out and the timer is set. A thread runs only while an entity is
-sick (`coordinator.deadline` is not None), so a healthy client has none. Pings run on threads of their own, so that one
-which hangs delays neither the timers nor another entity's ping (P31, P33).
+sick (`coordinator.deadline` is not None) or a control file is followed, so other healthy clients have none. Pings run
+on threads of their own, so that one which hangs delays neither the timers nor another entity's ping (P31, P33).
 
 Nothing is decided here: when to fail over, when to ping and what a ping's answer means is the coordinator's.
 """
@@ -13,9 +13,13 @@ from __future__ import annotations
 import threading
 import uuid
 
+from pairbus.pairing.control_file import FIRST_LOOK_S
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.health_monitor import PINGS_AT_ONCE_MAX, HealthMonitorBase, guarded
+from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.patience import PrimaryTerms
 from pairbus.pairing.routing.ping import ping
+from pairbus.pairing.routing.pins import Pins
 from pairbus.sync import fork
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.interrupts import start, take
@@ -70,6 +74,22 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self._ping_threads.clear()
         self._turn = threading.Lock()
         self.coordinator.forked()
+        if self._control_file is not None and not self.closed:
+            # A child that only sends, and is healthy, would else never look.
+            self._look_due = self.clock()
+            with self.lock:
+                self._keep_time()
+
+    def watch_control_file(self) -> None:
+        """Follow the control file, if there is one. Returns when it was read once, or soon if that hangs."""
+        if self._control_file is not None and (thread := self._begin_look()) is not None:
+            thread.join(FIRST_LOOK_S)
+
+    def _start(self, thread: threading.Thread) -> None:
+        start(thread)
+
+    def _hand_over(self, news: Pins | Exception | None) -> None:
+        self._looked(news)
 
     # Timers
 
@@ -77,7 +97,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         # Holds the lock. The thread looks at the deadline itself, so waking it too often does no harm.
         if self._thread is not None and self._thread.is_alive():
             self._wake.notify()
-        elif self.coordinator.deadline is not None:
+        elif self._deadline is not None:
             self._thread = threading.Thread(target=self._run_timers, name="pairbus-timers", daemon=True)
             start(self._thread)
 
@@ -94,13 +114,13 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _wait_and_tick(self) -> bool:
         with self.lock:
             while True:
-                deadline = self.coordinator.deadline
+                deadline = self._deadline
                 if self.closed or deadline is None:
                     self._thread = None
                     return False
                 now = self.clock()
                 if deadline <= now:
-                    self.coordinator.tick(now)
+                    self._tick(now)
                     return True
                 self._wake.wait(deadline - now)
 
@@ -133,14 +153,21 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     def _ping(self, entity: str) -> None:
         began = self.clock()
         failure: Exception | None = None
+        took_s = 0.0
         pinger: GuardedSender | None = None
         try:
             pinger = self._open_pinger(entity)
             self._pingers.add(pinger)
-            pinger.send(ping(uuid.uuid4().hex), self._ping_timeout_s)
+            message = ping(uuid.uuid4().hex)
+            if self.coordinator.settings.brownout is None:
+                pinger.send(message, self._ping_timeout_s)
+            else:  # what counts is how fast the entity answers, not how long opening a link takes
+                pinger.open(self._ping_timeout_s)
+                left_s = self._ping_timeout_s - (self.clock() - began)
+                took_s = pinger.send(message, max(budget.LEAST_S, left_s), PrimaryTerms()) or 0.0
         except Exception as error:
             failure = error
-        self._pinged(entity, began, failure)
+        self._pinged(entity, began, failure, took_s)
         if pinger is not None:
             guarded(pinger.close)
             self._pingers.discard(pinger)

@@ -36,6 +36,7 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
+from pairbus.pairing.guarded_sender import AFTER_STALL_S, STALLED_S, EndsAt, ends_call
 from pairbus.pairing.sdk import REFUSALS, is_interruption, judged, tls_context
 from pairbus.sync.interrupts import start
 
@@ -99,8 +100,8 @@ class Guard:
     """Stands beside one SDK sender: its deadline, its sockets, and how its failed attempts are judged."""
 
     __slots__ = (
-        "__weakref__", "_create", "_handle", "_handler", "_lock", "_sender", "_sock", "deadline", "fired", "in_place",
-        "refusal",
+        "__weakref__", "_create", "_handle", "_handler", "_lock", "_put_off", "_sender", "_sock", "deadline",
+        "ends_at", "fired", "in_place", "refusal",
     )  # fmt: skip
 
     def __init__(self, sender: Any, native: bool = True) -> None:
@@ -110,6 +111,9 @@ class Guard:
         self.in_place = False  # the call runs on the caller's thread: nothing may be closed or opened in it
         #: What an earlier attempt of the call under way was refused with, if it was.
         self.refusal: ServiceBusError | None = None
+        #: What ends the call under way before its time, if anything: see `PrimaryTerms`.
+        self.ends_at: EndsAt | None = None
+        self._put_off = False
         self._lock = threading.Lock()
         self._sender = sender
         self._handler: Any = None
@@ -126,6 +130,7 @@ class Guard:
         WATCHDOG.watch(self)
 
     def arm(self, deadline: float) -> None:
+        self._put_off = False
         self.deadline = deadline
         if deadline < WATCHDOG.next_look:
             WATCHDOG.wake()
@@ -140,6 +145,11 @@ class Guard:
         with self._lock:
             if self.deadline > now:
                 return  # over in time after all
+            if now - self.deadline > STALLED_S and not (self._put_off or self.fired or self.deadline == 0.0):
+                # This process stood still: the answer may be there already, and the call is yet to see it.
+                self._put_off = True
+                self.deadline = now + AFTER_STALL_S
+                return
             self.fired = True
             self.deadline = now + AGAIN_S
             for sock in self._sockets():
@@ -205,7 +215,7 @@ class Guard:
                 raise exception
             return judged(self._sender, exception)
         error = self._handle(exception)
-        if isinstance(error, ServiceBusServerBusyError):
+        if isinstance(error, ServiceBusServerBusyError) or ends_call(self._sender, self.ends_at, error):
             raise error
         if isinstance(error, REFUSALS):
             self.refusal = error

@@ -21,6 +21,7 @@ from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.queue_discovery import GONE
 from pairbus.syphon.core.transfer import PendingTransfer
 from pairbus.wire.errors import Busy, ClientClosed, LinkLost, LockLost, NotFound, TooLarge, Unauthorized, WireError
+from pairbus.wire.partitions import number_of, partition_of
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.receiver import COMPLETE, Receiver
 
@@ -77,7 +78,10 @@ class BacklogReader:
         self._size = 0.0
         self._failures = 0
         #: Sequence numbers: the highest that was received, that was looked at, and of one that can be delivered.
-        self._highest = self._scouted = self._sighted = 0
+        #: The highest number that was received of each partition of the queue, and that a look has come to.
+        self._highest: dict[int, int] = {}
+        self._scouted: dict[int, int] = {}
+        self._sighted = 0
 
     def __repr__(self) -> str:
         state = "missing" if self.is_missing else "reading" if self._receiving else "resting"
@@ -153,8 +157,9 @@ class BacklogReader:
         if self._left >= LEFT_ON_LINK_MAX:
             self._retire()
         for message in messages:
-            self._highest = max(self._highest, message.sequence_number or 0)
-        if not flows and self._highest >= self._sighted:
+            number = message.sequence_number or 0
+            self._highest[partition_of(number)] = max(self._highest.get(partition_of(number), 0), number)
+        if not flows and self._highest.get(partition_of(self._sighted), 0) >= self._sighted:
             await self._scout()
 
     async def _scout(self) -> None:
@@ -162,16 +167,17 @@ class BacklogReader:
         receive each and keep it from moving when they are back; but others may wait behind them."""
         engine = self.engine
         self._count = COUNT_FIRST
-        self._scouted = max(self._scouted, self._highest)
         while True:
+            places = {
+                partition: max(self._scouted.get(partition, 0), self._highest.get(partition, 0)) + 1
+                for partition in {*self._scouted, *self._highest}
+            }
             try:
-                async for number, path in inspection.look(self.engine.secondary_client, self.path, self._scouted + 1):
-                    self._scouted = number
+                async for number, path in inspection.look(engine.secondary_client, self.path, places, self._scout_end):
+                    self._scouted[partition_of(number)] = number
                     if not path or engine.can_take(path):
                         self._sighted = number
                         return
-                    if number - self._highest >= SCOUTED_AT_ONCE:
-                        break
             except WireError as error:
                 _log.info("%s: looking further on failed: %s", self.path, error)
             if engine.drain:
@@ -182,6 +188,9 @@ class BacklogReader:
             await asyncio.sleep(min(wait_s, SCOUT_S))
             if wait_s <= SCOUT_S:
                 return
+
+    def _scout_end(self, partition: int) -> int:
+        return self._highest.get(partition, number_of(partition, 0)) + SCOUTED_AT_ONCE
 
     async def _open(self) -> Receiver:
         if self._receiver is None or self._receiver.closed:

@@ -13,6 +13,7 @@ from pairbus.pairing.events import Announce, BacklogQueueEjected, BacklogQueueRe
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.pins import parse
 from pairbus.pairing.routing.states import EntityState
 from pairbus.pairing.routing.verdicts import Verdict
 
@@ -123,6 +124,17 @@ def test_p17_also_when_the_primary_has_returned_meanwhile_and_nothing_starts() -
     send.primary_failed(T + 10.0, LATE)
     assert send.step(T + 10.0) == TryBacklog(0, 21.25)
     assert made.state("orders") is EntityState.HEALTHY
+
+
+def test_p23_but_not_when_the_control_file_has_pinned_it_to_the_primary() -> None:
+    made = coordinator()
+    first, late = begin(made), begin(made, T + 50.0)
+    first.step(T)
+    late.step(T + 50.0)
+    first.primary_failed(T, DOWN)
+    made.set_pins(parse({"orders": "healthy"}), T + 55.0)
+    late.primary_failed(T + 60.0, DOWN)
+    assert error_of(late.step(T + 60.0)) is DOWN
 
 
 def test_p17_with_divert_no_caller_sees_a_failure_and_the_primary_is_still_tried() -> None:

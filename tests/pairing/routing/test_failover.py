@@ -19,13 +19,17 @@ INTERVAL, PING = 60.0, 30.0
 T = 1000.0  # when every machine of the table tests is asked
 
 
-def machine(*, interval: float = INTERVAL, good: int = 1, probe: str = "ping") -> Failover:
+def machine(
+    *, interval: float = INTERVAL, good: int = 1, probe: str = "ping", phase: float = 1.0, delay: float = 0.0
+) -> Failover:
     return Failover(
         "orders",
         failover_interval=interval,
         ping_interval=PING,
         pings_to_return=good,
         probe="trial" if probe == "trial" else "ping",
+        phase=phase,
+        return_delay=delay,
     )
 
 
@@ -37,9 +41,11 @@ def begin_probe(made: Failover, now: float) -> None:
         assert SendPing("orders") in made.tick(now)
 
 
-def brought_to(state: EntityState, *, interval: float = INTERVAL, good: int = 1, probe: str = "ping") -> Failover:
+def brought_to(
+    state: EntityState, *, interval: float = INTERVAL, good: int = 1, probe: str = "ping", delay: float = 0.0
+) -> Failover:
     """In the state shortly before T, with a probe under way if that state has any."""
-    made = machine(interval=interval, good=good, probe=probe)
+    made = machine(interval=interval, good=good, probe=probe, delay=delay)
     if state is S:
         made.primary_failed(T - 1.0, 0)
     elif state is not H:
@@ -60,6 +66,12 @@ def changes(commands: list[Command]) -> list[tuple[EntityState, EntityState, str
     ]
 
 
+def ramp_from_unreachable(made: Failover) -> list[Command]:
+    """No ramp begins there without the state changing first; the table holds all the same."""
+    made._home_at = T
+    return made.tick(T)
+
+
 Fact = Callable[[Failover], list[Command]]
 # Input: how it is reported, on which kind of machine, and the state after it from H, S, F, U.
 FACTS: dict[Input, tuple[Fact, dict[str, object], tuple[EntityState, ...]]] = {
@@ -72,6 +84,8 @@ FACTS: dict[Input, tuple[Fact, dict[str, object], tuple[EntityState, ...]]] = {
         {"interval": 0.0},
         (F, S, F, U),
     ),
+    Input.BROWNED_OUT: (lambda m: m.browned_out(T, m.epoch), {}, (S, S, F, U)),
+    Input.BROWNED_OUT_AT_ONCE: (lambda m: m.browned_out(T, m.epoch), {"interval": 0.0}, (F, S, F, U)),
     Input.INTERVAL_OVER: (lambda m: m.tick(T - 1.0 + INTERVAL), {}, (H, F, F, U)),
     Input.PING_SUCCEEDED: (lambda m: m.ping_succeeded(T), {}, (H, S, H, H)),
     Input.PING_COUNTED: (lambda m: m.ping_succeeded(T), {"good": 2}, (H, S, F, F)),
@@ -83,8 +97,16 @@ FACTS: dict[Input, tuple[Fact, dict[str, object], tuple[EntityState, ...]]] = {
     Input.TRIAL_UNANSWERED: (lambda m: m.trial_failed(T, False), {"probe": "trial"}, (H, S, F, F)),
     Input.SENT_ONCE_MORE: (lambda m: m.sent_once_more(T, m.epoch), {}, (H, S, H, H)),
     Input.SENT_ONCE_MORE_COUNTED: (lambda m: m.sent_once_more(T, m.epoch), {"good": 2}, (H, S, F, F)),
+    Input.RETURN_DELAYED: (lambda m: m.ping_succeeded(T), {"delay": 5.0}, (H, S, F, F)),
+    Input.RAMP_OVER: (
+        lambda m: (m.ping_succeeded(T - 5.0), m.tick(T))[1] if m.state is not U else ramp_from_unreachable(m),
+        {"delay": 5.0},
+        (H, S, H, H),
+    ),
     Input.FORCED: (lambda m: m.forced(T, hold=False), {}, (F, F, F, F)),
     Input.MARKED_HEALTHY: (lambda m: m.marked_healthy(T), {}, (H, H, H, H)),
+    Input.PINNED_FAILED_OVER: (lambda m: m.pinned(T, "failed-over"), {}, (F, F, F, F)),
+    Input.PINNED_HEALTHY: (lambda m: m.pinned(T, "healthy"), {}, (H, H, H, H)),
 }
 
 
@@ -116,6 +138,108 @@ def test_p21_a_stale_failure_starts_nothing(state: EntityState) -> None:
     made = brought_to(state)
     assert changes(made.primary_failed(T, made.epoch - 1)) == []
     assert made.state is state
+
+
+# Fleets: the phase of pings, the return ramp, the control file
+
+
+@pytest.mark.parametrize("phase", [0.001, 0.5, 1.0])
+def test_p31_the_first_ping_comes_at_the_clients_phase_then_every_interval(phase: float) -> None:
+    made = machine(interval=0.0, phase=phase)
+    made.primary_failed(100.0, 0)
+    first = 100.0 + phase * PING
+    assert made.deadline == first
+    assert made.tick(first - 0.001) == []
+    assert made.tick(first) == [SendPing("orders")]
+    made.ping_failed(first, False)
+    assert made.deadline == first + PING
+    made.forced(first, hold=True)
+    made.forced(first + 1.0, hold=False)
+    assert made.deadline == first + 1.0 + phase * PING, "and the same where pings begin anew"
+
+
+def test_p31_after_a_ping_before_its_time_the_next_comes_at_the_clients_phase() -> None:
+    made = machine(interval=0.0, phase=0.25)
+    made.primary_failed(100.0, 0)
+    made.ping_soon(100.0)
+    assert made.tick(100.0) == [SendPing("orders")]
+    made.ping_failed(100.5, False)
+    assert made.deadline == 100.0 + PING / 4, "or a fleet that met one silence would ping together from then on"
+    assert made.tick(100.0 + PING / 4) == [SendPing("orders")]
+    made.ping_failed(110.0, False)
+    assert made.deadline == 100.0 + PING / 4 + PING
+
+
+@pytest.mark.parametrize("probe", ["ping", "trial"])
+def test_p21_with_a_ramp_a_good_probe_ends_the_failover_later(probe: str) -> None:
+    made = brought_to(F, probe=probe, delay=5.0)
+    commands = made.trial_succeeded(T) if probe == "trial" else made.ping_succeeded(T)
+    assert changes(commands) == []
+    assert made.state is F and made.epoch == 0
+    assert made.deadline == T + 5.0
+    assert repr(made).endswith("returns at 1005.0>")
+    assert not made.trial_due(T + 4.9)
+    assert made.tick(T + 4.9) == [], "found healthy: no more pings (P33)"
+    assert changes(made.primary_sent(T + 20.0, 0)) == [(F, H, "return ramp over")], "however late the tick"
+    assert made.since == T + 5.0 and made.epoch == 1
+    assert made.deadline is None
+
+
+def test_p21_what_the_primary_took_once_more_ends_the_ramp() -> None:
+    made = brought_to(F, delay=5.0)
+    made.ping_succeeded(T)
+    assert changes(made.sent_once_more(T + 1.0, made.epoch)) == [(F, H, "message sent once more")]
+    assert made.tick(T + 5.0) == []
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_p23_the_operator_ends_a_ramp(hold: bool) -> None:
+    made = brought_to(F, delay=5.0)
+    made.ping_succeeded(T)
+    assert made.forced(T + 1.0, hold=hold) == []
+    assert made.deadline == (None if hold else T + 1.0 + PING)
+    made.ping_succeeded(T + 1.5)
+    assert made.state is F, "no ping was under way"
+    assert changes(made.marked_healthy(T + 2.0)) == [(F, H, "marked healthy")], "at once"
+
+
+def test_p23_what_the_file_pins_healthy_does_not_fail_over() -> None:
+    made = machine(interval=0.0)
+    assert made.pinned(T, "healthy") == []
+    assert made.primary_failed(T, 0) == made.primary_failed(T, 0, busy=True) == []
+    assert made.state is H and made.deadline is None
+    assert made.pinned(T + 1.0, None) == []
+    assert changes(made.primary_failed(T + 2.0, 0)) == [(H, F, "send failed")], "from then on failures count"
+
+
+def test_p23_what_the_file_pins_failed_over_stays_whatever_answers() -> None:
+    made = brought_to(F)
+    made.pinned(T, "failed-over")
+    assert made.ping_succeeded(T) == made.sent_once_more(T, 0) == made.primary_sent(T, 0) == made.tick(T + 999.0) == []
+    assert made.marked_healthy(T) == []
+    assert made.state is F and made.deadline is None and not made.trial_due(T + 999.0)
+    assert repr(made).endswith("pinned>")
+    assert made.pinned(T + 1.0, None) == []
+    assert made.deadline == T + 1.0 + PING, "then pings begin anew"
+
+
+def test_p23_p21_a_fleet_that_the_file_sends_home_returns_as_a_ramp() -> None:
+    made = machine(delay=5.0)
+    made.pinned(T, "failed-over")
+    assert made.pinned(T + 10.0, "healthy") == []
+    assert made.deadline == T + 15.0
+    assert made.primary_failed(T + 11.0, 0) == made.sent_once_more(T + 11.0, 0) == []
+    assert changes(made.tick(T + 15.0)) == [(F, H, "return ramp over")]
+    assert made.primary_failed(T + 16.0, made.epoch) == []
+
+
+def test_p23_a_pin_lifted_during_the_ramp_leaves_the_return_to_pings() -> None:
+    made = machine(delay=5.0)
+    made.pinned(T, "failed-over")
+    made.pinned(T + 10.0, "healthy")
+    made.pinned(T + 11.0, None)
+    assert made.tick(T + 15.0) == []
+    assert made.deadline == T + 11.0 + PING
 
 
 # Time

@@ -8,7 +8,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.broker.format import content
 from pairbus.pairing.backlog import diversion
-from pairbus.pairing.routing.ping import CONTENT_TYPE, is_ping, ping
+from pairbus.pairing.routing.ping import CONTENT_TYPE, is_ping, ping, ping_timeout_s
 from tests.message_view import View
 
 
@@ -44,6 +44,13 @@ def test_p32_receivers_know_it_by_its_content_type() -> None:
     assert not is_ping(received(ServiceBusMessage(b"")))
     assert not is_ping(received(ServiceBusMessage(b"", content_type="application/json")))
     assert not is_ping(AmqpHolder(AmqpAnnotatedMessage(data_body=b"")))
+
+
+def test_p31_a_ping_has_time_to_open_a_connection_however_short_its_interval() -> None:
+    assert ping_timeout_s(60, 60) == 30, "half of what a send may take"
+    assert ping_timeout_s(10, 60) == 10
+    assert ping_timeout_s(0.1, 60) == 5
+    assert ping_timeout_s(1, 8) == 4
 
 
 class AmqpHolder:

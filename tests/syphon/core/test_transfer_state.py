@@ -466,3 +466,25 @@ class TestEnding:
         assert transfer_state.failed([], AWAY, 0.0) == []
         assert transfer_state.confirmed([]) == []
         assert transfer_state.tick(0.0) == []
+
+
+def test_a_destination_that_takes_no_batches_gets_one_message_at_a_time(transfer_state: TransferState) -> None:
+    """A partitioned queue that detects duplicates: it refuses a batch of different ids, and takes each of them."""
+    batch = sent(transfer_state, *(transfer(number) for number in range(1, 4)))
+    assert len(batch) == 3
+    assert transfer_state.failed(batch, NOT_ALLOWED, 0.0) == []
+    for number in (1, 2, 3):
+        (alone,) = take(transfer_state)
+        assert alone.key[1] == number
+        transfer_state.confirmed([alone])
+    assert [each.key[1] for each in sent(transfer_state, *(transfer(n) for n in range(4, 7)))] == [4]
+    assert len(sent(transfer_state, *(transfer(n, path="other") for n in range(7, 9)))) == 2
+
+
+def test_a_bad_message_in_a_batch_does_not_end_batches(transfer_state: TransferState) -> None:
+    batch = sent(transfer_state, *(transfer(number) for number in range(1, 4)))
+    transfer_state.failed(batch, NOT_ALLOWED, 0.0)
+    transfer_state.confirmed(take(transfer_state))
+    transfer_state.failed(take(transfer_state), NOT_ALLOWED, 0.0)
+    transfer_state.confirmed(take(transfer_state))
+    assert len(sent(transfer_state, *(transfer(n) for n in range(4, 7)))) == 3

@@ -8,6 +8,7 @@ what can't be (P40). `diversion.py` diverts messages of the SDK.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -17,8 +18,8 @@ from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import (
     Sections,
-    annotation_pairs,
     encode_annotations,
+    raw_pairs,
     read_header,
     read_properties,
     split,
@@ -42,6 +43,7 @@ BROKER_ANNOTATIONS: Final = frozenset({
     "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number", "x-opt-locked-until",
     "x-opt-lock-token", "x-opt-message-state", "x-opt-partition-id", "x-opt-deadletter-source",
 })  # fmt: skip
+_NOT_KEPT: Final = BROKER_ANNOTATIONS | {SCHEDULED_ANNOTATION}
 #: Written by a broker when it dead-letters; a replay takes them off (P41).
 DEAD_LETTER_PROPERTIES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 
@@ -70,7 +72,7 @@ def divert_encoded(payload: bytes, path: str, *, diverted_at: float | None = Non
         if ttl_ms:
             changes["creation_time"] = changes["absolute_expiry_time"] = None
     annotations = []
-    for key, raw in _pairs(payload, s.message_annotations):
+    for key, raw in raw_pairs(payload, s.message_annotations):
         value = decode(raw, skip(raw, 0))[0] if key == SCHEDULED_ANNOTATION else None
         if isinstance(value, int):
             aliases[SCHEDULED_TIME] = Timestamp(value)
@@ -78,12 +80,12 @@ def divert_encoded(payload: bytes, path: str, *, diverted_at: float | None = Non
             annotations.append(raw)
     if diverted_at is not None:
         aliases[DIVERTED_AT] = Timestamp(diverted_at * 1000)
-    kept = [raw for key, raw in _pairs(payload, s.application_properties) if key not in ALIASES and key not in aliases]
+    kept = _without(payload, s.application_properties, ALIASES | aliases.keys())
     kept += [encode(name) + encode(value) for name, value in aliases.items()]
     return b"".join(
         (
             _header(payload, s, None),
-            _map(0x71, [raw for _, raw in _pairs(payload, s.delivery_annotations)]),
+            _map(0x71, [raw for _, raw in raw_pairs(payload, s.delivery_annotations)]),
             _map(0x72, annotations),
             _changed_properties(payload, s, changes),
             _map(0x74, kept),
@@ -103,13 +105,10 @@ def sent_anew(payload: bytes, *, is_dead_letter: bool = True) -> bytes:
     return b"".join(
         (
             _header(payload, s, read_header(payload, s).ttl),
-            _map(0x71, [raw for key, raw in _pairs(payload, s.delivery_annotations) if key not in BROKER_ANNOTATIONS]),
-            _map(0x72, [raw for key, raw in _pairs(payload, s.message_annotations) if key not in BROKER_ANNOTATIONS]),
+            _map(0x71, _without(payload, s.delivery_annotations, BROKER_ANNOTATIONS)),
+            _map(0x72, _without(payload, s.message_annotations, BROKER_ANNOTATIONS)),
             _changed_properties(payload, s, {}),
-            _map(
-                0x74,
-                [raw for key, raw in _pairs(payload, s.application_properties) if key not in marks],
-            ),
+            _map(0x74, _without(payload, s.application_properties, marks)),
             payload[_end_of_head(s) : s.bare_end],
         )
     )
@@ -150,8 +149,10 @@ def restore_message(
     count_backlog_time: bool = False,
     enqueued_time: float | None = None,
     is_replay: bool = False,
+    known: tuple[Sections, Mapping[Any, Any]] | None = None,
 ) -> RestoredMessage | Rejected:
-    """Restore a delivery of a backlog queue to what was once sent to the primary. Times are in unix seconds.
+    """Restore a delivery of a backlog queue to what was once sent to the primary. Times are in unix seconds. `known`:
+    its sections and message annotations, where the caller has read them.
 
     With `count_backlog_time` the time since `enqueued_time` (by default what the delivery says) is taken off the time
     to live (P28). A message that has used it all up is still delivered, with one millisecond left: so it expires at its
@@ -159,7 +160,7 @@ def restore_message(
     queue's dead letters (P41).
     """
     try:
-        return _brought_home(payload, now, count_backlog_time, enqueued_time, is_replay)
+        return _brought_home(payload, now, count_backlog_time, enqueued_time, is_replay, known)
     except _Wrong as wrong:
         return wrong.rejected
     except AmqpError as error:
@@ -167,12 +168,18 @@ def restore_message(
 
 
 def _brought_home(
-    payload: bytes, now: float, count_backlog_time: bool, enqueued_time: float | None, is_replay: bool
+    payload: bytes,
+    now: float,
+    count_backlog_time: bool,
+    enqueued_time: float | None,
+    is_replay: bool,
+    known: tuple[Sections, Mapping[Any, Any]] | None,
 ) -> RestoredMessage:
-    s = split(payload)
+    s = split(payload) if known is None else known[0]
+    keeps_annotations = known is None or not _NOT_KEPT.issuperset(known[1])
     kept: list[bytes] = []
     found: dict[str, Any] = {}
-    for key, raw in _pairs(payload, s.application_properties):
+    for key, raw in raw_pairs(payload, s.application_properties):
         if key in ALIASES:
             if key in found:
                 raise _Wrong("InvalidAlias", f"the application property {key} is there twice")
@@ -185,15 +192,15 @@ def _brought_home(
     scheduled_ms = _scheduled_ms(found)
 
     annotations: list[bytes] = []
-    for key, raw in _pairs(payload, s.message_annotations):
+    for key, raw in raw_pairs(payload, s.message_annotations) if keeps_annotations else ():
         if key == "x-opt-enqueued-time" and enqueued_time is None and count_backlog_time:
             value = decode(raw, skip(raw, 0))[0]
             enqueued_time = value / 1000 if isinstance(value, int) else None
-        if key not in BROKER_ANNOTATIONS and key != SCHEDULED_ANNOTATION:
+        if key not in _NOT_KEPT:
             annotations.append(raw)
     if scheduled_ms is not None:
         annotations.append(_SCHEDULED_KEY + scheduled_ms.to_bytes(8, "big", signed=True))
-    hops = [raw for key, raw in _pairs(payload, s.delivery_annotations) if key not in BROKER_ANNOTATIONS]
+    hops = _without(payload, s.delivery_annotations, BROKER_ANNOTATIONS)
 
     if ttl_ms is not None and count_backlog_time and enqueued_time is not None:
         # The time to live of a scheduled message begins at its scheduled time.
@@ -221,13 +228,9 @@ def _brought_home(
 _SCHEDULED_KEY: Final = b"\xa3" + bytes((len(SCHEDULED_ANNOTATION),)) + SCHEDULED_ANNOTATION.encode() + b"\x83"
 
 
-def _pairs(payload: bytes, span: tuple[int, int] | None) -> list[tuple[Any, bytes]]:
-    """(key, raw key and value) of a section that is a map."""
-    if span is None:
-        return []
-    s = _no_sections()
-    s.message_annotations = span
-    return annotation_pairs(payload, s)
+def _without(payload: bytes, span: tuple[int, int] | None, names: Set[str]) -> list[bytes]:
+    """Return the raw pairs of a section that is a map, but for these."""
+    return [raw for key, raw in raw_pairs(payload, span) if key not in names]
 
 
 def _map(section: int, raw_pairs: list[bytes]) -> bytes:
@@ -247,11 +250,10 @@ def _no_sections() -> Sections:
 
 def _end_of_head(s: Sections) -> int:
     """Return where the application properties end; body and footer follow, which stay as they are."""
-    ends = [
-        span[1]
-        for span in (s.header, s.message_annotations, s.properties, s.application_properties)
-        if span is not None
-    ]
+    last = s.application_properties or s.properties or s.message_annotations
+    if last is not None:
+        return last[1]
+    ends = [] if s.header is None else [s.header[1]]
     if s.delivery_annotations is not None and s.delivery_annotations[0] < s.bare_end:
         ends.append(s.delivery_annotations[1])
     return max(ends, default=0)

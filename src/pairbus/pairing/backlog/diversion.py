@@ -16,6 +16,7 @@ Private parts of the SDK that it reads, since there is no public way:
 
 from __future__ import annotations
 
+import struct
 from calendar import timegm
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -211,6 +212,10 @@ def encoded(message: Any) -> bytes:
     return bytes(encode_payload(bytearray(), trace_message(outgoing, transport)))
 
 
+# What the SDK raises for values that it can't encode. Not every exception: a signal handler's may come up here, too.
+_NOT_ENCODED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+
+
 def check_as_sent(argument: Any, max_batch_size: int) -> None:
     """Raise what the SDK would raise if this were sent to the primary: a diverted send has the same result (P14).
 
@@ -228,7 +233,7 @@ def check_as_sent(argument: Any, max_batch_size: int) -> None:
     transport: Any = PyamqpTransport
     try:
         encode_payload(bytearray(), trace_message(outgoing, transport))
-    except Exception as error:  # in the SDK's own words
+    except _NOT_ENCODED as error:  # in the SDK's own words
         raise ServiceBusError(message=f"Handler failed: {error}.", error=error) from error
 
 

@@ -143,6 +143,17 @@ def parts(
     return [detour.single(argument)]
 
 
+def singles(batch: DivertedBatch) -> list[DivertedBatch]:
+    """Return a batch for each message of a batch."""
+    made: ServiceBusMessageBatch = batch.argument
+    return [
+        DivertedBatch(
+            diversion.batch_of([bytes(payload)], message, made.max_size_in_bytes, made._amqp_transport), [message]
+        )
+        for payload, message in zip(made._message[5], batch.messages, strict=True)
+    ]
+
+
 class _Diversion(NamedTuple):
     """Diverts messages to one entity's backlog, within the limits of the link."""
 

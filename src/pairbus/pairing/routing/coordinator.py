@@ -15,27 +15,59 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pairbus.pairing.events import Announce, Command, EntityThrottled, PingFailed, StateChanged
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.pairing.errors import PinnedEntityError
+from pairbus.pairing.events import (
+    Action,
+    Announce,
+    Command,
+    ControlFileChanged,
+    EntityThrottled,
+    OperatorActed,
+    PingFailed,
+    StateChanged,
+)
 from pairbus.pairing.routing.busy_pause import BusyPause
 from pairbus.pairing.routing.dispatch import Dispatch
 from pairbus.pairing.routing.failover import Failover
+from pairbus.pairing.routing.patience import Patience, PrimaryTerms, SlowSends
+from pairbus.pairing.routing.pins import NO_PINS, Pins
 from pairbus.pairing.routing.rotation import Rotation
 from pairbus.pairing.routing.states import EntityState, Route
-from pairbus.pairing.routing.verdicts import DEFAULT, Verdict
+from pairbus.pairing.routing.verdicts import DEFAULT, Verdict, is_silence
 
 if TYPE_CHECKING:
     from pairbus.pairing.options import Settings
 
 
 class Coordinator:
-    """The state of every entity of a paired client; `choose` picks one of the usable backlog queues."""
+    """The state of every entity of a paired client.
 
-    __slots__ = ("_entities", "_errors", "_timers", "commands", "deadline", "halts", "refusals", "rotation", "settings")
+    `choose` picks one of the usable backlog queues. `draw` returns numbers from 0 up to 1, at random for a client of a
+    fleet: one for its ping phase, and one for each entity's share of the return ramp.
+    """
+
+    __slots__ = (
+        "_draw", "_entities", "_errors", "_pinned_at", "_terms", "_timers", "commands", "deadline", "halts", "phase",
+        "pins", "refusals", "rotation", "settings", "trial_terms",
+    )  # fmt: skip
 
     def __init__(
-        self, settings: Settings, queues: Sequence[int] = (), *, choose: Callable[[Sequence[int]], int]
+        self,
+        settings: Settings,
+        queues: Sequence[int] = (),
+        *,
+        choose: Callable[[Sequence[int]], int],
+        draw: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.settings = settings
+        #: The share of an interval after which this client does for the first time what it does once per interval.
+        self.phase = 1.0 - draw()
+        self._draw = draw
+        #: What the control file says, and since when.
+        self.pins: Pins = NO_PINS
+        self._pinned_at = 0.0
         self.rotation = Rotation(queues, retry_interval=settings.backlog_retry_interval, choose=choose)
         #: For the shell, in order; it takes them out.
         self.commands: deque[Command] = deque()
@@ -49,6 +81,9 @@ class Coordinator:
         #: The last failure that counted of each entity that is not healthy.
         self._errors: dict[str, BaseException] = {}
         self._timers: dict[Failover, float] = {}
+        #: What holds for an attempt at the primary that has the backlog behind it whatever the options say: a trial.
+        self.trial_terms = PrimaryTerms(self.ends_at)
+        self._terms = self._common_terms()
 
     def __repr__(self) -> str:
         sick = [failover for failover in self._entities.values() if failover.state is not EntityState.HEALTHY]
@@ -66,9 +101,11 @@ class Coordinator:
         return (self._entities.get(entity.lower()) or self._met(entity)).entity
 
     def state(self, entity: str) -> EntityState:
-        """Return the state of the entity; one that was never used is healthy."""
+        """Return the state of the entity; one never used is healthy, unless the control file says otherwise."""
         failover = self._entities.get(entity.lower())
-        return EntityState.HEALTHY if failover is None else failover.state
+        if failover is not None:
+            return failover.state
+        return EntityState.FAILED_OVER if self.pins.of(entity) == "failed-over" else EntityState.HEALTHY
 
     def states(self) -> dict[str, EntityState]:
         """Return the state of every entity that was used, in the order of first use."""
@@ -105,8 +142,29 @@ class Coordinator:
             ping_interval=settings.ping_primary_interval,
             pings_to_return=settings.pings_to_return,
             probe=settings.probe,
+            phase=self.phase,
+            return_delay=settings.return_ramp and settings.return_ramp * self._draw(),
         )
+        failover.terms = self._terms
+        if settings.primary_patience == "adaptive" and self._terms is not None and self._terms.ends_at is not None:
+            failover.patience = Patience()
+        if settings.brownout is not None:
+            failover.slow_sends = SlowSends(settings.brownout)
+        if self.pins is not NO_PINS:
+            self._note(failover, failover.pinned(self._pinned_at, self.pins.of(entity)))
         return failover
+
+    def _common_terms(self) -> PrimaryTerms | None:
+        """Return the terms of attempts at the primary, before anything is known of the entity (P19).
+
+        Only where the backlog is next does anything end an attempt early: otherwise the caller sees its failure.
+        """
+        settings = self.settings
+        if settings.while_suspect != "divert" and settings.failover_interval > 0:
+            return None if settings.brownout is None else PrimaryTerms()
+        if isinstance(settings.primary_patience, float):
+            return PrimaryTerms(self.ends_at, settings.primary_patience, settings.primary_patience)
+        return PrimaryTerms(self.ends_at)
 
     # Time, pings, the operator
 
@@ -118,9 +176,21 @@ class Coordinator:
         for failover in [failover for failover, due in self._timers.items() if due <= now]:
             self._note(failover, failover.tick(now))
 
-    def ping_succeeded(self, entity: str, now: float) -> None:
-        if failover := self._entities.get(entity.lower()):
-            self._note(failover, failover.ping_succeeded(now))
+    def ping_succeeded(self, entity: str, now: float, took_s: float = 0.0) -> None:
+        """Note a good ping; `took_s`: how long its answer took, which may be too long (P24)."""
+        failover = self._entities.get(entity.lower())
+        if failover is None:
+            return
+        brownout = self.settings.brownout
+        if brownout is not None and took_s > brownout.slower_than_s:
+            slow = OperationTimeoutError(
+                message=f"{failover.entity}: the ping took {took_s:.1f} s, longer than {brownout.slower_than_s:g} s"
+            )
+            self.ping_failed(entity, now, slow, reachable=False)
+            return
+        if failover.patience is not None and failover.patience.doubted and failover.is_probing:
+            self._false_alarm(failover, now)
+        self._note(failover, failover.ping_succeeded(now))
 
     def ping_failed(self, entity: str, now: float, error: BaseException, reachable: bool) -> None:
         """Note a failed ping. `reachable` says that the primary answered and refused (P34), which busy does not."""
@@ -134,6 +204,8 @@ class Coordinator:
             reachable = False
             until = self._halt(entity, now, sending=False).until
         self._note(failover, failover.expire(now))
+        if failover.patience is not None:
+            failover.patience.doubted = False
         if failover.is_probing:
             self.commands.append(Announce(PingFailed(entity, reachable, error)))
             self._errors[entity] = error
@@ -142,12 +214,29 @@ class Coordinator:
         self._note(failover, failover.ping_failed(now, reachable, not_before=until))
 
     def force_failover(self, entity: str, now: float, *, hold: bool = False) -> None:
-        failover = self._entities.get(entity.lower()) or self._met(entity)
+        failover = self._operated(entity, "force failover and hold" if hold else "force failover")
         self._note(failover, failover.forced(now, hold))
 
     def mark_healthy(self, entity: str, now: float) -> None:
-        failover = self._entities.get(entity.lower()) or self._met(entity)
+        failover = self._operated(entity, "mark healthy")
         self._note(failover, failover.marked_healthy(now))
+
+    def _operated(self, entity: str, action: Action) -> Failover:
+        failover = self._entities.get(entity.lower()) or self._met(entity)
+        if failover.pin is not None:
+            raise PinnedEntityError(
+                f"{failover.entity}: can't {action}, since the control file keeps it {failover.pin!r}; change its line"
+                ' there, or set it to "auto"'
+            )
+        self.commands.append(Announce(OperatorActed(failover.entity, action)))
+        return failover
+
+    def set_pins(self, pins: Pins, now: float) -> None:
+        """Follow what the control file says from now on (P23)."""
+        self.commands.append(Announce(ControlFileChanged(pins.written)))
+        self.pins, self._pinned_at = pins, now
+        for failover in self._entities.values():
+            self._note(failover, failover.pinned(now, pins.of(failover.entity)))
 
     # Busy pauses (P24)
 
@@ -194,6 +283,8 @@ class Coordinator:
     def primary_sent(self, failover: Failover, now: float, epoch: int, trial: bool) -> None:
         if halt := self.halts.get(failover.entity.lower()):
             halt.sent()
+        if failover.patience is not None and failover.patience.doubted and not failover.is_diverting:
+            self._false_alarm(failover, now)
         if trial:
             self._note(failover, failover.trial_succeeded(now))
         self._note(failover, failover.primary_sent(now, epoch))
@@ -201,12 +292,54 @@ class Coordinator:
     def sent_once_more(self, failover: Failover, now: float, epoch: int) -> None:
         self._note(failover, failover.sent_once_more(now, epoch))
 
-    def primary_failed(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> None:
+    def primary_failed(
+        self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException, *, hasty: bool = False
+    ) -> None:
+        """Note a failure that counts. `hasty`: the attempt had less time than the caller would have given it."""
         self._errors[failover.entity] = error
         if trial:
             self._note(failover, failover.trial_failed(now, False))
-        else:
-            self._note(failover, failover.primary_failed(now, epoch))
+            return
+        was_diverting = failover.is_diverting
+        commands = failover.primary_failed(now, epoch)
+        if hasty and failover.patience is not None and not was_diverting and is_silence(error):
+            failover.patience.doubted = True
+            failover.ping_soon(now)
+        self._note(failover, commands)
+
+    def ends_at(self, error: BaseException) -> bool:
+        """Return whether an attempt ends with this failure, where the backlog is next; silence is waited for (P19)."""
+        try:
+            return not is_silence(error) and self.verdict(error) is Verdict.QUALIFIES
+        except Exception:  # of the user's classifier: whoever handles the answer raises it
+            return False
+
+    def is_brownout(self, failover: Failover, now: float, took_s: float, trial: bool) -> bool:
+        """Note how long the primary took for an answer; return whether it is in a brownout (P24), of which a trial
+        tells by itself."""
+        patience = failover.patience
+        if patience is not None and patience.noted(took_s, now):
+            self._take_patience(failover, patience)
+        slow_sends = failover.slow_sends
+        return slow_sends is not None and (slow_sends.is_slow(took_s) if trial else slow_sends.noted(took_s))
+
+    def browned_out(self, failover: Failover, now: float, epoch: int, took_s: float, trial: bool) -> None:
+        brownout = self.settings.brownout
+        assert brownout is not None
+        self._errors[failover.entity] = OperationTimeoutError(
+            message=f"{failover.entity}: more than {brownout.share:.0%} of the last {brownout.sends} sends took longer "
+            f"than {brownout.slower_than_s:g} s, the last one {took_s:.1f} s"
+        )
+        self._note(failover, failover.trial_failed(now, False) if trial else failover.browned_out(now, epoch))
+
+    def _false_alarm(self, failover: Failover, now: float) -> None:
+        assert failover.patience is not None
+        failover.patience.false_alarm(now)
+        self._take_patience(failover, failover.patience)
+
+    def _take_patience(self, failover: Failover, patience: Patience) -> None:
+        if failover.terms is None or failover.terms.silence_s != patience.silence_s:
+            failover.terms = PrimaryTerms(self.ends_at, patience.silence_s)
 
     def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> bool:
         """Pause the entity; return whether it has been busy for too long, which counts as a failure."""
@@ -237,6 +370,8 @@ class Coordinator:
         entity = failover.entity
         if commands:
             self.commands.extend(self._explained(command) for command in commands)
+            if failover.slow_sends is not None and failover.state is not EntityState.SUSPECT:
+                failover.slow_sends.clear()
         if self.refusals and failover.state is not EntityState.UNREACHABLE:
             self.refusals.pop(entity, None)
         if self._errors and failover.state is EntityState.HEALTHY:

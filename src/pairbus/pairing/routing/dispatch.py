@@ -12,8 +12,9 @@ messages. Every attempt leaves time for the next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
@@ -28,20 +29,23 @@ from pairbus.pairing.errors import (
     SentSoFar,
 )
 from pairbus.pairing.routing import budget
+from pairbus.pairing.routing.patience import GIVEN_UP_S, PrimaryTerms
 from pairbus.pairing.routing.rotation import Pick
 from pairbus.pairing.routing.states import EntityState
-from pairbus.pairing.routing.verdicts import Verdict, is_of_message, is_reach
+from pairbus.pairing.routing.verdicts import Verdict, is_of_message, is_reach, is_silence
 
 if TYPE_CHECKING:
     from pairbus.pairing.routing.coordinator import Coordinator
     from pairbus.pairing.routing.failover import Failover
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made for every healthy send, and a frozen one costs twice as much
 class TryPrimary:
     """Make one attempt at the primary entity, the SDK's retries included, within `timeout_s`."""
 
     timeout_s: float
+    #: What else ends the attempt, and that it is to be measured; None: nothing, and it is not.
+    terms: PrimaryTerms | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,19 @@ class Failed:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True)
+class Diversion:
+    """Why a message left for the backlog, which rule decided it, and how long the primary was given."""
+
+    #: "interval zero", "interval over", "while suspect", "failed over", "busy for too long", "not tried" or
+    #: "unreachable".
+    rule: str
+    #: The failure of this message, or what brought the entity's state about; in words.
+    why: str
+    #: How long this message was at the primary; 0.0: it was not sent there.
+    primary_s: float
+
+
 Step = TryPrimary | TryBacklog | Wait | Sent | Failed
 SENT: Final = Sent()
 _HEALTHY: Final = EntityState.HEALTHY
@@ -80,11 +97,35 @@ _LEAST_S: Final = budget.LEAST_S
 class Dispatch:
     """One call on its way: `step` says what to do, the answers say what came of it."""
 
-    __slots__ = (
-        "_at", "_backlog_error", "_busy_error", "_coordinator", "_epoch", "_failover", "_granted_s", "_kept_s",
-        "_last_error", "_leaving", "_once_more", "_outcome", "_pick", "_sender", "_so_far", "_timeout_s", "_trial",
-        "_tried", "_was_diverting", "_was_once_more", "_was_trial", "ends", "queue", "route_word",
-    )  # fmt: skip
+    # What most sends never change stands here, not in each of them: a healthy send sets little.
+    #: Where the attempt under way, or the last one, went; after `Sent` the one that was confirmed.
+    route_word: Literal["primary", "backlog"] = "primary"
+    queue: int | None = None
+    #: Why the message left for the backlog; None: it has not.
+    reason: Diversion | None = None
+    _outcome: Sent | Failed | None = None
+    # Where the message is: "" = here, "primary", "backlog", "gone" = abandoned.
+    _at = ""
+    _epoch = 0
+    _trial = False
+    _leaving = False
+    # The attempt under way is the one at the primary that follows the last backlog queue.
+    _once_more = False
+    _was_once_more = False
+    _was_diverting = False
+    _pick: Pick | None = None
+    _granted_s = 0.0
+    # How long all attempts at the primary took.
+    _primary_s = 0.0
+    _terms: PrimaryTerms | None = None
+    # What the backlog queues leave for the primary; set before the first of them is tried.
+    _kept_s: float | None = None
+    _tried: tuple[int, ...] = ()
+    _was_trial = False
+    _last_error: BaseException | None = None
+    _backlog_error: BaseException | None = None
+    _so_far = NOTHING_SENT
+    _busy_error: BaseException | None = None
 
     def __init__(
         self, coordinator: Coordinator, failover: Failover, sender: Hashable, now: float, timeout_s: float
@@ -95,29 +136,8 @@ class Dispatch:
         self._timeout_s = timeout_s
         #: When the caller's time is over.
         self.ends = now + timeout_s
-        #: Where the attempt under way, or the last one, went; after `Sent` the one that was confirmed.
-        self.route_word: Literal["primary", "backlog"] = "primary"
-        self.queue: int | None = None
-        self._outcome: Sent | Failed | None = None
-        # Where the message is: "" = here, "primary", "backlog", "gone" = abandoned.
-        self._at = ""
-        self._epoch = 0
-        self._trial = False
-        self._leaving = False
-        # The attempt under way is the one at the primary that follows the last backlog queue.
-        self._once_more = False
-        self._was_once_more = False
-        self._was_diverting = False
-        self._pick: Pick | None = None
-        self._granted_s = 0.0
-        # What the backlog queues leave for the primary; set before the first of them is tried.
-        self._kept_s: float | None = None
-        self._tried: tuple[int, ...] = ()
-        self._was_trial = False
-        self._last_error: BaseException | None = None
-        self._backlog_error: BaseException | None = None
-        self._so_far = NOTHING_SENT
-        self._busy_error: BaseException | None = None
+        # When the last attempt at the primary began.
+        self._began = now
 
     def __repr__(self) -> str:
         if self._outcome is not None:
@@ -142,10 +162,20 @@ class Dispatch:
         coordinator = self._coordinator
         remaining = self.ends - now
         if failover.state is _HEALTHY and not coordinator.halts and not self._leaving and remaining >= _LEAST_S:
-            self._at = self.route_word = "primary"
-            self.queue = None
+            self._at = "primary"
+            if self.route_word != "primary":
+                self.route_word, self.queue = "primary", None
             self._epoch = failover.epoch
-            return TryPrimary(remaining / 2 if coordinator.rotation.count else remaining)
+            self._began = now
+            if failover.asked_at is None:
+                failover.asked_at = now
+            if coordinator.rotation.count:
+                self._granted_s = granted_s = remaining / 2
+                self._terms = terms = failover.terms
+                return TryPrimary(granted_s, terms)
+            self._granted_s = remaining
+            self._terms = None
+            return TryPrimary(remaining)
         coordinator.refresh(failover, now)
         if budget.is_over(remaining):
             return self._fail(self._no_time_left())
@@ -153,23 +183,35 @@ class Dispatch:
             return self._to_backlog(now, remaining)
         until = coordinator.halted_until(failover.entity)
         if not failover.is_diverting:
-            return self._wait(now, until) if until > now else self._to_primary(remaining)
+            return self._wait(now, until) if until > now else self._to_primary(now, remaining, failover.terms)
         if self._last_error is None and until <= now and failover.trial_due(now):
             self._trial = True  # first: whoever is interrupted here abandons it
             failover.begin_trial(now)
-            return self._to_primary(remaining)
+            return self._to_primary(now, remaining, coordinator.trial_terms)
         if failover.state is EntityState.UNREACHABLE and coordinator.settings.when_unreachable == "raise":
             return self._fail(self._unreachable())
         return self._to_backlog(now, remaining)
 
-    def _to_primary(self, remaining: float) -> TryPrimary:
+    def _to_primary(self, now: float, remaining: float, terms: PrimaryTerms | None) -> TryPrimary:
+        self._asks_primary(now)
+        has_backlog = bool(self._coordinator.rotation)
+        self._granted_s = budget.share(remaining, has_backlog)
+        self._terms = terms if has_backlog else None
+        return TryPrimary(self._granted_s, self._terms)
+
+    def _asks_primary(self, now: float) -> None:
+        failover = self._failover
         self._at = self.route_word = "primary"
         self.queue = None
-        self._epoch = self._failover.epoch
-        return TryPrimary(budget.share(remaining, bool(self._coordinator.rotation)))
+        self._epoch = failover.epoch
+        self._began = now
+        if failover.asked_at is None:
+            failover.asked_at = now
 
     def _to_backlog(self, now: float, remaining: float) -> Step:
         rotation = self._coordinator.rotation
+        if self.reason is None:
+            self.reason = self._diversion()
         if self._was_once_more:
             return self._to_last_queue(now, remaining)
         kept_s = budget.kept_for_primary(remaining, self._timeout_s) if self._kept_s is None else self._kept_s
@@ -195,9 +237,7 @@ class Dispatch:
             return Wait(until) if budget.halt_fits(until, self.ends) else self._fail(self._backlog_unavailable(now))
         self._once_more = True
         self._was_diverting = failover.is_diverting
-        self._at = self.route_word = "primary"
-        self.queue = None
-        self._epoch = failover.epoch
+        self._asks_primary(now)
         return TryPrimary(budget.share(remaining, self._coordinator.rotation.untried(self._tried) > 0))
 
     def _to_last_queue(self, now: float, remaining: float) -> Step:
@@ -221,12 +261,18 @@ class Dispatch:
 
     # Answers
 
-    def primary_sent(self, now: float) -> None:
-        """Note that the primary confirmed the message."""
-        self._arrived("primary")
+    def primary_sent(self, now: float, took_s: float | None = None) -> None:
+        """Note that the primary confirmed the message; `took_s`: how long that took on an open link, if measured."""
+        if self._at != "primary":
+            self._arrived("primary")
+        self._at = ""
         self._outcome = SENT
         failover = self._failover
-        if failover.state is not _HEALTHY or self._trial or self._coordinator.halts:
+        failover.asked_at = None
+        if took_s and self._coordinator.is_brownout(failover, now, took_s, self._trial):
+            self._coordinator.browned_out(failover, now, self._epoch, took_s, self._trial)
+            self._trial = False
+        elif failover.state is not _HEALTHY or self._trial or self._coordinator.halts:
             if self._once_more and self._was_diverting:
                 self._coordinator.sent_once_more(failover, now, self._epoch)
             self._coordinator.primary_sent(failover, now, self._epoch, self._trial)
@@ -239,6 +285,9 @@ class Dispatch:
         self._arrived("primary")
         self._last_error = error
         self._so_far = so_far
+        self._primary_s += max(0.0, now - self._began)
+        if verdict is Verdict.BUSY or verdict is Verdict.REFUSED:
+            self._failover.asked_at = None
         self._primary_answered(now, error, verdict)
         self._trial = False
 
@@ -246,8 +295,8 @@ class Dispatch:
         coordinator = self._coordinator
         failover = self._failover
         trial = self._trial
-        stale = self._epoch != failover.epoch
         coordinator.refresh(failover, now)
+        stale = self._epoch != failover.epoch
         if self._once_more:
             self._failed_once_more(now, error, verdict)
         elif (
@@ -262,12 +311,15 @@ class Dispatch:
         elif verdict is Verdict.QUALIFIES:
             if trial:
                 self._trial_failed(now, error)
-            else:
-                coordinator.primary_failed(failover, now, self._epoch, False, error)
+            elif not self._is_given_up(now, error):
+                coordinator.primary_failed(
+                    failover, now, self._epoch, False, error, hasty=self._patience_s() < self._granted_s
+                )
             if failover.is_diverting:
                 return
-            # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile.
-            self._leave_or_fail(stale or self._is_spared_failures(), error)
+            # A stale failure is one that came after the timer had run out (P17), the primary having returned meanwhile;
+            # or the control file has pinned the entity to the primary, which tells nothing of the failure.
+            self._leave_or_fail((stale and failover.pin is None) or self._is_spared_failures(), error)
         elif trial and not is_of_message(error):
             # By `AS_DESCRIBED` a refused connection counts for nothing; a refusal by the entity it is not (P34).
             self._trial_failed(now, error)
@@ -313,6 +365,22 @@ class Dispatch:
         elif not coordinator.rotation.untried(self._tried):
             self._fail(self._backlog_unavailable(now))
 
+    def over_warm_link(self, queue: int) -> TryBacklog | None:
+        """Aim the attempt under way at this queue, to which a link is open, while its sender has none to its own (P19).
+
+        Returns None where the message is the trial of its queue, or has tried this one, or the queue is ejected. The
+        sender keeps the queue that it has picked (P12).
+        """
+        pick = self._pick
+        if self._at != "backlog" or pick is None or pick.trial or queue in self._tried:
+            return None
+        warm = self._coordinator.rotation.in_use(queue)
+        if warm is None:
+            return None
+        self._pick = warm
+        self.queue = queue
+        return TryBacklog(queue, self._granted_s)
+
     def backlog_sent(self, now: float) -> None:
         """Note that the backlog queue confirmed the message."""
         self._arrived("backlog")
@@ -340,8 +408,21 @@ class Dispatch:
         else:
             self._coordinator.commands.extend(rotation.failed(pick, now, error))
 
-    def abandon(self, now: float) -> None:
-        """Give up the attempt under way, if there is one: no answer will come after a cancellation."""
+    def abandon(self, now: float, given_up: bool = False) -> None:
+        """Give up the attempt under way, if there is one: no answer will come after a cancellation.
+
+        `given_up`: the caller did not want to wait any longer. Where the primary has been silent for longer than it may
+        be, that counts as a failure (P16): callers who all give up early must fail over too.
+        """
+        if given_up and self._at == "primary" and not self._trial and not self._once_more:
+            patience = min(self._patience_s(), self._timeout_s / 2, GIVEN_UP_S)
+            silent_s = self._failover.silent_for(now)
+            if silent_s > patience:
+                error = OperationTimeoutError(
+                    message=f"{self._failover.entity}: no answer for {silent_s:.1f} s, and the callers gave up."
+                )
+                self._coordinator.refresh(self._failover, now)
+                self._coordinator.primary_failed(self._failover, now, self._epoch, False, error)
         self._at = "gone"
         if self._trial:
             self._failover.trial_abandoned()
@@ -359,6 +440,31 @@ class Dispatch:
             patient = budget.is_patient(self._granted_s, self._coordinator.settings.send_timeout)
             return not patient or isinstance(error, NotTriedError)
         return False
+
+    def _patience_s(self) -> float:
+        return math.inf if self._terms is None else self._terms.silence_s
+
+    def _is_given_up(self, now: float, error: BaseException) -> bool:
+        """The caller's time was shorter than the patience, and the primary has not been silent for long (P16)."""
+        patience = self._patience_s()
+        if patience is math.inf or self._granted_s >= patience or not is_silence(error):
+            return False
+        return self._failover.silent_for(now) <= min(patience, GIVEN_UP_S)
+
+    def _diversion(self) -> Diversion:
+        failover, error = self._failover, self._last_error
+        if error is None:
+            rule = "unreachable" if failover.state is EntityState.UNREACHABLE else "failed over"
+            return Diversion(rule, f"{failover.state.value}: {failover.cause}", 0.0)
+        if isinstance(error, NotTriedError):
+            rule = "not tried"
+        elif error is self._busy_error:
+            rule = "busy for too long"
+        elif self._coordinator.settings.failover_interval == 0:
+            rule = "interval zero"
+        else:
+            rule = "interval over" if failover.is_diverting else "while suspect"
+        return Diversion(rule, f"{type(error).__name__}: {error}", self._primary_s)
 
     def _is_spared_failures(self) -> bool:
         """The caller is to see no failure of the primary (P17): by option, or because the interval is zero."""

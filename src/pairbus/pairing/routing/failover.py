@@ -1,6 +1,6 @@
 """Decides the failover of one entity: when to leave the primary, when to probe it, when to return.
 
-Implements P15 to P17, P21, P31 and P33 to P35.
+Implements P15 to P17, P21, P23, P31 and P33 to P35.
 
 A pure machine: callers report facts with the time at which they learned them, and get commands back; `deadline` says
 when `tick` is due. The state moves only by `TABLE`, in `_move`. What a failure means (`verdicts`), what a message does
@@ -17,7 +17,16 @@ whenever a message would be, so the confirmation of a message says at least as m
 for (P35), it is one of them. Its failure counts for nothing: it may have had little time left, and pings go on.
 
 What wakes a sick entity is always one thing: the interval's end (SUSPECT), the answer of the probe that is under way,
-the time of the next ping, the first send after the time of the next trial, or the operator (`hold`).
+the time of the next ping, the first send after the time of the next trial, the end of the return ramp, or the operator
+(`hold`, and the control file that pins it).
+
+Fleets. Each client has a `phase`, its share of the first ping interval, so that clients that failed over in the same
+second do not ping in the same second. A good probe ends the failover `return_delay` seconds later, the client's share
+of the option `return_ramp` (P21): messages go to the backlog until then, no ping is sent, and what the primary took
+once more ends the wait, since its link is open already.
+
+Pins. What the control file says of an entity wins over everything else (P23): failures, probes and messages do not move
+an entity that is pinned, and `_move` lets none of them through.
 """
 
 from __future__ import annotations
@@ -26,6 +35,8 @@ import enum
 from typing import Final, Literal
 
 from pairbus.pairing.events import Announce, Command, PingSucceeded, SendPing, StateChanged
+from pairbus.pairing.routing.patience import Patience, PrimaryTerms, SlowSends
+from pairbus.pairing.routing.pins import Pin
 from pairbus.pairing.routing.states import EntityState
 
 
@@ -37,6 +48,8 @@ class Input(enum.Enum):
     SEND_FAILED_AT_ONCE = "send failed, interval zero"
     BUSY_TOO_LONG = "busy for too long"
     BUSY_TOO_LONG_AT_ONCE = "busy for too long, interval zero"
+    BROWNED_OUT = "brownout"
+    BROWNED_OUT_AT_ONCE = "brownout, interval zero"
     INTERVAL_OVER = "interval over"
     PING_SUCCEEDED = "ping succeeded"
     PING_COUNTED = "ping succeeded, more needed"
@@ -48,8 +61,12 @@ class Input(enum.Enum):
     TRIAL_UNANSWERED = "trial unanswered"
     SENT_ONCE_MORE = "message sent once more"
     SENT_ONCE_MORE_COUNTED = "message sent once more, more needed"
+    RETURN_DELAYED = "return delayed"
+    RAMP_OVER = "return ramp over"
     FORCED = "forced"
     MARKED_HEALTHY = "marked healthy"
+    PINNED_FAILED_OVER = "control file, failed-over"
+    PINNED_HEALTHY = "control file, healthy"
 
     @property
     def cause(self) -> str:
@@ -67,6 +84,8 @@ TABLE: Final[dict[Input, dict[EntityState, EntityState]]] = {
         Input.SEND_FAILED_AT_ONCE:   (F, S, F, U),  # P17: and then nothing is ever suspect
         Input.BUSY_TOO_LONG:         (S, S, F, U),  # P24
         Input.BUSY_TOO_LONG_AT_ONCE: (F, S, F, U),
+        Input.BROWNED_OUT:           (S, S, F, U),  # P24
+        Input.BROWNED_OUT_AT_ONCE:   (F, S, F, U),
         Input.INTERVAL_OVER:         (H, F, F, U),  # P16
         Input.PING_SUCCEEDED:        (H, S, H, H),  # P21
         Input.PING_COUNTED:          (H, S, F, F),  # P35: a good ping takes back what a refused one said
@@ -78,16 +97,21 @@ TABLE: Final[dict[Input, dict[EntityState, EntityState]]] = {
         Input.TRIAL_UNANSWERED:      (H, S, F, F),
         Input.SENT_ONCE_MORE:        (H, S, H, H),  # P13
         Input.SENT_ONCE_MORE_COUNTED: (H, S, F, F),
+        Input.RETURN_DELAYED:        (H, S, F, F),  # P21: a good probe, with a ramp
+        Input.RAMP_OVER:             (H, S, H, H),  # P21
         Input.FORCED:                (F, F, F, F),  # P23
         Input.MARKED_HEALTHY:        (H, H, H, H),  # P23
+        Input.PINNED_FAILED_OVER:    (F, F, F, F),  # P23
+        Input.PINNED_HEALTHY:        (H, H, H, H),  # P23
     }.items()
 }  # fmt: skip
 
 
 class Failover:
     __slots__ = (
-        "_good", "_held", "_next", "_probing", "_stale", "entity", "epoch", "failover_interval", "ping_interval",
-        "pings_to_return", "probe", "since", "state",
+        "_good", "_held", "_home_at", "_next", "_probing", "_soon", "_stale", "asked_at", "cause", "entity",
+        "epoch", "failover_interval", "patience", "phase", "pin", "ping_interval", "pings_to_return", "probe",
+        "return_delay", "since", "slow_sends", "state", "terms",
     )  # fmt: skip
 
     def __init__(
@@ -98,21 +122,41 @@ class Failover:
         ping_interval: float,
         pings_to_return: int = 1,
         probe: Literal["ping", "trial"] = "ping",
+        phase: float = 1.0,
+        return_delay: float = 0.0,
     ) -> None:
         self.entity = entity
         self.failover_interval = failover_interval
         self.ping_interval = ping_interval
         self.pings_to_return = pings_to_return
         self.probe = probe
+        #: The share of the ping interval, above 0 and up to 1, after which the first ping of a failover comes.
+        self.phase = phase
+        #: Seconds from the probe that brings the entity back to its return.
+        self.return_delay = return_delay
         self.state = EntityState.HEALTHY
+        #: Where the control file keeps the entity; None: nowhere.
+        self.pin: Pin | None = None
         #: When the state was entered; 0.0: it was never left.
         self.since = 0.0
         #: How often the primary has been taken again.
         self.epoch = 0
+        #: What brought the state about, in the words of `Input`; "": it was never left.
+        self.cause = ""
+        #: When the primary was first asked since its last answer (P16); None: it has answered.
+        self.asked_at: float | None = None
+        #: What holds for attempts at the primary, if anything beyond their time; the coordinator keeps the three.
+        self.terms: PrimaryTerms | None = None
+        self.patience: Patience | None = None
+        self.slow_sends: SlowSends | None = None
         self._good = 0
         self._held = False
+        # When the return ramp is over; None: no return is under way.
+        self._home_at: float | None = None
         self._next = 0.0
         self._probing = False
+        # The next ping comes before its time.
+        self._soon = False
         self._stale = False
 
     def __repr__(self) -> str:
@@ -124,7 +168,9 @@ class Failover:
         if self.state is S:
             return f"fails over at {self.since + self.failover_interval:.1f}"
         if self._held:
-            return "held"
+            return "held" if self.pin is None else "pinned"
+        if self._home_at is not None:
+            return f"returns at {self._home_at:.1f}"
         if self._probing:
             return f"{self.probe} under way"
         return f"next {self.probe} at {self._next:.1f}"
@@ -136,21 +182,25 @@ class Failover:
     @property
     def is_probing(self) -> bool:
         """Whether a ping or a trial of this failover is under way."""
-        return self._probing and not self._stale and not self._held and self.is_diverting
+        return self._probing and not self._stale and not self._held and self._home_at is None and self.is_diverting
 
     @property
     def deadline(self) -> float | None:
         """When `tick` must be called; None: not before something else is reported."""
         if self.state is S:
             return self.since + self.failover_interval
+        if self._home_at is not None:
+            return self._home_at
         if self.state is H or self._held or self._probing or self.probe == "trial":
             return None
         return self._next
 
     def expire(self, now: float) -> list[Command]:
-        """End the failover interval if it is over. The failover counts from that time, however late this is called."""
+        """End the failover interval or the return ramp if it is over, as of that time, however late this is called."""
         if self.state is S and now >= self.since + self.failover_interval:
             return self._move(Input.INTERVAL_OVER, self.since + self.failover_interval)
+        if self._home_at is not None and now >= self._home_at:
+            return self._move(Input.RAMP_OVER, self._home_at)
         return []
 
     def tick(self, now: float) -> list[Command]:
@@ -159,6 +209,8 @@ class Failover:
             self._probing = True
             self._next = now + self.ping_interval
             commands.append(SendPing(self.entity))
+            if self._soon:  # or clients that all met one silence would ping together from then on
+                self._next, self._soon = now + self.phase * self.ping_interval, False
         return commands
 
     def primary_sent(self, now: float, epoch: int) -> list[Command]:
@@ -174,14 +226,32 @@ class Failover:
             return commands + self._move(Input.BUSY_TOO_LONG if busy else Input.SEND_FAILED, now)
         return commands + self._move(Input.BUSY_TOO_LONG_AT_ONCE if busy else Input.SEND_FAILED_AT_ONCE, now)
 
+    def browned_out(self, now: float, epoch: int) -> list[Command]:
+        """Note that too many of the last sends were slow, although they succeeded (P24)."""
+        commands = self.expire(now)
+        if epoch != self.epoch:
+            return commands
+        at_once = self.failover_interval == 0
+        return commands + self._move(Input.BROWNED_OUT_AT_ONCE if at_once else Input.BROWNED_OUT, now)
+
+    def ping_soon(self, now: float) -> None:
+        """Make the next ping due at once: the failover may have been a false alarm."""
+        if self.probe == "ping" and self.is_diverting and not self._probing and not self._held:
+            self._next = min(self._next, now)
+            self._soon = True
+
+    def silent_for(self, now: float) -> float:
+        """Return since when the primary was asked and has not answered, as seconds until now (P16)."""
+        return 0.0 if self.asked_at is None else now - self.asked_at
+
     def ping_succeeded(self, now: float) -> list[Command]:
         commands = self.expire(now)
         if not self._answered():
             return commands
         self._good += 1
-        commands.append(Announce(PingSucceeded(self.entity, self._good, self.pings_to_return)))
+        commands.append(Announce(PingSucceeded(self.entity, self._good, self.pings_to_return, self.return_delay)))
         enough = self._good >= self.pings_to_return
-        return commands + self._move(Input.PING_SUCCEEDED if enough else Input.PING_COUNTED, now)
+        return commands + (self._return(Input.PING_SUCCEEDED, now) if enough else self._move(Input.PING_COUNTED, now))
 
     def ping_failed(self, now: float, reachable: bool, *, not_before: float = 0.0) -> list[Command]:
         """Note a failed ping; the next one waits at least until `not_before`, the end of a busy pause."""
@@ -194,9 +264,9 @@ class Failover:
 
     def trial_due(self, now: float) -> bool:
         """Return whether the next message may try the primary, with the backlog to fall back on (P31)."""
-        return (
-            self.probe == "trial" and self.is_diverting and not self._held and not self._probing and now >= self._next
-        )
+        if self.probe != "trial" or not self.is_diverting or self._held or self._home_at is not None:
+            return False
+        return not self._probing and now >= self._next
 
     def begin_trial(self, now: float) -> None:
         self._probing = True
@@ -208,7 +278,7 @@ class Failover:
             return commands
         self._good += 1
         enough = self._good >= self.pings_to_return
-        return commands + self._move(Input.TRIAL_SUCCEEDED if enough else Input.TRIAL_COUNTED, now)
+        return commands + (self._return(Input.TRIAL_SUCCEEDED, now) if enough else self._move(Input.TRIAL_COUNTED, now))
 
     def trial_failed(self, now: float, reachable: bool) -> list[Command]:
         commands = self.expire(now)
@@ -231,19 +301,44 @@ class Failover:
         """Note that no answer will come. The next trial comes at its time, since callers may all give up early."""
         self._answered()
 
-    def forced(self, now: float, hold: bool) -> list[Command]:
+    def forced(self, now: float, hold: bool, heading: Input = Input.FORCED) -> list[Command]:
         """Fail over for the operator. Probes bring the entity back, unless `hold` keeps it until `marked_healthy`."""
         commands = self.expire(now)
-        if self.state is F and self._held and not hold:  # the pings begin anew
-            self._next = now + self.ping_interval
+        if self.state is F and not hold and (self._held or self._home_at is not None):  # the pings begin anew
+            self._next = now + self.phase * self.ping_interval
             self._good = 0
-        commands += self._move(Input.FORCED, now)
+            self._soon = False
+        self._home_at = None
+        commands += self._move(heading, now)
         self._held = hold
         self._stale = self._stale or (hold and self._probing)
         return commands
 
     def marked_healthy(self, now: float) -> list[Command]:
         return self.expire(now) + self._move(Input.MARKED_HEALTHY, now)
+
+    def pinned(self, now: float, pin: Pin | None) -> list[Command]:
+        """Put the entity where the control file pins it, and keep it there; None: failures and probes decide again."""
+        commands = self.expire(now)
+        if pin == self.pin:
+            return commands
+        self.pin = None  # or the change itself would be held off
+        if pin == "failed-over":
+            commands += self.forced(now, hold=True, heading=Input.PINNED_FAILED_OVER)
+        elif pin == "healthy":
+            self._held = False
+            commands += self._return(Input.PINNED_HEALTHY, now)
+        elif self.is_diverting:
+            commands += self.forced(now, hold=False)
+        self.pin = pin
+        return commands
+
+    def _return(self, heading: Input, now: float) -> list[Command]:
+        """Take the primary again: now, or when this client's share of the return ramp is over (P21)."""
+        if not self.return_delay or not self.is_diverting:
+            return self._move(heading, now)
+        self._home_at = now + self.return_delay
+        return self._move(Input.RETURN_DELAYED, now)
 
     def _answered(self) -> bool:
         """Note that no probe is under way any more; return whether its answer is about the present failover."""
@@ -254,12 +349,14 @@ class Failover:
     def _move(self, heading: Input, at: float) -> list[Command]:
         previous = self.state
         state = TABLE[heading][previous]
-        if state is previous:
+        if state is previous or (self.pin is not None and heading is not Input.RAMP_OVER):
             return []
         self.state = state
         self.since = at
+        self.cause = heading.cause
         if state is H:
             self._held = False
+            self._home_at = None
             self._good = 0
             if (
                 heading is not Input.SEND_SUCCEEDED
@@ -267,6 +364,7 @@ class Failover:
                 self.epoch += 1
         elif state is F and (previous is H or previous is S):
             self._good = 0
-            self._next = at + self.ping_interval
+            self._next = at + self.phase * self.ping_interval
+            self._soon = False
             self._stale = self._probing
         return [Announce(StateChanged(self.entity, previous, state, heading.cause))]

@@ -2,7 +2,7 @@
 
 A ping is an empty message of a content type of its own that lives for a second. It has a session id, so that an entity
 that needs sessions takes it, and an id of its own (by the SDK), so that duplicate detection never answers for it.
-Not decided here: when to ping, and what an answer means.
+Not decided here: when to ping, and what an answer means, beside how long a ping may take.
 """
 
 from __future__ import annotations
@@ -15,6 +15,15 @@ from azure.servicebus import ServiceBusMessage
 CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 _CONTENT_TYPE_BYTES: Final = CONTENT_TYPE.encode()
 TTL: Final = timedelta(seconds=1)
+#: What a ping gets however often pings come. It opens a connection of its own: half a second on a quiet machine, and
+#: several on a busy one, where a shorter limit would throw each attempt away just before its end, for ever.
+_OPENING_S: Final = 5.0
+
+
+def ping_timeout_s(interval_s: float, send_timeout_s: float) -> float:
+    """Return the seconds that a ping may take: its interval, but time enough to open a connection, and at most what the
+    primary gets of a send."""
+    return min(max(interval_s, _OPENING_S), send_timeout_s / 2)
 
 
 def ping(session_id: str) -> ServiceBusMessage:

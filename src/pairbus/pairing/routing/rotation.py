@@ -103,6 +103,10 @@ class Rotation:
             self._kept[sender] = (failover, queue)
         return Pick(queue, False, self._terms.get(queue, 0))
 
+    def in_use(self, queue: int) -> Pick | None:
+        """Return the pick of this queue, if it is in use."""
+        return Pick(queue, False, self._terms.get(queue, 0)) if queue in self._in else None
+
     def last_pick(self, tried: Collection[int], by: object) -> Pick | None:
         """Return any queue that the message has not tried, ejected or not; None if there is none.
 

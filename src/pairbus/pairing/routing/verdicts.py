@@ -114,6 +114,11 @@ def _is(*classes: type[BaseException]) -> Match:
     return lambda error: isinstance(error, classes)
 
 
+def is_not_allowed(error: BaseException) -> bool:
+    """Return whether a broker refused what was sent as not allowed (`amqp:not-allowed`)."""
+    return _condition(said(error)) == "amqp:not-allowed"
+
+
 def _has(*conditions: str) -> Match:
     return lambda error: _condition(error) in conditions
 
@@ -314,6 +319,11 @@ def is_reach(error: BaseException) -> bool:
     does not follow the application's classifier: that one speaks of the application's messages.
     """
     return isinstance(error, NotTriedError) or DEFAULT(error) is not Verdict.REFUSED
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether nobody answered, where a refused or broken connection is an answer: time may still bring one (P19)."""
+    return any(isinstance(each, OperationTimeoutError | TimeoutError) for each in _causes(error))
 
 
 # With these a broker refuses the message, not the sender; another queue would say the same. (Not so amqp:not-allowed:

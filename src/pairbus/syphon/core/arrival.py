@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pairbus.amqp.errors import AmqpError
-from pairbus.amqp.message import read_application_properties, read_message_annotations, read_properties, split
+from pairbus.amqp.message import Sections, read_application_properties, read_message_annotations, read_properties, split
 from pairbus.pairing.backlog.aliases import PATH, Rejected, restore_message, sent_anew
 
 from .transfer import Key, PendingTransfer, Rejection
@@ -37,10 +37,13 @@ def arrive(
 
     `now` is the engine's clock, `now_unix` the wall clock; `is_replay` says that it comes from the dead letters.
     """
+    known: tuple[Sections, dict[Any, Any]] | None
     try:
-        annotations = read_message_annotations(payload, split(payload))
+        sections = split(payload)
+        annotations = read_message_annotations(payload, sections)
+        known = sections, annotations
     except AmqpError:
-        annotations = {}  # restore_message says what is wrong with it
+        annotations, known = {}, None  # restore_message says what is wrong with it
     key = key_of(queue, annotations, token)
     lock_s = _lock_s(annotations.get("x-opt-locked-until"), now_unix)
     enqueued = annotations.get("x-opt-enqueued-time")
@@ -50,6 +53,7 @@ def arrive(
         count_backlog_time=count_backlog_time,
         enqueued_time=enqueued / 1000 if isinstance(enqueued, int) else None,
         is_replay=is_replay,
+        known=known,
     )
     if isinstance(restored, Rejected):
         transfer = PendingTransfer(queue, key, token, "", payload, now=now, lock_s=lock_s, handle=handle)

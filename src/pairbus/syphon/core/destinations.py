@@ -20,6 +20,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from pairbus.wire.batches import BatchHistory
 from pairbus.wire.errors import (
     Busy,
     ClientClosed,
@@ -114,9 +115,10 @@ class Trouble(NamedTuple):
 
 
 class _Record:
-    __slots__ = ("epoch", "trouble", "trying")
+    __slots__ = ("batches", "epoch", "trouble", "trying")
 
     def __init__(self) -> None:
+        self.batches: BatchHistory | None = None
         self.epoch = 0
         self.trouble: Trouble | None = None
         self.trying = False
@@ -172,6 +174,11 @@ class Destinations:
         record = self._records.get(path)
         return record is not None and record.trying
 
+    def sends_singly(self, path: str) -> bool:
+        """Return whether messages for `path` must not share a transfer."""
+        record = self._records.get(path)
+        return record is not None and record.batches is not None and record.batches.sends_singly
+
     def trouble(self, path: str) -> Trouble | None:
         """Return the last trouble of a destination, whether or not it may be tried again by now."""
         record = self._records.get(path)
@@ -200,6 +207,18 @@ class Destinations:
         record.trouble = None
         record.trying = False
         return True
+
+    def batch_refused(self, path: str, error: WireError, count: int) -> None:
+        """Note that a transfer of several messages was refused: each of them is then sent alone."""
+        record = self._records.setdefault(path, _Record())
+        record.batches = record.batches or BatchHistory()
+        record.batches.refused(error.condition, count)
+
+    def answered_alone(self, path: str, is_confirmed: bool) -> None:
+        """Note the answer to a message that was sent alone."""
+        record = self._records.get(path)
+        if record is not None and record.batches is not None:
+            record.batches.answered_alone(is_confirmed)
 
     def failed(self, path: str, epoch: int, error: WireError, now: float) -> bool:
         """Note a failed send; return False if it began before the last failure, which said the same."""

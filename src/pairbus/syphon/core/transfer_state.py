@@ -132,7 +132,7 @@ class TransferState(TransferIndex):
             if not self.destinations.is_trying(path):
                 self._leave_waiting(path, obstacle, commands)
             return None, commands
-        if self.destinations.is_trial(path):
+        if self.destinations.is_trial(path) or self.destinations.sends_singly(path):
             count_max = 1
         chosen: list[PendingTransfer] = []
         late: list[PendingTransfer] = []
@@ -171,6 +171,8 @@ class TransferState(TransferIndex):
                 self._remember(transfer)  # it was given up before the answer came
         if transfers:
             self.destinations.succeeded(transfers[0].path, transfers[0].epoch)
+            if transfers[0].alone:
+                self.destinations.answered_alone(transfers[0].path, is_confirmed=True)
         return [Complete(queue, given) for queue, given in _by_queue(home)]
 
     def failed(self, transfers: Sequence[PendingTransfer], error: WireError, now: float) -> list[Command]:
@@ -185,11 +187,13 @@ class TransferState(TransferIndex):
             # it answered: whatever is wrong with these messages, nothing is wrong with the destination
             self.destinations.succeeded(path, epoch)
             if len(transfers) > 1:
+                self.destinations.batch_refused(path, error, len(transfers))
                 for transfer in reversed(transfers):
                     if self._move(transfer, Input.SPLIT):
                         transfer.alone = True
                         self._queue_up(transfer, first=True)
                 return commands
+            self.destinations.answered_alone(path, is_confirmed=False)
         else:
             self.destinations.failed(path, epoch, error, now)
         if verdict.is_for_good:
