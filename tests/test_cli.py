@@ -12,8 +12,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -23,7 +25,7 @@ from pairbus import __version__
 from pairbus.broker.control.control_commands import Commands
 from pairbus.broker.control.control_socket import ControlServer
 from pairbus.broker.control.faults import Fault, Faults
-from pairbus.cli import cli
+from pairbus.cli import _end_spark, cli
 from tests.commands.calls import call
 from tests.typed_commands import calls, check
 
@@ -172,7 +174,8 @@ class TestFault:
             (["contoso", "--entity", "orders"], "takes no --entity"),
             (["contoso", "no-send", "--entity", ""], "leave it out for the whole namespace"),
             ([], "Missing argument 'NAMESPACE'"),
-            (["contoso", "no-send", "--node", "1"], "No such option"),
+            (["contoso", "no-send", "--node", "1"], "no-send takes no node; crash-node does"),
+            (["contoso", "no-send", "--machine", "1"], "No such option"),
             (["contoso", "hang", "--partition", "1"], "unreachable, no-send and no-receive do"),
             (["contoso", "no-send", "--partition", "16"], "out of bounds: 0 to 15"),
         ],
@@ -187,6 +190,19 @@ class TestFault:
         assert says in result.err
         assert result.err.endswith("see `pairbus fault --help`\n")
         assert not faults["contoso"]
+
+    def test_p49_a_crash_names_the_file_that_will_say_what_was_inconsistent(
+        self, run: Any, data: str, faults: dict[str, Faults]
+    ) -> None:
+        contoso = faults["contoso"]
+        contoso.on_crash = lambda fault: replace(fault, diagnostics="d.json")
+        result = run("fault", "--data", data, "contoso", "crash-node", "--node", "2", "--delay", "1", "--for", "10")
+        assert result.out == "contoso: crash-node on node 2 delay 1 s for 10 s more diagnostics in d.json\n"
+        assert contoso.active(NOW) == [Fault("crash-node", node=2, delay=1.0, until=NOW + 10, diagnostics="d.json")]
+        assert run("fault", "--data", data, "contoso", "crash-node", "--node", "2", "--clear").out.startswith(
+            "contoso: 1 cleared"
+        )
+        assert not contoso
 
     def test_the_listing_says_how_long_a_fault_still_lasts(
         self, run: Any, data: str, faults: dict[str, Faults]
@@ -404,3 +420,16 @@ class TestBroker:
         assert result.code == 1
         assert result.err.count("\n") == 1
         assert str(tmp_path / "file") in result.err
+
+
+@pytest.mark.parametrize("is_to_train", [True, False])
+def test_a_command_says_once_that_an_archive_is_made_in_the_background(
+    is_to_train: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = SimpleNamespace(is_to_train=is_to_train, SWITCH="PAIRBUS_CLASS_ARCHIVE")
+    session = SimpleNamespace(end=lambda: None, class_archive=archive)
+    monkeypatch.setitem(sys.modules, "pairbus.spark.runtime.session", session)  # type: ignore[arg-type]
+    _end_spark()
+    said = capsys.readouterr()
+    assert said.out == "" and ("PAIRBUS_CLASS_ARCHIVE=off prevents it" in said.err) is is_to_train
+    assert said.err.count("\n") == is_to_train

@@ -9,11 +9,13 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, which would be imported for nothing else
 if TYPE_CHECKING:
     from pairbus.errors import PairbusError as PairbusError
+    from pairbus.pairing.decisions import Decision as Decision
     from pairbus.pairing.errors import AliasConflictError as AliasConflictError
     from pairbus.pairing.errors import AlreadyPaired as AlreadyPaired
     from pairbus.pairing.errors import BacklogUnavailableError as BacklogUnavailableError
     from pairbus.pairing.errors import BodyNotCopyableError as BodyNotCopyableError
     from pairbus.pairing.errors import ClientFaultedError as ClientFaultedError
+    from pairbus.pairing.errors import ControlFileError as ControlFileError
     from pairbus.pairing.errors import EntityUnreachableError as EntityUnreachableError
     from pairbus.pairing.errors import ForkedClientError as ForkedClientError
     from pairbus.pairing.errors import InvalidOptions as InvalidOptions
@@ -21,15 +23,19 @@ if TYPE_CHECKING:
     from pairbus.pairing.errors import NotTriedError as NotTriedError
     from pairbus.pairing.errors import PairingError as PairingError
     from pairbus.pairing.errors import PairingFailed as PairingFailed
+    from pairbus.pairing.errors import PinnedEntityError as PinnedEntityError
     from pairbus.pairing.errors import ScheduleDuringFailoverError as ScheduleDuringFailoverError
     from pairbus.pairing.errors import WrongLoopError as WrongLoopError
     from pairbus.pairing.events import BacklogQueueEjected as BacklogQueueEjected
     from pairbus.pairing.events import BacklogQueueLeftOut as BacklogQueueLeftOut
     from pairbus.pairing.events import BacklogQueueReturned as BacklogQueueReturned
     from pairbus.pairing.events import ClientFaulted as ClientFaulted
+    from pairbus.pairing.events import ControlFileChanged as ControlFileChanged
+    from pairbus.pairing.events import ControlFileUnusable as ControlFileUnusable
     from pairbus.pairing.events import EntityThrottled as EntityThrottled
     from pairbus.pairing.events import Event as Event
     from pairbus.pairing.events import MessageDiverted as MessageDiverted
+    from pairbus.pairing.events import OperatorActed as OperatorActed
     from pairbus.pairing.events import PairingCompleted as PairingCompleted
     from pairbus.pairing.events import PairingDegraded as PairingDegraded
     from pairbus.pairing.events import PingFailed as PingFailed
@@ -38,11 +44,13 @@ if TYPE_CHECKING:
     from pairbus.pairing.events import StateChanged as StateChanged
     from pairbus.pairing.events import SyphonStarted as SyphonStarted
     from pairbus.pairing.events import SyphonStopped as SyphonStopped
+    from pairbus.pairing.events import WarmLinkFailed as WarmLinkFailed
     from pairbus.pairing.observers import LedgerObserver as LedgerObserver
     from pairbus.pairing.observers import LoggingObserver as LoggingObserver
     from pairbus.pairing.observers import Observer as Observer
     from pairbus.pairing.options import PairedNamespaceOptions as PairedNamespaceOptions
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as SendAvailabilityPairedNamespaceOptions
+    from pairbus.pairing.routing.dispatch import Diversion as Diversion
     from pairbus.pairing.routing.states import EntityState as EntityState
     from pairbus.pairing.routing.verdicts import AS_DESCRIBED as AS_DESCRIBED
     from pairbus.pairing.routing.verdicts import DEFAULT as DEFAULT
@@ -52,18 +60,22 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "pairbus.errors": ("PairbusError",),
+    "pairbus.pairing.decisions": ("Decision",),
     "pairbus.pairing.errors": (
         "AliasConflictError", "AlreadyPaired", "BacklogUnavailableError", "BodyNotCopyableError", "ClientFaultedError",
-        "EntityUnreachableError", "ForkedClientError", "InvalidOptions", "NoTimeLeftError", "NotTriedError",
-        "PairingError", "PairingFailed", "ScheduleDuringFailoverError", "WrongLoopError",
+        "ControlFileError", "EntityUnreachableError", "ForkedClientError", "InvalidOptions", "NoTimeLeftError",
+        "NotTriedError", "PairingError", "PairingFailed", "PinnedEntityError", "ScheduleDuringFailoverError",
+        "WrongLoopError",
     ),
     "pairbus.pairing.events": (
-        "BacklogQueueEjected", "BacklogQueueLeftOut", "BacklogQueueReturned", "ClientFaulted", "EntityThrottled",
-        "Event", "MessageDiverted", "PairingCompleted", "PairingDegraded", "PingFailed", "PingSucceeded",
-        "SizeWarning", "StateChanged", "SyphonStarted", "SyphonStopped",
+        "BacklogQueueEjected", "BacklogQueueLeftOut", "BacklogQueueReturned", "ClientFaulted", "ControlFileChanged",
+        "ControlFileUnusable", "EntityThrottled", "Event", "MessageDiverted", "OperatorActed", "PairingCompleted",
+        "PairingDegraded", "PingFailed", "PingSucceeded", "SizeWarning", "StateChanged", "SyphonStarted",
+        "SyphonStopped", "WarmLinkFailed",
     ),
     "pairbus.pairing.observers": ("LedgerObserver", "LoggingObserver", "Observer"),
     "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),
+    "pairbus.pairing.routing.dispatch": ("Diversion",),
     "pairbus.pairing.routing.states": ("EntityState",),
     "pairbus.pairing.routing.verdicts": ("AS_DESCRIBED", "DEFAULT", "Verdict"),
     "pairbus.sync.client": ("ServiceBusClient",),

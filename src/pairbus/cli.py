@@ -23,7 +23,8 @@ from pairbus.commands.completion import completion
 from pairbus.commands.cost import cost
 from pairbus.commands.drill import drill
 from pairbus.commands.entities import peek, purge, send
-from pairbus.commands.move import archive, move, restore
+from pairbus.commands.ledger import ledger
+from pairbus.commands.move import archive, ingest, move, restore
 from pairbus.commands.reports import audit, availability
 from pairbus.commands.syphon import backlog, provision, syphon
 from pairbus.errors import PairbusError, file_problem
@@ -90,6 +91,8 @@ for command in (
     cost,
     drill,
     fault,
+    ingest,
+    ledger,
     move,
     peek,
     provision,
@@ -152,6 +155,12 @@ def _end_spark() -> None:
     started = sys.modules.get("pairbus.spark.runtime.session")
     if started is not None:
         started.end()
+        if started.class_archive.is_to_train:
+            click.echo(
+                "pairbus: from its next start on Spark is faster: its classes are being archived in the background "
+                f"(about 200 MB in the user's cache folder; {started.class_archive.SWITCH}=off prevents it)",
+                err=True,
+            )
 
 
 def _report(error: Exception) -> int:

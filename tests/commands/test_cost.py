@@ -63,7 +63,7 @@ def test_times_and_sizes_may_have_units(run: Callable[..., Result]) -> None:
 
 
 def test_a_backlog_that_is_too_small_is_warned_of(run: Callable[..., Result]) -> None:
-    done = run("estimate", "--rate", "1000", "--size", "64KB", "--outage", "4h")
+    done = run("estimate", "--rate", "1000", "--size", "64KB", "--outage", "4h", "--tier", "premium")
     assert done.code == 0
     assert done.err == "warning: 10 backlog queues of 5 GB do not hold it; 177 are needed\n"
 

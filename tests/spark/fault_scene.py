@@ -310,8 +310,8 @@ class Command:
         kill(below)
 
 
-def descendants(pid: int) -> dict[int, tuple[int, str]]:
-    """pid → (parent, command line) of all below `pid`."""
+def descendants(*roots: int) -> dict[int, tuple[int, str]]:
+    """pid → (parent, command line) of all below these."""
     parents: dict[int, tuple[int, str]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -320,22 +320,22 @@ def descendants(pid: int) -> dict[int, tuple[int, str]]:
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 parents[int(folder.name)] = (parent, words)
     found: dict[int, tuple[int, str]] = {}
-    below = {pid}
+    below = set(roots)
     while below:
         below = {each for each, (parent, _) in parents.items() if parent in below}
         found.update((each, parents[each]) for each in below)
     return found
 
 
-def workers_of(pid: int) -> list[int]:
+def workers_of(*roots: int) -> list[int]:
     """The Python workers that run tasks: forks of a daemon."""
-    there = descendants(pid)
+    there = descendants(*roots)
     mark = "-m pyspark.daemon pyspark.worker"
     return [each for each, (parent, words) in there.items() if mark in words and mark in there.get(parent, (0, ""))[1]]
 
 
-def executors_of(pid: int) -> list[int]:
-    return [each for each, (_, words) in descendants(pid).items() if "CoarseGrainedExecutorBackend" in words]
+def executors_of(*roots: int) -> list[int]:
+    return [each for each, (_, words) in descendants(*roots).items() if "CoarseGrainedExecutorBackend" in words]
 
 
 def drivers_of(pid: int) -> list[int]:

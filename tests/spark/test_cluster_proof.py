@@ -1,4 +1,4 @@
-"""A cluster on other machines: driver, master and worker each in a network namespace of its own, where the loopback
+"""A cluster on other machines: driver, master and workers each in a network namespace of its own, where the loopback
 leads to none of the others. What the driver tells the executors of itself must be an address that they can reach."""
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import pyspark
 import pytest
 
-from pairbus.spark.runtime.java import java_home
-from tests.waiting import until
+from .standalone import MASTER, WORKER, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-HOSTS = {"driver": "10.213.7.1", "master": "10.213.7.2", "worker": "10.213.7.3"}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+HOSTS = {"driver": "10.213.7.1", "master": "10.213.7.2", "one": "10.213.7.3", "two": "10.213.7.4"}
 PORT = 7077
 
 
@@ -27,7 +26,7 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def machines() -> Iterator[dict[str, str]]:
     """A network namespace for each role, joined by a bridge in the driver's; nothing is added to the machine's own."""
     if shutil.which("ip") is None:
@@ -43,7 +42,7 @@ def machines() -> Iterator[dict[str, str]]:
             ip("-n", driver, "link", "add", "bridge0", "type", "bridge")
             ip("-n", driver, "addr", "add", f"{HOSTS['driver']}/24", "dev", "bridge0")
             ip("-n", driver, "link", "set", "bridge0", "up")
-            for role in ("master", "worker"):
+            for role in [each for each in HOSTS if each != "driver"]:
                 to = f"to-{role}"
                 ip("-n", driver, "link", "add", to, "type", "veth", "peer", "name", "eth0", "netns", names[role])
                 ip("-n", driver, "link", "set", to, "master", "bridge0", "up")
@@ -54,52 +53,58 @@ def machines() -> Iterator[dict[str, str]]:
         yield names
 
 
-@contextlib.contextmanager
-def running(namespace: str, log: Path, ready: str, *words: str) -> Iterator[None]:
-    """A process of Spark's standalone cluster, once it is ready: what asks a master too early asks again much later."""
-    home = Path(pyspark.__file__).parent
-    environ = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, str(home / "bin" / "spark-class"), *words],
-            env=environ, stdout=output, stderr=output,
-        )  # fmt: skip
-    try:
-        until(lambda: ready in log.read_text(), 60, log.read_text)
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
 
 
-def test_p38_the_syphon_runs_on_a_cluster_of_other_machines(machines: dict[str, str], tmp_path: Path) -> None:
-    master = f"spark://{HOSTS['master']}:{PORT}"
-    at = {role: ("--host", host) for role, host in HOSTS.items()}
+@pytest.fixture(scope="module")
+def master(machines: dict[str, str], folder: Path) -> Iterator[str]:
+    """The URL of a master with a worker on each of two other machines."""
+    url = f"spark://{HOSTS['master']}:{PORT}"
+    with contextlib.ExitStack() as stack:
+
+        def start(role: str, kind: str, *words: str) -> None:
+            log = folder / f"{role}.log"
+            stack.enter_context(running(log, kind, "--host", HOSTS[role], *words, namespace=machines[role]))
+
+        start("master", MASTER, "--port", str(PORT))
+        for role in ("one", "two"):
+            work = str(folder / "work" / role)
+            start(role, WORKER, "--cores", "1", "--memory", "1g", "--work-dir", work, url)
+        yield url
+
+
+def run(task: str, machines: dict[str, str], master: str, folder: Path) -> Any:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    with (
-        running(
-            machines["master"], tmp_path / "master.log", "I have been elected leader",
-            "org.apache.spark.deploy.master.Master", *at["master"], "--port", str(PORT), "--webui-port", "0",
-        ),
-        running(
-            machines["worker"], tmp_path / "worker.log", "Successfully registered with master",
-            "org.apache.spark.deploy.worker.Worker", *at["worker"], "--cores", "2", "--memory", "1g",
-            "--webui-port", "0", "--work-dir", str(tmp_path / "work"), master,
-        ),
-    ):  # fmt: skip
-        ended = subprocess.run(
-            ["ip", "netns", "exec", machines["driver"], sys.executable, "-m", "tests.spark.cluster_driver",
-             HOSTS["driver"], master, str(tmp_path)],
-            capture_output=True, text=True, timeout=400, env=environ,
-        )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
+    ended = subprocess.run(
+        ["ip", "netns", "exec", machines["driver"], sys.executable, "-m", "tests.spark.cluster_driver", task,
+         HOSTS["driver"], master, str(folder)],
+        capture_output=True, text=True, timeout=500, env=environ,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_p38_the_syphon_runs_on_a_cluster_of_other_machines(
+    machines: dict[str, str], master: str, folder: Path
+) -> None:
+    found = run("syphon", machines, master, folder)
     assert found["code"] == 0, found
     assert (found["home"], found["left"]) == (60, 0)
     assert json.loads(found["out"][0])["moved"] == 60
-    (executor,) = (tmp_path / "work").glob("app-*/[0-9]*")  # on the worker's machine, and nowhere else
-    assert (executor / "brought_along.py").read_text() == "WORD = 'brought along'\n"
+    executors = list((folder / "work").glob("*/app-*/[0-9]*"))  # on the workers' machines, and nowhere else
+    assert executors
+    for executor in executors:
+        assert (executor / "brought_along.py").read_text() == "WORD = 'brought along'\n"
+
+
+def test_connector_ingest_and_audit_run_on_a_cluster_of_other_machines(
+    machines: dict[str, str], master: str, folder: Path
+) -> None:
+    found = run("program", machines, master, folder)
+    assert found["failed"] == ""
+    assert (found["read"], found["carried"], found["left"]) == (60, 60, [])
+    assert found["table"] == [60, 60], "each message once"
+    assert found["audit"] == [60, 1], "and the planted loss is found"
+    assert set(found["executors"]) == set(HOSTS.values()) - {HOSTS["master"]}, "the driver counts as one"

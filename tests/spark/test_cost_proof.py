@@ -109,7 +109,8 @@ def test_p52_pings_and_polls_by_both_books(report: CostReport, scene: Scene) -> 
     pings = report.summary["pings"]
     assert pings["broker"]["operations"] == pings["clients"]["operations"] == len(ENTITIES)
     tried = pings["clients"]["operations"] + pings["clients"]["refused"]
-    assert tried <= len(ENTITIES) * math.ceil(scene.outage_s / PING_S), "no more than the calculator says"
+    rounds = math.ceil(scene.outage_s / PING_S) + 1
+    assert tried <= len(ENTITIES) * rounds, "one more than the calculator says where the first comes early"
     assert tried >= len(ENTITIES) * 2
     assert report.summary["idle_polls"]["broker"]["operations"] <= 2 * QUEUES
 

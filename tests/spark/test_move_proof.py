@@ -238,17 +238,17 @@ def test_an_archive_that_is_interrupted_before_it_removes_loses_nothing_and_doub
     messages = {f"m{number}": message(number) for number in range(600)}
     send(pair.primary, "orders", *messages.values())
     module = sys.modules["pairbus.spark.pipelines.archive"]
-    completed = module.complete
+    settle = module.settle
     archived_only: list[set[int]] = []
 
-    def dies(address: Any, entity: str, locked: dict[Any, int]) -> int:
+    def dies(address: Any, entity: str, locked: dict[Any, int]) -> Any:
         if locked:
             archived_only.append(set(locked.values()))
             if len(archived_only) == 2:
                 raise KeyboardInterrupt
-        return int(completed(address, entity, locked))
+        return settle(address, entity, locked)
 
-    monkeypatch.setattr(module, "complete", dies)
+    monkeypatch.setattr(module, "settle", dies)
     with pytest.raises(KeyboardInterrupt):  # as if the process had died: files are committed, messages not removed
         archive(spark, pair.primary.connection_string, "orders", tmp_path / "a", remove=True)
     # how many a round takes is up to the machine: at least one of the 600 waited for the second
@@ -295,7 +295,7 @@ def run_console(document: str, capsys: pytest.CaptureFixture[str]) -> list[tuple
     """Runs the console blocks of a how-to that name a test; commands, with what they print and what is shown."""
     text = (ROOT / document).read_text()
     shown: list[tuple[str, str]] = []
-    for block in re.findall(r"<!-- tested by: \S+test_move_proof\S+ -->\n```console\n(.*?)```", text, re.DOTALL):
+    for block in re.findall(r"<!-- tested by: \S+_proof\S+ -->\n```console\n(.*?)```", text, re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, _, wanted = part.partition("\n")
             program, *arguments = shlex.split(line, comments=True)

@@ -3,9 +3,13 @@ a namespace of its own; then a real outage. What needs no Spark is tested beside
 
 from __future__ import annotations
 
+import bisect
 import gc
 import gzip
 import json
+import random
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,13 @@ from urllib.parse import quote
 import pytest
 
 from pairbus.cli import main
+from pairbus.spark.reports import audit as audit_module
+from pairbus.spark.reports import ledgers as ledgers_module
 from pairbus.spark.reports.audit import Audit, audit
 from pairbus.spark.reports.audit_rules import COUNTS
 from pairbus.spark.reports.availability import availability
+from pairbus.spark.reports.cost_report import cost_report
+from pairbus.spark.reports.ledger_files.compaction import compact
 from pairbus.spark.reports.ledgers import BadLedger, Ledgers, read_ledgers
 from pairbus.spark.reports.outage_series import series
 
@@ -429,6 +437,129 @@ def test_parquet_says_the_same_as_the_lines(spark: Any, ledgers: Ledgers, audite
     again = read_ledgers(spark, tmp_path / "tables")
     assert again.events.columns == ledgers.events.columns
     assert audit(again).summary == audited.summary
+
+
+def test_p51_compacted_ledgers_say_the_same_as_their_lines(
+    spark: Any, ledgers: Ledgers, audited: Audit, root: Path, tmp_path: Path
+) -> None:
+    """Also where compaction was killed before it could remove a file, and where files of both kinds lie together."""
+    shutil.copytree(root, tmp_path / "ledgers")
+    killed = sorted((tmp_path / "ledgers").rglob("client-*.jsonl"))[0]
+    lines = killed.read_bytes()
+    done = compact(tmp_path / "ledgers")
+    assert len(done.compacted) > 50 and all("no last line" in each.why for each in done.left)
+    killed.write_bytes(lines)
+    with read_ledgers(spark, tmp_path / "ledgers") as again:
+        found = audit(again).summary
+        sends = availability(again).summary
+        billed = cost_report(again).summary
+    (copy,) = [note for note in found["notes"] if "counts once" in note]
+    assert str(killed) in copy
+    for summary in (found, sends, billed):
+        summary["notes"] = [_as_lines(note, tmp_path / "ledgers", root) for note in summary["notes"] if note != copy]
+    assert sorted(found.pop("notes")) == sorted(audited.summary["notes"])
+    assert found == {name: value for name, value in audited.summary.items() if name != "notes"}
+    assert sends == availability(ledgers).summary
+    assert billed == cost_report(ledgers).summary
+
+
+def _as_lines(note: str, folder: Path, root: Path) -> str:
+    return note.replace(str(folder), str(root)).replace(".jsonl.parquet", ".jsonl")
+
+
+def test_spark_and_arrow_read_the_same_of_odd_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Arrow would read in another way is left to Spark; on a cluster Spark reads all of it."""
+    odd = [
+        b'{"t":2.0,"kind":"send","ns":"n","entity":"q","mid":7,"seq":"8"}\n',
+        b'\n{"t":3.0,"kind":"send","ns":"n","entity":"q","colour":"red"}\n',
+        b'{"t":4.0,"kind":"send","ns":"n","entity":"\xff"}\n\x00\x00\n',
+        b'{"t":5.0,"kind":"send","ns":"n","entity":"q"}\r\n',
+        b'{"t":6.0,"kind":"send","ns":"n","entity":"\xc3\xa4\\ud83d\\ude00","mid":null}\n{"t":7,"ki',
+    ]
+    for number, text in enumerate(odd):
+        with LedgerFile(tmp_path, "client", "n", pid=number) as book:
+            book("send", 1.0, "Q", f"m{number}", ms=0.1, why="so").cut()
+        with book.path.open("ab") as file:
+            file.write(text)
+    packed = tmp_path / "client-9-000001.jsonl.gz"
+    packed.write_bytes(gzip.compress(book.path.read_bytes().replace(b'"pid": 4', b'"pid": 9')))
+
+    def read() -> tuple[list[Any], list[Any]]:
+        with read_ledgers(spark, tmp_path) as found:
+            return tuple(sorted(map(str, table.collect())) for table in (found.events, found.files))  # type: ignore[return-value]
+
+    staged = read()
+    monkeypatch.setattr(ledgers_module, "is_local", lambda master: False)
+    assert read() == staged and len(staged[0]) >= len(odd) + 4
+
+
+def test_lines_are_not_kept_in_javas_memory_and_their_temporary_files_go(spark: Any, root: Path) -> None:
+    """However many lines there are, the driver and the JVM hold none of them between two questions."""
+    stored = len(spark.sparkContext._jsc.sc().getRDDStorageInfo())
+    before = set(Path(tempfile.gettempdir()).glob("pairbus-ledgers-*"))
+    read = read_ledgers(spark, root)
+    assert read.events.count() > 100
+    assert len(spark.sparkContext._jsc.sc().getRDDStorageInfo()) == stored
+    (made,) = set(Path(tempfile.gettempdir()).glob("pairbus-ledgers-*")) - before
+    read.close()
+    assert not made.exists()
+
+
+class TestOrder:
+    """The messages of senders in the order of time, against a plain reckoning of the definition."""
+
+    COLUMNS = "home_no int, order_path int, sender_no int, order_seq bigint, begun_us bigint, sent_us bigint"
+
+    @staticmethod
+    def rows(count: int, seed: int) -> list[tuple[int, int, int, int, int, int]]:
+        """Messages of one sender; few are overtaken. Times meet now and then."""
+        dice = random.Random(seed)
+        found = []
+        for n in range(count):
+            begun = n * 10 + dice.randrange(4)
+            number = n + (dice.randrange(200) if dice.random() < 0.01 else dice.randrange(2))
+            found.append((0, 3, 5, number, begun, begun + dice.randrange(1, 40)))
+        return found
+
+    @staticmethod
+    def overtaken(rows: list[tuple[int, int, int, int, int, int]]) -> int:
+        later = sorted((row[4], row[3]) for row in rows)
+        lowest = [number for _, number in later]
+        for at in range(len(lowest) - 2, -1, -1):
+            lowest[at] = min(lowest[at], lowest[at + 1])
+        count = 0
+        for *_, number, _, sent in rows:
+            at = bisect.bisect_right(later, (sent, 1 << 62))
+            count += at < len(lowest) and lowest[at] < number
+        return count
+
+    def test_p55_one_sender_with_most_of_the_messages_is_not_one_task(
+        self, spark: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = self.rows(6000, 7)
+        messages = spark.createDataFrame(rows, self.COLUMNS).cache()
+        monkeypatch.setattr(audit_module, "SPAN_MESSAGES", 250)
+        # A row stays in the task that looked for those before it.
+        by_task = (
+            audit_module._with_order(messages, 8)
+            .selectExpr("spark_partition_id() as task", "out_of_order")
+            .groupBy("task")
+            .agg({"out_of_order": "sum", "*": "count"})
+            .collect()
+        )
+        assert sum(row["count(1)"] for row in by_task) == len(rows)
+        assert sum(row["sum(out_of_order)"] for row in by_task) == self.overtaken(rows) > 20
+        assert max(row["count(1)"] for row in by_task) < len(rows) / 3
+        messages.unpersist()
+
+    def test_p55_many_senders_with_few_messages_are_not_parted(
+        self, spark: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = [(0, 3, sender, *row[3:]) for sender in range(3) for row in self.rows(50, sender)]
+        found = audit_module._with_order(spark.createDataFrame(rows, self.COLUMNS), 2).collect()
+        assert {row["span"] for row in found} == {0}
 
 
 def test_a_half_last_line_is_left_out_and_said(spark: Any, tmp_path: Path) -> None:

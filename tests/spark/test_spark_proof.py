@@ -3,7 +3,6 @@ executors. A JVM for the module, and one for each program that needs its own."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import os
@@ -26,6 +25,7 @@ from pairbus.syphon.core import queue_discovery
 from tests.waiting import until
 
 from .conftest import MakeQueue, Pair, admin_of, peeked, wire
+from .standalone import cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
@@ -108,6 +108,50 @@ def test_streams_by_sequence_number(spark: Any, pair: Pair, make_queue: MakeQueu
     run("delete", "b")
     assert peeked(pair.primary, "in-1") == peeked(pair.primary, "in-2") == []
     assert len(peeked(pair.primary, "out")) == 700
+
+
+def test_streams_of_a_partitioned_queue(spark: Any, pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> None:
+    """Written, read and streamed into a queue that takes no batch. A stream goes on where it was in each partition; one
+    with a starting position begins there also after a restart; progress says how far a stream is behind."""
+    make_queue(pair.primary, "parts", "parted", enable_partitioning=True, requires_duplicate_detection=True)
+    bus = {"connectionString": pair.primary.connection_string}
+
+    def write(name: str, count: int) -> None:
+        rows = [(f"{name}-{number}", f"key {number % 50}" if number % 2 else None) for number in range(count)]
+        frame = spark.createDataFrame(rows, "message_id string, partition_key string")
+        frame = frame.selectExpr("*", "message_id AS body")
+        frame.write.format("servicebus").options(**bus, entity="parts").mode("append").save()
+
+    def run(mode: str, checkpoint: str, **options: str) -> tuple[list[int], list[Any]]:
+        stream = spark.readStream.format("servicebus").options(
+            **bus, entity="parts", mode=mode, maxMessagesPerTrigger="200", **options
+        )
+        query = (
+            stream.load().select("message_id", "body").writeStream.format("servicebus").options(**bus, entity="parted")
+            .option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        )  # fmt: skip
+        assert query.awaitTermination(180)
+        done = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        return [progress["numInputRows"] for progress in done], [progress["sources"][0] for progress in done]
+
+    write("old", 500)
+    assert load(spark, pair, entity="parts").selectExpr("count(distinct message_id)").first()[0] == 500
+    counts, sources = run("peek", "a")
+    assert sum(counts) == 500 and max(counts) <= 200
+    lags = [json.loads(source["latestOffset"])["$lag"]["messages"] for source in sources]
+    assert lags[0] == 500 - counts[0] and lags[-1] == 0, "also between two looks, reckoned from the offsets"
+    assert len(json.loads(sources[-1]["endOffset"])["parts"]) == 16
+    assert run("peek", "later", startingPosition="latest")[0] == []
+    position = json.dumps(json.loads(sources[-1]["endOffset"]))
+    write("new", 300)
+    for checkpoint, options in (("a", {}), ("later", {"startingPosition": "latest"})):
+        assert sum(run("peek", checkpoint, **options)[0]) == 300, checkpoint
+    assert load(spark, pair, entity="parts", startingPosition=position).count() == 300
+    assert load(spark, pair, entity="parts", endingPosition=position).count() == 500
+    assert sum(run("delete", "b")[0]) == 800
+    run("delete", "b")
+    assert peeked(pair.primary, "parts") == []
+    assert load(spark, pair, entity="parted").selectExpr("count(distinct message_id)").first()[0] == 800
 
 
 # -- the syphon
@@ -306,46 +350,11 @@ def test_p36_p39_the_syphon_on_two_executors_brings_all_home(
     assert_all_home(pair, backlog)
 
 
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """The URL of a master with two workers, each a process of its own."""
-    import pyspark
-
-    from pairbus.spark.runtime.java import java_home
-    from tests.broker.broker_process import quiet_port
-
-    home = Path(pyspark.__file__).parent
-    environ = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": str(java_home()),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
-    }
-    port = quiet_port()
-    url = f"spark://127.0.0.1:{port}"
-    at = ["--host", "127.0.0.1", "--webui-port", "0"]
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(open(tmp_path / "cluster.log", "wb"))
-
-        def start(name: str, *words: str) -> None:
-            command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *at, *words]
-            process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=log, stderr=log)
-            stack.callback(process.wait, 30)
-            stack.callback(process.kill)
-
-        start("master.Master", "--port", str(port))
-        said = tmp_path / "cluster.log"
-        until(lambda: b"I have been elected leader" in said.read_bytes(), told=said.read_text)
-        for number in range(2):
-            start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"w{number}"), url)
-        yield url
-
-
 def test_p36_p39_the_syphon_on_a_standalone_master_with_two_workers_brings_all_home(
-    pair: Pair, backlog: dict[str, bytes], standalone: str, tmp_path: Path
+    pair: Pair, backlog: dict[str, bytes], tmp_path: Path
 ) -> None:
-    report, left = run_program(pair, standalone, tmp_path)
+    with cluster(tmp_path) as standalone:
+        report, left = run_program(pair, standalone.url, tmp_path)
     assert left == [] and report["moved"] >= len(backlog)
     assert_all_home(pair, backlog)
     executors = [folder for number in range(2) for folder in (tmp_path / f"w{number}").glob("app-*/*")]

@@ -26,7 +26,7 @@ def run(version: str, folder: Path) -> int:
     if made.returncode:
         return made.returncode
     # in an empty folder, so that what is installed is what runs
-    return subprocess.run([python, ROOT / "tests" / "spark_matrix" / "timeline.py"], cwd=folder, timeout=900).returncode
+    return subprocess.run([python, ROOT / "tests" / "spark_matrix" / "story.py"], cwd=folder, timeout=900).returncode
 
 
 def main(versions: list[str]) -> int:

@@ -1,7 +1,8 @@
 """What the connector must do on every Spark that it supports: batch, the three modes of a stream, both ways of writing,
-the syphon. A program without pytest, so that a virtual environment needs pairbus[spark] and nothing else.
+sessions, settling rows, ingest, the syphon. A program without pytest, so that a virtual environment needs
+pairbus[spark] and nothing else.
 
-python timeline.py: prints one line for each part, ends with 1 at the first that is wrong.
+python story.py: prints one line for each part, ends with 1 at the first that is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyspark
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import NamespaceServer, serve_sync
 from pairbus.pairing.backlog.aliases import divert_encoded
-from pairbus.spark import session, syphon
+from pairbus.spark import complete, ingest, session, syphon
 from pairbus.spark.connector.schema import read
 from pairbus.wire.sync import WireClient
 
@@ -27,7 +28,12 @@ CONFIG = """
 [[namespaces.backup.queues]]
 name = "contoso/x-servicebus-transfer/0"
 """ + "".join(
-    f'[[namespaces.contoso.queues]]\nname = "{name}"\n' for name in ("orders", "copies", "out", "typed", "home")
+    f'[[namespaces.contoso.queues]]\nname = "{name}"\nlock_duration = "PT5M"\n'
+    for name in ("orders", "copies", "out", "typed", "home", "settled", "lake")
+)
+CONFIG += "".join(
+    f'[[namespaces.contoso.queues]]\nname = "{name}"\nlock_duration = "PT5M"\nrequires_session = true\n'
+    for name in ("talks", "talked", "talks-lake")
 )
 
 
@@ -46,8 +52,11 @@ class Story:
         with WireClient.from_connection_string((namespace or self.primary).connection_string) as client:
             return [read(payload) for payload in client.peek(entity, 1, 1000)]
 
-    def stream(self, mode: str, source: str, checkpoint: str, **sink: str) -> None:
-        found = self.spark.readStream.format("servicebus").options(**self.at, entity=source, mode=mode).load()
+    def stream(self, mode: str, source: str, checkpoint: str, more: dict[str, str] | None = None, **sink: str) -> None:
+        reading = self.spark.readStream.format("servicebus").options(
+            **self.at, entity=source, mode=mode, **(more or {})
+        )
+        found = reading.load()
         query = (
             found.writeStream.format("servicebus").options(**self.at, **sink)
             .option("checkpointLocation", str(self.folder / checkpoint))
@@ -117,6 +126,44 @@ class Story:
         self.stream("lock", "orders", "lock", entity="out", settleConnectionString=self.primary.connection_string)
         assert self.rows("orders") == [] and len(self.rows("out")) == before + 300
 
+    def sessions(self) -> None:
+        for entity in ("talks", "talks-lake"):
+            self.send(self.primary, entity, *(in_session(n) for n in range(200)))
+        settle = {"settleConnectionString": self.primary.connection_string}
+        self.stream("lock", "talks", "sessions", {"sessions": "true", "minPartitions": "2"}, entity="talked", **settle)
+        found = [row["message_id"] for row in sorted(self.rows("talked"), key=lambda row: row["sequence_number"])]
+        for number in range(4):
+            wanted = [f"m{n}" for n in range(number, 200, 4)]
+            assert [each for each in found if each in wanted] == wanted, found
+
+    def settling(self) -> None:
+        self.send(self.primary, "settled", *map(plain, range(60)))
+        settled: list[int] = []
+
+        def each(rows: Any, number: int) -> None:
+            rows = rows.localCheckpoint()
+            settled.append(complete(rows, **self.at).settled)
+
+        rows = self.spark.readStream.format("servicebus").options(**self.at, entity="settled", mode="lock").load()
+        query = rows.writeStream.foreachBatch(each).option("checkpointLocation", str(self.folder / "settled")).start()
+        wait(lambda: sum(settled) == 60 or query.exception() is not None)
+        query.stop()
+        assert query.exception() is None and self.rows("settled") == [], (settled, query.exception())
+
+    def columns(self) -> None:
+        self.send(self.primary, "lake", *map(plain, range(120)))
+        names = {"columns": "sequence_number,message_id"}
+        rows = self.spark.read.format("servicebus").options(**self.at, **names, entity="lake").load()
+        assert rows.columns == ["sequence_number", "message_id"] and rows.count() == 120
+
+    def ingest(self) -> None:
+        for entity, count in (("lake", 120), ("talks-lake", 200)):
+            table = self.folder / f"table of {entity}"
+            running = ingest(self.spark, self.primary.connection_string, entity, table, drain=True, min_partitions=2)
+            assert running.wait(300) == [] and self.rows(entity) == []
+            found = self.spark.read.parquet(str(table)).select("message_id")
+            assert found.count() == found.distinct().count() == count
+
     def syphon(self) -> None:
         self.send(self.secondary, BACKLOG, *(divert_encoded(plain(n), "home") for n in range(200)), plain(200))
         running = syphon(
@@ -131,6 +178,10 @@ class Story:
 
 def plain(number: int) -> bytes:
     return encode_message(properties=Properties(message_id=f"m{number}"), body=b"x" * 100)
+
+
+def in_session(number: int) -> bytes:
+    return encode_message(properties=Properties(message_id=f"m{number}", group_id=f"s{number % 4}"), body=b"x")
 
 
 def wait(condition: Callable[[], bool], within_s: float = 120.0) -> None:
@@ -152,7 +203,8 @@ def main() -> int:
                 session("local[2,4]"), broker.namespaces["contoso"], broker.namespaces["backup"], Path(folder)
             )
             parts = (
-                story.batch, story.write, story.peek, story.typed_columns, story.delete, story.lock, story.syphon,
+                story.batch, story.write, story.peek, story.typed_columns, story.delete, story.lock, story.sessions,
+                story.settling, story.columns, story.ingest, story.syphon,
             )  # fmt: skip
             for part in parts:
                 part()

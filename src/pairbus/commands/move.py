@@ -1,4 +1,5 @@
-"""The commands `move`, `archive` and `restore`: carry messages between entities, and to and from files, on Spark.
+"""The commands `move`, `archive`, `ingest` and `restore`: carry messages between entities, and to and from files, on
+Spark.
 
 Progress goes to stderr, results to stdout. Exit codes beside the usual ones: 3 where messages remain that could not be
 moved or removed, and 130 where a signal ended it early. All of them run on Spark, which is imported only when one runs.
@@ -21,8 +22,9 @@ from pairbus.commands.namespace_argument import (
     ca_file_option,
     namespace_argument,
     namespace_option,
+    parse,
 )
-from pairbus.commands.spark_options import spark_options
+from pairbus.commands.spark_options import min_partitions_option, spark_options
 from pairbus.commands.syphon import (
     INTERRUPTED,
     UNAVAILABLE,
@@ -35,7 +37,7 @@ from pairbus.commands.syphon import (
 )
 
 if TYPE_CHECKING:
-    from pairbus.spark.syphon.engine import Runnable
+    from pairbus.spark.runtime.running import Runnable
     from pairbus.syphon.engine import Outcome
 
 _where = click.option(
@@ -131,9 +133,52 @@ def archive(
 
 
 @click.command()
-@click.argument("folder")
 @namespace_argument()
-@click.argument("entity", required=False)
+@click.argument("entity")
+@click.argument("table")
+@click.option("--drain", is_flag=True, help="End when ENTITY is empty; otherwise go on until Ctrl-C.")
+@_max_rate
+@min_partitions_option
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0), default=10.0, metavar="SECONDS", show_default=True,
+    help="Between two batches once it has caught up; each makes a file.",
+)  # fmt: skip
+@ca_file_option
+@spark_options
+@json_option
+def ingest(
+    namespace: NamespaceArgument,
+    entity: str,
+    table: str,
+    drain: bool,
+    ca_file: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Take the messages of ENTITY into the Parquet TABLE, each once, and go on with those that come.
+
+    ENTITY is a queue, a subscription or a dead-letter queue without sessions, TABLE a folder: a path, or a URL that
+    Spark can write to. A message leaves ENTITY only when it is in TABLE; one that is there already, since something
+    died before it could be completed, is completed and not written again. Readers see committed files only.
+
+    The exit code of --drain is 3 when messages remain that could not be taken.
+
+    \b
+    Examples:
+      pairbus ingest @contoso orders ./orders-table
+      pairbus ingest @contoso 'orders/$DeadLetterQueue' abfss://lake@account.dfs.core.windows.net/dead --drain
+    """
+    with _spark_wanted():
+        from pairbus.spark.pipelines.ingest import Ingester
+    address = _address(namespace, ca_file)
+    make = partial(Ingester, address, entity, table, drain=drain, label=label_of(namespace), **options)
+    _run(make, "ingested", as_json, is_endless=not drain)
+
+
+@click.command()
+@click.argument("folder", metavar="TABLE")
+@click.argument("rest", metavar="[NS] [ENTITY]", nargs=-1)
+@namespace_option("to", "Where they go, instead of NS.", required=False, name="destination")
 @_where
 @_max_rate
 @ca_file_option
@@ -141,25 +186,33 @@ def archive(
 @json_option
 def restore(
     folder: str,
-    namespace: NamespaceArgument,
-    entity: str | None,
+    rest: tuple[str, ...],
+    destination: NamespaceArgument | None,
     ca_file: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Send the messages of an archive to ENTITY, a queue or a topic; without it to the queues that they came from.
+    """Send the messages of an archive or a table to ENTITY, a queue or a topic; without it to where they came from.
 
-    Each message once, whole, and without the marks of dead-lettering. Run again, it sends all of them again. A busy
-    destination slows it down.
+    TABLE is the folder of `archive` or of `ingest`. Each message once, whole, and without the marks of dead-lettering.
+    Run again, it sends all of them again. A busy destination slows it down.
 
     \b
     Examples:
       pairbus restore ./orders-archive @contoso
       pairbus restore ./dead @contoso orders --where "subject = 'invoice'" --max-rate 200
+      pairbus restore ./orders-table --where "enqueued_time between '2026-11-16' and '2026-11-17'" --to @contoso orders
     """
     with _spark_wanted():
         from pairbus.spark.pipelines.archive import Restorer
-    make = partial(Restorer, folder, _address(namespace, ca_file), entity, label=label_of(namespace), **options)
+    if destination is None:
+        if not rest:
+            raise click.UsageError("where to? Name the namespace, as NS or with --to")
+        destination, rest = parse(rest[0], "NS"), rest[1:]
+    if len(rest) > 1:
+        raise click.UsageError(f"one ENTITY is wanted, not {len(rest)}: {' '.join(rest)}")
+    entity = rest[0] if rest else None
+    make = partial(Restorer, folder, _address(destination, ca_file), entity, label=label_of(destination), **options)
     _run(make, "restored", as_json)
 
 
@@ -180,8 +233,11 @@ def _address(namespace: NamespaceArgument, ca_file: Path | None) -> Any:
     return address_of_text(namespace.connection_string or namespace.host, ca_file)
 
 
-def _run(make: Callable[..., Runnable], done: str, as_json: bool, ledger: Path | None = None) -> None:
-    """Make what runs on Spark and run it, with its progress on stderr and the result on stdout."""
+def _run(
+    make: Callable[..., Runnable], done: str, as_json: bool, ledger: Path | None = None, *, is_endless: bool = False
+) -> None:
+    """Make what runs on Spark and run it, with its progress on stderr and the result on stdout. A signal is the usual
+    end of what `is_endless`."""
 
     async def run() -> int:
         from pairbus.ledger import LedgerWriter
@@ -195,21 +251,27 @@ def _run(make: Callable[..., Runnable], done: str, as_json: bool, ledger: Path |
         finally:
             if writer is not None:
                 writer.close()
-        _print(outcome, interrupted, done, as_json, getattr(inner, "gone", 0))
-        return UNAVAILABLE if outcome.unavailable else INTERRUPTED if interrupted else 0
+        is_early = interrupted and not is_endless
+        _print(outcome, interrupted, is_early, done, as_json, inner)
+        return UNAVAILABLE if outcome.unavailable else INTERRUPTED if is_early else 0
 
     run_and_exit(run)
 
 
-def _print(outcome: Outcome, interrupted: bool, done: str, as_json: bool, gone: int) -> None:
+def _print(outcome: Outcome, interrupted: bool, is_early: bool, done: str, as_json: bool, inner: Runnable) -> None:
+    gone, already = getattr(inner, "gone", 0), getattr(inner, "already", None)
     remaining = sum(each.messages for each in outcome.unavailable)
     if as_json:
         ended = "remaining" if remaining else "stopped" if interrupted else "done"
         reasons = [{"entity": path, "messages": count, "reason": why} for path, count, why in outcome.unavailable]
         found = {**outcome.report.as_json(), "gone": gone, "not_moved": reasons}
+        if already is not None:
+            found["already_in_table"] = already
         click.echo(json.dumps({"kind": "result", "outcome": ended, **found}))
         return
-    click.echo(moved_line(outcome.report, done) + ("; stopped early" if interrupted else ""))
+    click.echo(moved_line(outcome.report, done) + ("; stopped early" if is_early else ""))
+    if already:
+        click.echo(f"{already:,} of them were in the table already, and were only completed")
     tell_lost_tasks(outcome.report)
     if gone:
         click.echo(f"{gone:,} more were no longer there when they were looked for: others took them, or they expired")

@@ -14,6 +14,15 @@ PY_FILES: Final = "spark.submit.pyFiles"
 PACKAGES: Final = "spark.jars.packages"
 
 
+min_partitions_option = click.option(
+    "--min-partitions",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="Tasks of a batch at least: several receivers compete for the messages of a queue.",
+)
+
+
 def _check_conf(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
     found = []
     for value in values:

@@ -24,7 +24,7 @@ import click
 from pairbus.commands import event_loop, status_line
 from pairbus.commands.namespace_argument import NamespaceArgument, ca_file_option, namespace_option
 from pairbus.commands.progress_bar import bar
-from pairbus.commands.spark_options import spark_options
+from pairbus.commands.spark_options import min_partitions_option, spark_options
 
 if TYPE_CHECKING:
     from pairbus.syphon.core.progress import Report
@@ -115,6 +115,7 @@ def _name(primary: NamespaceArgument | None, given: str | None) -> str:
     help="What it runs on; in-process needs no Java, and serves where there is little to move.",
 )
 @spark_options
+@min_partitions_option
 @click.option("--checkpoint", metavar="DIR", help="spark: where the query keeps its progress, a path or a URL.")
 @click.option("--ledger", type=click.Path(path_type=Path, file_okay=False), help="Write a ledger to this folder.")
 @json_option
@@ -132,6 +133,7 @@ def syphon(
     engine: Engine,
     master: str | None,
     conf: dict[str, str],
+    min_partitions: int,
     checkpoint: str | None,
     ledger: Path | None,
     as_json: bool,
@@ -152,10 +154,16 @@ def syphon(
       pairbus syphon --primary @primary --secondary @secondary --engine in-process --drain
       pairbus syphon --primary @primary --secondary @secondary --drain --dead-letters
     """
-    for value, option in ((master, "--master"), (conf, "--conf"), (checkpoint, "--checkpoint")):
+    several = min_partitions > 1
+    for value, option in (
+        (master, "--master"), (conf, "--conf"), (several, "--min-partitions"), (checkpoint, "--checkpoint")
+    ):  # fmt: skip
         if value and engine != "spark":
             raise click.UsageError(f"{option} is for --engine spark")
-    make_engine = _spark_engine(master, conf, checkpoint, as_json) if engine == "spark" else _in_process_engine()
+    if engine == "spark":
+        make_engine = _spark_engine(master, conf, checkpoint, min_partitions, as_json)
+    else:
+        make_engine = _in_process_engine()
     make_engine = partial(
         make_engine, drain=drain, max_rate=max_rate, dead_letters=dead_letters, count_backlog_time=count_backlog_time
     )
@@ -204,7 +212,7 @@ def _in_process_engine() -> Callable[..., Any]:
 
 
 def _spark_engine(
-    master: str | None, conf: dict[str, str], checkpoint: str | None, as_json: bool
+    master: str | None, conf: dict[str, str], checkpoint: str | None, min_partitions: int, as_json: bool
 ) -> Callable[..., Any]:
     try:
         from pairbus.spark.syphon.engine import SparkEngine
@@ -218,6 +226,7 @@ def _spark_engine(
         master=master,
         conf=conf,
         checkpoint=checkpoint,
+        min_partitions=min_partitions,
         on_start=None if as_json else status_line.starting,
     )
 

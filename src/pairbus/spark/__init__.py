@@ -21,16 +21,24 @@ if TYPE_CHECKING:
     from .pipelines.archive import archive as archive
     from .pipelines.archive import archived as archived
     from .pipelines.archive import restore as restore
+    from .pipelines.ingest import ingest as ingest
     from .pipelines.move import move as move
     from .pipelines.pipeline import carry as carry
     from .pipelines.pipeline import locked as locked
+    from .pipelines.settling import abandon as abandon
+    from .pipelines.settling import complete as complete
+    from .pipelines.settling import dead_letter as dead_letter
+    from .pipelines.settling import defer as defer
+    from .pipelines.settling import renew as renew
 
 _MODULES = {
     "syphon.engine": ("SparkEngine",),
     "connector.options": ("InvalidOption",),
     "pipelines.archive": ("archive", "archived", "restore"),
+    "pipelines.ingest": ("ingest",),
     "pipelines.move": ("move",),
     "pipelines.pipeline": ("carry", "locked"),
+    "pipelines.settling": ("abandon", "complete", "dead_letter", "defer", "renew"),
     "runtime.session": ("session",),
     "connector.source": ("register",),
     "syphon.api": ("RunningSyphon", "syphon"),

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import bisect
 import datetime as dt
-import itertools
 
 import pytest
 from hypothesis import given
@@ -17,47 +15,35 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from pairbus.spark.connector.batch_reader import SLICES_MAX, Range, Wanted, find_range, plan
-
-SEQUENCES = st.lists(st.integers(1, 10**6) | st.integers(1, 60), max_size=40).map(lambda n: sorted(set(n)))
-
-
-class Asked:
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers = numbers
-        self.questions = 0
-
-    def __call__(self, number: int) -> int | None:
-        self.questions += 1
-        at = bisect.bisect_left(self.numbers, number)
-        return self.numbers[at] if at < len(self.numbers) else None
+from pairbus.spark.connector.batch_reader import SLICE_MESSAGES, SLICES_MAX, Wanted, plan
+from pairbus.wire.partitions import Range, number_of
 
 
-@given(SEQUENCES, st.integers(1, 70), st.integers(1, 10**6))
-def test_the_range_found_is_the_range_there_is(numbers: list[int], first: int, last: int) -> None:
-    inside = [number for number in numbers if first <= number <= last]
-    asked = Asked(numbers)
-    found = find_range(asked, first, last)
-    assert found == (Range(inside[0], inside[-1]) if inside else None)
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(1, 10**7), st.integers(0, 10**7)), max_size=16))
+def test_slices_cover_the_ranges_without_overlap(drawn: list[tuple[int, int, int]]) -> None:
+    ranges = [Range(number_of(p, first), number_of(p, first) + span) for p, first, span in sorted(drawn)]
+    slices = plan("a", ranges)
+    parts = [part for each in slices for part in each.ranges]
+    for inside in ranges:
+        own = [part for part in parts if inside.first <= part.first and part.last <= inside.last]
+        assert sum(part.span for part in own) >= inside.span
+    assert sum(part.span for part in parts) == sum(inside.span for inside in ranges)
+    assert len(slices) <= SLICES_MAX * max(1, len(ranges))
+    assert all(len(each.ranges) == 1 or sum(part.span for part in each.ranges) <= SLICE_MESSAGES for each in slices)
 
 
-def test_a_million_messages_cost_some_sixty_questions() -> None:
-    class Million(Asked):
-        def __call__(self, number: int) -> int | None:
-            self.questions += 1
-            return max(number, 1) if number <= 1_000_000 else None
-
-    asked = Million([])
-    assert find_range(asked, 1, 2**63 - 1) == Range(1, 1_000_000)
-    assert asked.questions < 130
+def test_small_partitions_share_a_slice_and_large_ones_are_cut() -> None:
+    small = [Range(number_of(p, 1), number_of(p, 600)) for p in range(16)]
+    assert [len(each.ranges) for each in plan("a", small)] == [16]
+    large = [Range(number_of(p, 1), number_of(p, 25_000)) for p in range(2)]
+    assert [each.ranges[0].span for each in plan("a", large)] == [8334, 8333, 8333] * 2
+    assert plan("a", []) == []
 
 
-@given(st.integers(1, 10**9), st.integers(0, 10**7))
-def test_slices_cover_the_range_without_overlap(first: int, span: int) -> None:
-    slices = plan(first, first + span)
-    assert slices[0].first == first and slices[-1].last == first + span
-    assert all(a.last + 1 == b.first for a, b in itertools.pairwise(slices))
-    assert 1 <= len(slices) <= SLICES_MAX
+@given(st.lists(st.integers(1, 10**6), max_size=4), st.integers(2, SLICES_MAX))
+def test_there_are_as_many_slices_as_are_asked_for(spans: list[int], slices_min: int) -> None:
+    ranges = [Range(number_of(p, 1), number_of(p, span)) for p, span in enumerate(spans)]
+    assert len(plan("a", ranges, slices_min)) >= min(slices_min, sum(spans))
 
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

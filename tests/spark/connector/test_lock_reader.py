@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,9 +17,11 @@ from pairbus.spark.connector.batch_reader import Slice, Wanted, peek_slice
 from pairbus.spark.connector.lock_reader import MOVES, POLLS, QUEUES, WAIT_FIRST_S, LockStream, Share, take
 from pairbus.spark.connector.lock_reader import receive as take_rows
 from pairbus.spark.connector.options import InvalidOption, parse
-from pairbus.spark.connector.schema import read
+from pairbus.spark.connector.schema import Rows, read
 from pairbus.spark.connector.selection import Selection
+from pairbus.spark.connector.values.transfer_packs import Locked, unpack
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
+from pairbus.wire.partitions import Range
 from pairbus.wire.sync import Receiver
 from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
 from tests.waiting import until
@@ -50,11 +53,16 @@ def send(pair: Pair, entity: str, count: int) -> None:
         assert client.sender(entity).send_many(messages) == [None] * count
 
 
-def rows(stream: LockStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def rows(stream: LockStream, start: dict[str, Any], end: dict[str, Any]) -> list[Locked]:
+    found: list[Locked] = []
     for partition in stream.partitions(start, end):
         for batch in stream.read(partition):
-            found += batch.to_pylist()
+            if "messages" in batch.schema.names:
+                found += [each for some in unpack(batch) for each in some]
+            else:  # as a user's stream has them
+                found += [
+                    Locked(row["entity"], UUID(row["lock_token"]).bytes_le, row["amqp"]) for row in batch.to_pylist()
+                ]
     return found
 
 
@@ -117,18 +125,12 @@ def test_rows_carry_what_a_sink_needs_to_settle(pair: Pair, stream: Callable[...
     end = until(lambda: (e := reading.latestOffset(start)) != start and e)
     assert end["entities"] == ["a"]
     found = rows(reading, start, end)
-    assert [read(row["amqp"])["message_id"] for row in found] == ["a0", "a1", "a2"]
-    assert {row["entity"] for row in found} == {"a"}
+    assert [read(row.payload)["message_id"] for row in found] == ["a0", "a1", "a2"]
+    assert {row.queue for row in found} == {"a"}
     with wire(pair.secondary) as client:
-        client.settle_by_token("a", [_uuid(row["lock_token"]) for row in found], "completed")
+        client.settle_by_token("a", [row.token for row in found], "completed")
     assert peeked(pair.secondary, "a") == []
     assert reading.latestOffset(end) == end
-
-
-def _uuid(text: str) -> Any:
-    from uuid import UUID
-
-    return UUID(text)
 
 
 def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callable[..., LockStream]) -> None:
@@ -141,7 +143,7 @@ def test_a_batch_is_bounded_and_the_next_one_follows(pair: Pair, stream: Callabl
         assert end["epoch"] > at["epoch"]
         batch = rows(reading, at, end)
         assert 0 < len(batch) <= 4
-        seen += [read(row["amqp"])["message_id"] for row in batch]
+        seen += [read(row.payload)["message_id"] for row in batch]
         at = end
     assert sorted(seen) == sorted(f"a{n}" for n in range(10))
 
@@ -154,6 +156,24 @@ def test_a_batch_can_be_read_from_its_offsets_alone(pair: Pair, stream: Callable
     ]
     assert len(rows(stream(), {"epoch": 0}, {"epoch": 5, "entities": ["b"], "count": 10})) == 2
     assert rows(stream(), {"epoch": 0}, {"epoch": 0}) == []
+
+
+def test_several_receivers_compete_for_a_queue_and_get_each_message_once(
+    pair: Pair, stream: Callable[..., LockStream]
+) -> None:
+    send(pair, "b", 9)
+    several = stream(minPartitions="5")
+    end = {"epoch": 5, "entities": ["b"], "count": 20}
+    shares = several.partitions({"epoch": 0}, end)
+    assert [each.count for each in shares if isinstance(each, Share)] == [4] * 5
+    got = [read(row.payload)["message_id"] for row in rows(several, {"epoch": 0}, end)]
+    assert sorted(got) == [f"b{n}" for n in range(9)]
+    both = several.partitions({"epoch": 0}, {**end, "entities": ["a", "b"]})
+    assert [(each.entity, each.count) for each in both if isinstance(each, Share)] == [
+        *[("a", 4), ("a", 3), ("a", 3)],
+        *[("b", 4), ("b", 3), ("b", 3)],
+    ]
+    assert len(several.partitions({"epoch": 0}, {"epoch": 0})) == 2, "an empty first batch starts two workers"
 
 
 def test_the_stop_flag_ends_new_batches(pair: Pair, stream: Callable[..., LockStream], tmp_path: Path) -> None:
@@ -261,7 +281,7 @@ def test_p36_a_queue_that_was_deleted_since_it_was_seen_is_an_empty_share(
         end = reading.latestOffset(start)
         admin.delete_queue("short-lived")
     assert end["entities"] == ["a", "short-lived"]
-    assert [row["entity"] for row in rows(reading, start, end)] == ["a"]
+    assert [row.queue for row in rows(reading, start, end)] == ["a"]
     assert reading.latestOffset(end) == end
     assert "short-lived" not in reading._watching().ready()
     told: list[dict[str, Any]] = []
@@ -296,11 +316,11 @@ def test_no_more_are_taken_than_asked_for_and_none_beyond_the_last(pair: Pair, m
     assert time.monotonic() - begun < 5
 
 
-def lock_stream(pair: Pair, *entities: str, key: str | None = None) -> LockStream:
+def lock_stream(pair: Pair, *entities: str, key: str | None = None, **options: str) -> LockStream:
     text = pair.secondary.connection_string
     if key is not None:
         text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={key}", text)
-    return LockStream(parse({"connectionString": text, "mode": "lock"}, {}), lambda: list(entities))
+    return LockStream(parse({"connectionString": text, "mode": "lock", **options}, {}), lambda: list(entities))
 
 
 def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make_queue: MakeQueue) -> None:
@@ -309,11 +329,52 @@ def test_what_can_never_be_received_ends_the_query_at_its_start(pair: Pair, make
     for stream, words in (
         (lock_stream(pair, "a", "nowhere"), "mode=lock can't receive from nowhere: .*could not be found"),
         (lock_stream(pair, "a", key="AAAA"), r"mode=lock can't receive from a: .*\(amqp:unauthorized-access\)"),
-        (lock_stream(pair, "grouped"), "mode=lock can't receive from grouped: .*session"),
+        (lock_stream(pair, "grouped"), "mode=lock can't receive from grouped: .*session.*; set sessions=true"),
+        (
+            lock_stream(pair, "grouped", "a", sessions="true"),
+            "mode=lock can't receive from a: .*no sessions.*; leave out the option sessions",
+        ),
+        (
+            lock_stream(pair, "grouped/$DeadLetterQueue", sessions="true"),
+            "can't receive from grouped/.DeadLetterQueue: .*; leave out the option sessions",
+        ),
     ):
         with pytest.raises(InvalidOption, match=words):
             stream.latestOffset(stream.initialOffset())
         stream.stop()
+
+
+def test_a_session_is_on_one_task_in_order_and_the_next_batch_goes_on_with_it(
+    pair: Pair, make_queue: MakeQueue
+) -> None:
+    make_queue(pair.secondary, "talks", requires_session=True, lock_duration=dt.timedelta(seconds=300))
+    with wire(pair.secondary) as client:
+        sender = client.sender("talks")
+        for number in range(40):
+            sender.send(encode_message(properties=Properties(group_id=f"s{number % 4}"), body=b"x"))
+    stream = lock_stream(pair, "talks", sessions="true", minPartitions="3", maxMessagesPerTrigger="24")
+    numbers: dict[str, list[int]] = {}
+    at = stream.initialOffset()
+    try:
+        while sum(map(len, numbers.values())) < 40:
+            end = until(lambda at=at: (e := stream.latestOffset(at)) != at and e, 20, lambda: numbers)
+            tasks = [
+                [row for batch in stream.read(each) for row in batch.to_pylist()] for each in stream.partitions(at, end)
+            ]
+            sessions = [{row["session_id"] for row in task} for task in tasks]
+            assert len(tasks) == 3 and sum(map(len, sessions)) == len(set().union(*sessions)), "of no two tasks"
+            for row in (row for task in tasks for row in task):
+                numbers.setdefault(row["session_id"], []).append(row["sequence_number"])
+            with wire(pair.secondary) as client:
+                client.settle_by_token(
+                    "talks", [UUID(row["lock_token"]) for task in tasks for row in task], "completed"
+                )
+            at = end
+    finally:
+        stream.stop()
+    assert numbers == {f"s{n}": list(range(n + 1, 41, 4)) for n in range(4)}
+    assert peeked(pair.secondary, "talks") == []
+    assert stream._pace._lock_s <= 60, "the Python workers that hold the sessions are kept for a minute"
 
 
 def test_batches_follow_the_lock_of_the_entity_and_shrink_where_messages_come_again(
@@ -357,6 +418,6 @@ def test_large_messages_are_asked_for_few_at_a_time_and_handed_on_by_bytes(
     assert sum(batch.num_rows for batch in batches) == 100
     assert max(batch.nbytes for batch in batches) < 18 * 1024 * 1024
     assert asked[0] == 32 and max(asked[1:]) <= 21
-    whole = list(peek_slice(pair.secondary_address, Slice("a", 1, 100), Wanted()))
+    whole = list(peek_slice(pair.secondary_address, Slice("a", (Range(1, 100),)), Wanted(), Rows()))
     assert sum(batch.num_rows for batch in whole) == 100
     assert max(batch.nbytes for batch in whole) < 18 * 1024 * 1024

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from pairbus.amqp.message import Header, Properties, encode_message, split
 from pairbus.amqp.types import Array, Byte, Char, Float, Int, Short, Symbol, Timestamp, UInt
 from pairbus.spark.connector import schema as connector
-from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.options import InvalidOption, parse
 from tests.message_view import View
 
 TEXTS = st.none() | st.text(max_size=20).filter(bool)
@@ -117,10 +117,56 @@ def test_a_batch_has_the_columns_of_the_schema() -> None:
     rows.add("orders", connector.encode({"body": "y"}))
     batch = rows.batch()
     assert len(rows) == 0
-    assert batch.schema == connector.ARROW_SCHEMA
+    assert [(field.name, field.type) for field in batch.schema] == [
+        (name, kind[1]) for name, kind in connector.COLUMNS.items()
+    ]
     assert batch.num_rows == 2
     assert [field.name for field in connector.SCHEMA] == list(connector.COLUMNS)
     assert batch.column("lock_token").to_pylist() == [str(UUID(int=1)), None]
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+@pytest.mark.parametrize("name", connector.COLUMNS)
+def test_one_column_is_what_it_is_among_all(name: str, kind: str) -> None:
+    payload = delivered(body=b"x")
+    given = {"connectionString": "Endpoint=sb://x", "applicationProperties": kind}
+    whole = connector.Rows(connector.columns_of(parse(given, {})))
+    one = connector.Rows(connector.columns_of(parse({**given, "columns": name.upper()}, {})))
+    for rows in (whole, one):
+        rows.add("orders", payload, lock_token=UUID(int=1))
+        assert len(rows) == 1 and not rows.is_full
+    assert one.batch() == whole.batch().select([name])
+
+
+def test_what_no_column_needs_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "read_application_properties", None)
+    monkeypatch.setattr(connector, "read_body", None)
+    monkeypatch.setattr(connector, "read_header", None)
+    names = "sequence_number, session_id"
+    rows = connector.Rows(connector.columns_of(parse({"connectionString": "Endpoint=sb://x", "columns": names}, {})))
+    rows.add("orders", delivered(body=b"x" * 20_000_000))
+    assert not rows.is_full, "what is not handed on does not count"
+    assert rows.batch().schema.names == ["sequence_number", "session_id"]
+    monkeypatch.setattr(connector, "split", None)
+    names = "lock_token,entity,amqp"
+    rows = connector.Rows(connector.columns_of(parse({"connectionString": "Endpoint=sb://x", "columns": names}, {})))
+    rows.add("orders", b"no message", lock_token=UUID(int=1))
+    assert rows.batch().to_pylist() == [{"lock_token": str(UUID(int=1)), "entity": "orders", "amqp": b"no message"}]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("body,boddy", "columns names 'boddy', and there is none; right are message_id, .*, state"),
+        ("destination", "columns names 'destination', and there is none"),
+        ("body,Body", "columns names 'body' twice"),
+        ("body,,state", "has an empty place"),
+        (" ", "columns is empty"),
+    ],
+)
+def test_wrong_columns_are_named_with_the_right_ones(names: str, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        connector.columns_of(parse({"connectionString": "Endpoint=sb://x", "columns": names}, {}))
 
 
 def test_exact_bytes_win_over_the_columns() -> None:
@@ -149,7 +195,7 @@ def table(**columns: Any) -> StructType:
         (
             table(body=BinaryType(), application_properties=MapType(StringType(), DecimalType())),
             "orders",
-            "is map<string,decimal(10,0)>, but must be map<string,string> (or a map to one of boolean, ",
+            "is map<string,decimal(10,0)>, but must be map<string,string> (or JSON as string, or a map to one of ",
         ),
         (table(body=StringType(), BODY=StringType()), "orders", "the column 'body' is there twice"),
         (table(BODY=IntegerType()), "orders", "'BODY' is int, but must be binary"),

@@ -1,46 +1,27 @@
 from __future__ import annotations
 
+import datetime as dt
+import json
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from pairbus.broker.model.partitions import partition_for
 from pairbus.spark.connector import stream_reader as stream_module
+from pairbus.spark.connector.batch_reader import DataLoss, ServiceBusReader, Wanted
 from pairbus.spark.connector.listing import Entities
 from pairbus.spark.connector.options import Address, InvalidOption, parse
+from pairbus.spark.connector.places.offsets import admit
 from pairbus.spark.connector.schema import encode, read
-from pairbus.spark.connector.stream_reader import DeleteStream, PeekStream, admit, stream_reader
+from pairbus.spark.connector.stream_reader import DeleteStream, PeekStream, stream_reader
+from pairbus.testing import fault
 from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
-
-from .test_batch_reader import SEQUENCES, Asked
-
-QUEUES = st.dictionaries(st.sampled_from(["a", "b", "c"]), SEQUENCES, min_size=1)
-
-
-@given(QUEUES, st.none() | st.integers(1, 100), st.integers(1, 50))
-def test_batch_by_batch_everything_is_read_once_and_no_batch_is_too_large(
-    queues: dict[str, list[int]], rows_max: int | None, begin: int
-) -> None:
-    def first_from(entity: str, number: int) -> int | None:
-        return Asked(queues[entity])(number)
-
-    at = dict.fromkeys(queues, begin)
-    seen: list[tuple[str, int]] = []
-    for _ in range(200):
-        end = admit(at, rows_max, first_from)
-        batch = [(e, n) for e, numbers in queues.items() for n in numbers if at[e] <= n < end[e]]
-        assert rows_max is None or len(batch) <= rows_max
-        if end == at:
-            break
-        seen += batch
-        at = end
-    assert sorted(seen) == sorted((e, n) for e, numbers in queues.items() for n in numbers if n >= begin)
+from tests.wire.test_partitions import Asked
 
 
 def test_what_comes_after_the_goal_waits_for_the_next_run() -> None:
-    assert admit({"a": 1}, None, lambda entity, number: number, until={"a": 5}) == {"a": 5}
-    assert admit({"a": 5}, 10, lambda entity, number: number, until={"a": 5}) == {"a": 5}
+    assert admit({"a": 1}, None, lambda entity, number: number, lambda entity: 5) == {"a": 5}
+    assert admit({"a": 5}, 10, lambda entity, number: number, lambda entity: 5) == {"a": 5}
 
 
 def test_a_small_limit_is_shared_among_many() -> None:
@@ -63,7 +44,7 @@ def test_before_spark_4_2_without_a_start_all_is_read_at_any_rate_and_the_end_ne
 
 def test_a_stream_keeps_to_its_rate_and_saves_up_no_more_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "maxRate": "10"}, {}), lambda: ["a"])
-    monkeypatch.setattr(stream, "_first_from", lambda entity, number: number)
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: number if number < 1 << 48 else None)
     at, seen = stream.initialOffset(), []
     for now in (0.0, 0.5, 1.0, 1.9, 2.0, 100.0, 100.4, 100.5):
         monkeypatch.setattr(stream_module, "time", SimpleNamespace(monotonic=lambda now=now: now))
@@ -146,28 +127,240 @@ def test_a_lock_stream_has_no_sequence_numbers_to_keep_to(name: str) -> None:
         stream_reader(options, lambda: ["a"])
 
 
+@pytest.mark.parametrize("sessions", [0, 1, 3])
 @pytest.mark.parametrize(("begin", "left"), [("1", [8, 9, 10]), ("3", [1, 2, 8, 9, 10])])
 def test_a_delete_stream_removes_what_it_has_read_and_nothing_else(
-    pair: Pair, make_queue: MakeQueue, begin: str, left: list[int]
+    pair: Pair, make_queue: MakeQueue, begin: str, left: list[int], sessions: int
 ) -> None:
-    make_queue(pair.primary, "some")
+    make_queue(pair.primary, "some", requires_session=sessions > 0)
     with wire(pair.primary) as client:
-        assert client.sender("some").send_many([encode({"body": "x"})] * 10) == [None] * 10
+        rows = [{"body": "x", "session_id": f"s{number % sessions}" if sessions else None} for number in range(10)]
+        assert client.sender("some").send_many(list(map(encode, rows))) == [None] * 10
     given = {"connectionString": pair.primary.connection_string, "fromSequenceNumber": begin, "toSequenceNumber": "7"}
     stream = DeleteStream(parse(given, {}), lambda: ["some"])
     end = stream.latestOffset(stream.initialOffset())
     assert end == {"some": 8}
     assert stream.latestOffset(end) == end
-    assert [read(each)["sequence_number"] for each in peeked(pair.primary, "some")] == left
+    found = [read(each) for each in peeked(pair.primary, "some")]
+    assert [row["sequence_number"] for row in found] == left and not any(row.get("delivery_count") for row in found)
 
 
-@pytest.mark.parametrize("kind", [PeekStream, DeleteStream])
-def test_a_partitioned_entity_is_refused_before_anything_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, kind: type[PeekStream]
+KEYS = [f"key-{number}" for number in range(40)]
+
+
+def send_keyed(pair: Pair, entity: str, keys: list[str], text: str) -> None:
+    """Send a message for each key, to the partitions of the keys."""
+    with wire(pair.primary) as client:
+        payloads = [encode({"body": f"{text} {key}", "partition_key": key}) for key in keys]
+        assert client.sender(entity).send_many(payloads) == [None] * len(keys)
+
+
+def bodies(stream: PeekStream, start: dict[str, object], end: dict[str, object]) -> list[str]:
+    """Read a batch as Spark does: its partitions, each of them once."""
+    return [
+        body.decode()
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+def stream_of(pair: Pair, kind: str, entity: str, **given: str) -> PeekStream:
+    options = {"connectionString": pair.primary.connection_string, "entity": entity, "mode": kind, **given}
+    made = stream_reader(parse(options, {}), lambda: [entity])
+    assert isinstance(made, PeekStream)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["peek", "delete"])
+@pytest.mark.parametrize("rows_max", [7, 1000])
+def test_a_partitioned_queue_is_read_whole_while_messages_arrive_in_every_partition(
+    pair: Pair, make_queue: MakeQueue, kind: str, rows_max: int
 ) -> None:
-    stream = kind(parse({"connectionString": "Endpoint=sb://x"}, {}), lambda: ["orders"])
-    there = Asked([1, 2, (3 << 48) + 1])
-    monkeypatch.setattr(stream_module.connections, "client", lambda address: None)
-    monkeypatch.setattr(stream_module, "first_from", lambda client, entity, number: there(number))
-    with pytest.raises(InvalidOption, match=r"'orders' is partitioned.*mode=lock"):
-        stream.latestOffset({"orders": 1})
+    make_queue(pair.primary, "parts", enable_partitioning=True)
+    stream = stream_of(pair, kind, "parts")
+    at: dict[str, object] = stream.initialOffset()
+    assert at == {"parts": 1}
+    seen: list[str] = []
+    sent: list[str] = []
+    for turn in range(4):
+        keys = KEYS[turn * 10 :] + KEYS[: turn * 3]
+        send_keyed(pair, "parts", keys, f"turn {turn}:")
+        sent += [f"turn {turn}: {key}" for key in keys]
+        for _ in range(2):
+            end = json.loads(json.dumps(stream.latestOffset(at, SimpleNamespace(max_rows=rows_max))))
+            batch = bodies(stream, at, end)
+            assert len(batch) <= rows_max
+            seen += batch
+            at = end
+        stream = stream_of(pair, kind, "parts")  # a crash: another process goes on with what was written down
+    while (end := stream.latestOffset(at, SimpleNamespace(max_rows=rows_max))) != at:
+        seen += bodies(stream, at, end)
+        at = end
+    assert sorted(seen) == sorted(sent)
+    places = at["parts"]
+    assert isinstance(places, dict) and len(places) > 10
+    assert sum(places.values()) - len(places) == len(sent), "the numbers count within each partition"
+    assert len(peeked(pair.primary, "parts")) == (0 if kind == "delete" else len(sent))
+
+
+def test_a_delete_stream_removes_nothing_that_it_has_not_read_of_any_partition(
+    pair: Pair, make_queue: MakeQueue
+) -> None:
+    make_queue(pair.primary, "spared", enable_partitioning=True)
+    send_keyed(pair, "spared", KEYS, "first")
+    stream = stream_of(pair, "delete", "spared")
+    end = stream.latestOffset(stream.initialOffset(), SimpleNamespace(max_rows=1000))
+    send_keyed(pair, "spared", KEYS, "second")
+    stream.commit(end)
+    left = [read(each)["body"].decode() for each in peeked(pair.primary, "spared")]
+    assert sorted(left) == sorted(f"second {key}" for key in KEYS)
+
+
+def test_a_partition_that_is_down_is_read_when_it_is_back(pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "down", enable_partitioning=True)
+    send_keyed(pair, "down", KEYS, "x")
+    stream = stream_of(pair, "peek", "down")
+    start = stream.initialOffset()
+    with fault(pair.data, "unreachable", namespace="contoso", entity="down", partition=partition_for(KEYS[0])):
+        first = stream.latestOffset(start)
+        seen = bodies(stream, start, first)
+    assert f"x {KEYS[0]}" not in seen and len(seen) > 20
+    second = stream.latestOffset(first)
+    assert sorted(seen + bodies(stream, first, second)) == sorted(f"x {key}" for key in KEYS)
+
+
+def test_a_run_over_what_is_there_ends_before_what_arrives_in_other_partitions(
+    pair: Pair, make_queue: MakeQueue
+) -> None:
+    make_queue(pair.primary, "goal", enable_partitioning=True)
+    send_keyed(pair, "goal", KEYS[:3], "there")
+    stream = stream_of(pair, "peek", "goal")
+    stream.prepareForTriggerAvailableNow()
+    send_keyed(pair, "goal", KEYS, "later")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert sorted(bodies(stream, start, end)) == [f"there {key}" for key in KEYS[:3]]
+    assert stream.latestOffset(end) == end
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_where_a_stream_starts(pair: Pair, make_queue: MakeQueue, is_partitioned: bool) -> None:
+    name = f"start-{is_partitioned}"
+    make_queue(pair.primary, name, enable_partitioning=is_partitioned)
+    send_keyed(pair, name, KEYS, "old")
+    times = [read(each)["enqueued_time"] for each in peeked(pair.primary, name)]
+    between = max(times) + dt.timedelta(milliseconds=1)
+    streams = {position: stream_of(pair, "peek", name, startingPosition=position) for position in ("latest",)}
+    begun = {position: stream.initialOffset() for position, stream in streams.items()}
+    while dt.datetime.now(dt.UTC) < between:  # broker and test share a clock
+        pass
+    send_keyed(pair, name, KEYS, "new")
+    streams["time"] = stream_of(pair, "peek", name, startingPosition=between.isoformat())
+    begun["time"] = streams["time"].initialOffset()
+    copied = json.dumps({name: begun["latest"][name]})  # a position may be copied from an offset
+    streams["json"] = stream_of(pair, "peek", name, startingPosition=copied)
+    begun["json"] = streams["json"].initialOffset()
+    for position, stream in streams.items():
+        start = begun[position]
+        assert stream.initialOffset() == start, "Spark may ask again before the first batch"
+        end = stream.latestOffset(start)
+        assert sorted(bodies(stream, start, end)) == sorted(f"new {key}" for key in KEYS), position
+        # The first batch is run again after a crash: Spark asks a new process where the stream begins.
+        other = stream_of(pair, "peek", name, startingPosition="latest")
+        assert sorted(bodies(other, other.initialOffset(), end)) == sorted(f"new {key}" for key in KEYS), position
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_a_delete_stream_that_starts_later_leaves_what_was_there(
+    pair: Pair, make_queue: MakeQueue, is_partitioned: bool
+) -> None:
+    name = f"later-{is_partitioned}"
+    make_queue(pair.primary, name, enable_partitioning=is_partitioned)
+    send_keyed(pair, name, KEYS, "old")
+    stream = stream_of(pair, "delete", name, startingPosition="latest")
+    start = stream.initialOffset()
+    send_keyed(pair, name, KEYS, "new")
+    end = stream.latestOffset(start)
+    assert len(bodies(stream, start, end)) == len(KEYS)
+    again = stream_of(pair, "delete", name, startingPosition="latest")  # after a crash
+    assert again.latestOffset(end) == end
+    left = [read(each)["body"].decode() for each in peeked(pair.primary, name)]
+    assert sorted(left) == sorted(f"old {key}" for key in KEYS)
+
+
+def test_a_position_for_an_entity_that_is_not_read_is_refused(pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "named")
+    with pytest.raises(InvalidOption, match="names 'other', which is not read; read are named"):
+        stream_of(pair, "peek", "named", startingPosition='{"other": 5}').initialOffset()
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_messages_that_are_gone_before_they_are_read_fail_the_query_where_asked(
+    pair: Pair, make_queue: MakeQueue, is_partitioned: bool
+) -> None:
+    name = f"loss-{is_partitioned}"
+    make_queue(pair.primary, name, enable_partitioning=is_partitioned)
+    send_keyed(pair, name, [KEYS[0]] * 3, "a")
+    with wire(pair.primary) as client:
+        receiver = client.receiver(name)
+        receiver.complete(receiver.receive(1, max_wait=5.0))  # gone before the stream began: no loss
+        receiver.close()
+    stream = stream_of(pair, "peek", name, failOnDataLoss="true")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert bodies(stream, start, end) == [f"a {KEYS[0]}"] * 2
+    send_keyed(pair, name, [KEYS[0]] * 5, "b")
+    ahead = stream.latestOffset(end)
+    planned = stream.partitions(end, ahead)
+    with wire(pair.primary) as client:
+        receiver = client.receiver(name)
+        receiver.complete(receiver.receive(3, max_wait=5.0))  # the two that were read, and one that was not
+        receiver.close()
+    where = f"partition {partition_for(KEYS[0])} of '{name}'" if is_partitioned else f"'{name}'"
+    with pytest.raises(DataLoss, match=f"message 4 of {where} can't be read"):
+        stream.partitions(end, ahead)
+    with pytest.raises(DataLoss, match=f"message 4 of {where} can't be read"):
+        [list(stream.read(each)) for each in planned]
+    assert bodies(stream_of(pair, "peek", name), end, ahead) == [f"b {KEYS[0]}"] * 4, "by default they are passed over"
+
+
+def test_how_far_a_stream_is_behind(pair: Pair, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_queue(pair.primary, "behind", enable_partitioning=True)
+    send_keyed(pair, "behind", KEYS, "x")
+    stream = stream_of(pair, "peek", "behind")
+    end = stream.latestOffset(stream.initialOffset(), SimpleNamespace(max_rows=10))
+    report = stream.reportLatestOffset()
+    assert report is not None
+    lag = report.pop("$lag")
+    assert lag["messages"] == 30 and lag["entities"]["behind"]["messages"] == 30
+    assert 0 <= lag["oldestAgeSeconds"] < 60
+    assert report == stream_of(pair, "peek", "behind").latestOffset({"behind": 1}), "what is there, as an offset"
+    end = stream.latestOffset(end)
+    caught_up = stream.reportLatestOffset()
+    assert caught_up == {**end, "$lag": {"messages": 0, "oldestAgeSeconds": 0.0, "entities": {}}}
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_what_a_batch_read_finds_between_two_positions(pair: Pair, make_queue: MakeQueue, is_partitioned: bool) -> None:
+    name = f"between-{is_partitioned}"
+    make_queue(pair.primary, name, enable_partitioning=is_partitioned)
+    send_keyed(pair, name, KEYS, "old")
+    latest = stream_of(pair, "peek", name).latestOffset({name: 1})
+    send_keyed(pair, name, KEYS, "new")
+
+    def found(**given: str) -> list[str]:
+        options = parse({"connectionString": pair.primary.connection_string, **given}, {})
+        reader = ServiceBusReader(options.address, lambda: [name], Wanted(), options.starting, options.ending)
+        slices = reader.partitions()
+        return sorted(
+            body.decode() for each in slices for batch in reader.read(each) for body in batch.column("body").to_pylist()
+        )
+
+    old, new = (sorted(f"{text} {key}" for key in KEYS) for text in ("old", "new"))
+    assert found() == sorted(old + new)
+    assert found(startingPosition=json.dumps(latest)) == new
+    assert found(endingPosition=json.dumps(latest)) == old
+    assert found(startingPosition=json.dumps(latest), endingPosition=json.dumps(latest)) == []
+    assert found(endingPosition="2020-01-01T00:00Z") == []
+    assert found(startingPosition="2020-01-01T00:00Z") == sorted(old + new)

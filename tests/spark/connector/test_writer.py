@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from azure.servicebus.management import SqlRuleFilter
 from pyarrow import parquet
 
 from pairbus.amqp.message import split_batch
@@ -16,6 +18,7 @@ from pairbus.spark.connector import writer
 from pairbus.spark.connector.lock_reader import Share, receive
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.connector.schema import Outgoing, encode, read
+from pairbus.spark.connector.source import ServiceBusDataSource
 from pairbus.spark.connector.writer import (
     NotSent,
     Sent,
@@ -27,7 +30,8 @@ from pairbus.spark.connector.writer import (
 from pairbus.testing import fault
 from pairbus.wire.errors import Busy
 from pairbus.wire.sender import Sender
-from tests.spark.conftest import MakeQueue, Pair, peeked, wire
+from tests.message_view import View
+from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
 
 
 def write(pair: Pair, entity: str | None, rows: pa.RecordBatch | list[dict[str, Any]], **options: Any) -> Sent:
@@ -373,3 +377,70 @@ def test_the_batch_of_a_stream_has_its_name_from_spark_and_one_of_a_write_from_t
     for _ in range(2):
         run(ServiceBusWriter, "1", 0)
     assert len(set(ids_in(pair, "named"))) == 5
+
+
+def test_a_sql_rule_on_a_number_matches_what_was_written_and_json_that_was_read_is_written_again(
+    pair: Pair, make_queue: MakeQueue
+) -> None:
+    make_queue(pair.primary, "copies")
+    with admin_of(pair.primary) as admin:
+        admin.create_topic("rated")
+        admin.create_subscription("rated", "urgent")
+        admin.create_rule("rated", "urgent", "by-number", filter=SqlRuleFilter("priority > 5 AND price < 2.5"))
+        admin.delete_rule("rated", "urgent", "$Default")
+    properties = [
+        '{"priority": 9, "price": 1.5, "code": {"int": 7}, "at": {"timestamp": "2030-01-02T03:04:05Z"}, "note": null}',
+        '{"priority": 9, "price": 3.5}',
+        '{"priority": 1, "price": 1.5}',
+        '{"priority": "9", "price": 1.5}',
+        None,
+    ]
+    rows = [{"body": f"{n}", "application_properties": text} for n, text in enumerate(properties)]
+    assert write(pair, "rated", rows).count == 5
+    given = {
+        "connectionString": pair.primary.connection_string,
+        "entity": "rated/Subscriptions/urgent",
+        "applicationProperties": "json",
+    }
+    for mode in ("peek", "lock"):
+        source = ServiceBusDataSource({**given, "mode": mode})
+        options = parse({**given, "mode": mode}, {})
+        if mode == "peek":
+            reader = source.reader(source.schema())
+            (part,) = reader.partitions()
+            (batch,) = reader.read(part)
+        else:
+            (batch,) = receive(options, Share("rated/Subscriptions/urgent", 1))
+        assert batch.schema.names == source.schema().names
+        assert batch.column("body").to_pylist() == [b"0"]
+        (text,) = batch.column("application_properties").to_pylist()
+        assert json.loads(text) == {
+            "priority": 9,
+            "price": 1.5,
+            "code": {"int": 7},
+            "at": {"timestamp": "2030-01-02T03:04:05+00:00"},
+            "note": None,
+        }
+    write(pair, "copies", batch.select(["body", "application_properties"]))
+    (copy,) = peeked(pair.primary, "copies")
+    found = View(copy).application_properties
+    assert found == {"priority": 9, "price": 1.5, "code": 7, "at": 1893553445000, "note": None}
+    assert [type(value).__name__ for value in found.values()] == ["int", "float", "Int", "Timestamp", "NoneType"]
+
+
+def test_rows_whose_properties_are_no_json_or_out_of_range_are_refused(
+    pair: Pair, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    make_queue(pair.primary, "strict")
+    rows = [
+        {"body": "a", "application_properties": "priority=5"},
+        {"body": "b", "application_properties": '{"n": {"byte": 300}}'},
+        {"body": "c", "application_properties": '{"n": 9223372036854775808}'},
+        {"body": "d", "application_properties": "{}"},
+    ]
+    with pytest.raises(NotSent, match="application_properties is not JSON"):
+        write(pair, "strict", rows)
+    done = write(pair, "strict", rows, on_refused="skip", refused_path=str(tmp_path))
+    assert (done.count, done.refused) == (1, 3)
+    reasons = [row["reason"] for file in tmp_path.iterdir() for row in parquet.read_table(file).to_pylist()]
+    assert [reason for reason in reasons if "out of range" in reason] == reasons[1:] and len(reasons) == 3

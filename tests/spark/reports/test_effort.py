@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark.reports.effort import JAVA, SMALL_MAX, SQL, at_start, is_small
+from pairbus.spark.reports.effort import JAVA, LARGE, SMALL_MAX, SQL, at_start, is_small
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from pairbus.spark.reports.effort import JAVA, SMALL_MAX, SQL, at_start, is_smal
 )
 def test_what_is_small_is_asked_without_preparation(size: int | None, small: bool) -> None:
     assert is_small(size) is small
-    assert at_start(size) == ({**JAVA, **SQL} if small else {})
+    assert at_start(size) == ({**JAVA, **SQL} if small else LARGE)
 
 
 def test_a_million_events_are_not_small() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.spark.runtime.java import Found, JavaNotFound, choose, java_home, parse_version
+from pairbus.spark.runtime.java import Found, JavaNotFound, choose, inner_home, java_home, parse_version
 
 OWN, OTHER, PACKAGED = Path("/own"), Path("/other"), Path("/packaged")
 
@@ -71,3 +71,17 @@ def test_a_process_that_inherits_our_wrapper_as_its_java_home_wraps_what_is_in_i
     outer = java_home({**os.environ, "JAVA_HOME": str(tmp_path)})
     inner = java_home({**os.environ, "JAVA_HOME": str(outer)})
     assert subprocess.run([str(inner / "bin" / "java")], capture_output=True).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("release", "asked"),
+    [('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.8"\n', False), ('JAVA_VERSION="17"', False), ("MODULES=java.base\n", True)],
+)
+def test_a_java_that_has_its_version_in_a_file_is_not_started_for_it(tmp_path: Path, release: str, asked: bool) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ntouch '{tmp_path}/asked'\necho 'version \"17.0\"' >&2\n")
+    java.chmod(0o700)
+    (tmp_path / "release").write_text(release)
+    assert inner_home(java_home({"JAVA_HOME": str(tmp_path), "PATH": ""})) == tmp_path
+    assert (tmp_path / "asked").exists() is asked

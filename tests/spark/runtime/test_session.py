@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pairbus.spark import session
 from pairbus.spark.connector.source import register
-from pairbus.spark.runtime.session import existing, settings_for
+from pairbus.spark.runtime.session import existing, quick_java, settings_for
 
 
 def gateway(monkeypatch: pytest.MonkeyPatch, *words: str) -> subprocess.Popen[bytes]:
@@ -57,6 +57,15 @@ def test_a_master_on_this_machine_keeps_to_its_loopback(master: str, tmp_path: P
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.sql.shuffle.partitions"] == "4"
     assert settings["spark.local.dir"].startswith(str(tmp_path))
+
+
+def test_quick_java_is_for_this_machine_and_leaves_what_was_set() -> None:
+    options = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+    assert quick_java(None, None) == quick_java("local[2,4]", {}) == options
+    assert quick_java("local[2]", {"spark.x": "y"}) == {**options, "spark.x": "y"}
+    own = {"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}
+    assert quick_java(None, own) == own
+    assert quick_java("spark://10.0.0.1:7077", {"spark.x": "y"}) == {"spark.x": "y"}
 
 
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "k8s://https://host:443", "localhost"])

@@ -11,8 +11,9 @@ import pytest
 
 from pairbus.amqp.message import Header, Properties, encode_message
 from pairbus.pairing.backlog.aliases import divert_encoded
+from pairbus.spark.connector.values.transfer_packs import Locked
 from pairbus.spark.runtime import connections
-from pairbus.spark.syphon.task import Locked, TaskCounts, TransferTask
+from pairbus.spark.syphon.task import TaskCounts, TransferTask
 from pairbus.testing import fault
 from pairbus.wire import Refused, WireClient
 from tests.message_view import View
@@ -36,7 +37,7 @@ def stock(pair: Pair, *payloads: bytes) -> list[Locked]:
         found = receiver.receive(len(payloads), max_wait=5)
         while len(found) < len(payloads):
             found += receiver.receive(len(payloads) - len(found), max_wait=5)
-        return [Locked(BACKLOG, each.lock_token, each.payload) for each in found if each.lock_token is not None]
+        return [Locked(BACKLOG, each.tag, each.payload) for each in found]
 
 
 async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
@@ -44,7 +45,8 @@ async def carry(pair: Pair, rows: list[Locked], **options: Any) -> TaskCounts:
         connections.endpoint(pair.primary_address), connections.endpoint(pair.secondary_address), **options
     )
     try:
-        return await task.transfer(rows)
+        await task.take(rows)
+        return await task.finish()
     finally:
         await task.close()
 
@@ -111,8 +113,7 @@ async def test_p41_a_replay_of_dead_letters_buries_nothing_again(pair: Pair) -> 
     await carry(pair, rows)
     with wire(pair.secondary) as client:
         (dead,) = client.receiver(f"{BACKLOG}/$DeadLetterQueue").receive(1, max_wait=5)
-        assert dead.lock_token is not None
-        row = Locked(f"{BACKLOG}/$DeadLetterQueue", dead.lock_token, dead.payload)
+        row = Locked(f"{BACKLOG}/$DeadLetterQueue", dead.tag, dead.payload)
     tally = await carry(pair, [row], is_replay=True)
     assert tally.dead_lettered == {} and len(tally.left) == 1 and len(tally.refused) == 1
 
@@ -141,7 +142,8 @@ async def test_within_a_namespace_a_message_is_completed_there_and_sent_here_in_
     settled = AsyncMock(wraps=task._settle)
     monkeypatch.setattr(task, "_settle", settled)
     try:
-        counts = await task.transfer(rows)
+        await task.take(rows)
+        counts = await task.finish()
     finally:
         await task.close()
     refused = case == "one is refused"
@@ -154,3 +156,23 @@ async def test_within_a_namespace_a_message_is_completed_there_and_sent_here_in_
     with wire(pair.secondary) as client:
         assert len(client.peek("replayed", 1, 200)) == 120 - refused
         assert len(client.peek(BACKLOG, 1, 200)) == refused
+
+
+@pytest.mark.parametrize("detects_duplicates", [False, True])
+async def test_to_a_partitioned_queue_of_the_same_namespace(
+    pair: Pair, make_queue: MakeQueue, detects_duplicates: bool
+) -> None:
+    """A transaction to it needs one key for all: what has none, or several, is sent and then completed."""
+    target = f"parted-{detects_duplicates}"
+    make_queue(pair.secondary, target, enable_partitioning=True, requires_duplicate_detection=detects_duplicates)
+    rows = stock(pair, *(message(number) for number in range(60)))
+    address = connections.endpoint(pair.secondary_address)
+    task = TransferTask(address, address, destination=target, in_transactions=True)
+    try:
+        await task.take(rows)
+        tally = await task.finish()
+    finally:
+        await task.close()
+    assert (tally.moved, tally.left, tally.dead_lettered) == ({target: 60}, [], {})
+    assert peeked(pair.secondary, BACKLOG) == []
+    assert len({View(each).properties.message_id for each in peeked(pair.secondary, target)}) == 60

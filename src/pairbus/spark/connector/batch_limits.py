@@ -1,4 +1,4 @@
-"""Decides how many messages the next request asks for, by the size of the last ones. Pure."""
+"""Decides how many messages a request asks for, and how many each of the tasks that compete for a queue. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Final
 #: Asked for at once while nobody knows how large they are.
 COUNT_FIRST: Final = 32
 REQUEST_BYTES: Final = 4 * 1024 * 1024
+
+
+def shares(count: int, tasks_min: int, task_max: int | None = None) -> tuple[int, ...]:
+    """Return how many messages each of the tasks that share `count` receives: at least so many tasks, as far as there
+    is one message for each, and none of them with more than `task_max`."""
+    tasks = max(1, min(count, max(tasks_min, 1 if task_max is None else -(-count // task_max))))
+    each, more = divmod(count, tasks)
+    return tuple(each + (number < more) for number in range(tasks))
 
 
 class RequestSize:

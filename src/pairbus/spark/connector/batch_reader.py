@@ -1,26 +1,31 @@
 """Reads for `spark.read.format("servicebus")` what entities hold, in slices that workers peek side by side.
 
-Takes nothing away and locks nothing. The slices are sequence ranges as they stood when the query was planned; what
-comes later is not in the result. `plan` decides the slices, `Wanted` which of them a query's filters still need.
+Takes nothing away and locks nothing. The slices are sequence ranges of each partition as they stood when the query was
+planned; what comes later is not in the result. `plan` decides the slices, `Wanted` which of them a query's filters
+still need.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pairbus.errors import PairbusError
 from pairbus.spark.runtime import connections
+from pairbus.wire.partitions import Range, ask, count_of, end_of, number_of, partition_of, search_ranges
 from pairbus.wire.sync import WireClient
 
-from .batch_limits import RequestSize
-from .options import SEQUENCE_MAX, Address
-from .schema import Rows, read
+from .batch_limits import RequestSize, shares
+from .options import SEQUENCE_MAX, Address, InvalidOption
+from .places.positions import LATEST, Position, search_time
+from .schema import COLUMNS, Columns, Part, Rows, of_annotations, read
 
 try:  # Spark 4.1 and later
     from pyspark.sql.datasource import (
@@ -42,24 +47,26 @@ except ImportError:  # 4.0 pushes no filter down: it filters by itself
 PEEK_COUNT: Final = 250
 SLICE_MESSAGES: Final = 10_000
 SLICES_MAX: Final = 64
+#: What of a message tells where it is.
+_PLACE: Final = (of_annotations,)
+#: Looked at for the first active message: deferred and scheduled ones are few.
+STAMP_COUNT: Final = 16
 
 
-class Range(NamedTuple):
-    """Sequence numbers, both ends included."""
-
-    first: int
-    last: int
+class DataLoss(PairbusError):
+    """Messages that a stream had not read yet are gone (`failOnDataLoss`)."""
 
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
+    """What one task reads: ranges of one entity's numbers, in order, each within one partition."""
+
     entity: str
-    first: int
-    last: int
+    ranges: tuple[Range, ...]
 
 
 #: Spark wants at least one partition.
-NOTHING: Final = Slice("", 1, 0)
+NOTHING: Final = Slice("", ())
 
 
 @dataclass
@@ -120,80 +127,168 @@ class Wanted:
         )
 
 
-def find_range(is_at_or_after: Callable[[int], int | None], first: int, last: int) -> Range | None:
-    """Return where the first and the last message between two sequence numbers are; asks some sixty times at most.
-
-    `is_at_or_after(n)` is the sequence number of the first message from n on, or None.
-    """
-    lowest = is_at_or_after(first)
-    if lowest is None or lowest > last:
-        return None
-    highest, step = lowest, 1
-    while highest < last:
-        found = is_at_or_after(highest + step)
-        if found is None or found > last:
-            if step == 1:
-                break
-            step = 1 if step < 4 else step // 4
-        else:
-            highest = found
-            step *= 2
-    return Range(lowest, highest)
-
-
-def plan(first: int, last: int) -> list[Range]:
-    """Return the slices in which a range is read."""
-    span = last - first + 1
-    count = max(1, min(SLICES_MAX, -(-span // SLICE_MESSAGES)))
-    width = -(-span // count)
-    return [Range(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
+def plan(entity: str, ranges: Iterable[Range], slices_min: int = 1) -> list[Slice]:
+    """Return the slices in which ranges of an entity are read: large ones are cut, and small ones share a slice, unless
+    more than one is asked for: then there are at least so many, as far as there are numbers."""
+    ranges = list(ranges)
+    total = sum(each.span for each in ranges)
+    joined_max = SLICE_MESSAGES if slices_min == 1 else 0
+    slices: list[Slice] = []
+    together: list[Range] = []
+    for each in ranges:
+        count = max(-(-slices_min * each.span // total), min(SLICES_MAX, -(-each.span // SLICE_MESSAGES)))
+        ends = itertools.accumulate(shares(each.span, count), initial=each.first)
+        for first, stop in itertools.pairwise(ends):
+            if together and sum(other.span for other in together) + stop - first > joined_max:
+                slices.append(Slice(entity, tuple(together)))
+                together = []
+            together.append(Range(first, stop - 1))
+    return [*slices, Slice(entity, tuple(together))] if together else slices
 
 
 class ServiceBusReader(DataSourceReader):
-    def __init__(self, address: Address, entities: Callable[[], list[str]], wanted: Wanted) -> None:
+    def __init__(
+        self,
+        address: Address,
+        entities: Callable[[], list[str]],
+        wanted: Wanted,
+        starting: Position | None = None,
+        ending: Position | None = None,
+        partitions_min: int = 1,
+        columns: Columns = COLUMNS,
+    ) -> None:
         self._address = address
         self._entities = entities
         self._wanted = wanted
+        self._starting = starting
+        self._ending = ending
+        self._partitions_min = partitions_min
+        self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
         client = connections.client(self._address)
+        entities = self._entities()
         slices: list[InputPartition] = []
-        for entity in self._entities():
-            found = find_range(partial(first_from, client, entity), self._wanted.first, self._wanted.last)
-            if found is not None:
-                slices += [Slice(entity, each.first, each.last) for each in plan(*found)]
+        slices_min = -(-self._partitions_min // max(1, len(entities)))
+        for entity in entities:
+            begin = places_at(client, entity, self._starting, "startingPosition", entities)
+            stop = places_at(client, entity, self._ending, "endingPosition", entities)
+            found = ask(
+                search_ranges(begin, self._wanted.first, self._wanted.last), partial(first_from, client, entity)
+            )
+            cut = (Range(each.first, min(each.last, stop.get(p, SEQUENCE_MAX) - 1)) for p, each in found.items())
+            slices += plan(entity, (each for each in cut if each.span > 0), slices_min)
         return slices or [NOTHING]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
-        return peek_slice(self._address, partition, self._wanted)
+        return peek_slice(self._address, partition, self._wanted, Rows(self._columns))
+
+
+def places_at(
+    client: WireClient, entity: str, position: Position | None, name: str, entities: Iterable[str]
+) -> dict[int, int]:
+    """Return the number that a position means in each partition; those with nothing to say of are left out."""
+    if position is None:
+        return {}
+    try:
+        position.check(name, entities)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+    there = ask(search_ranges({}), partial(first_from, client, entity))
+    places: dict[int, int] = {}
+    for partition in sorted({*there, *position.partitions(entity)}):
+        spot, inside = position.spot(entity, partition), there.get(partition)
+        if isinstance(spot, int):
+            places[partition] = number_of(partition, spot)
+        elif inside is not None and spot == LATEST:
+            places[partition] = inside.last + 1
+        elif inside is not None and isinstance(spot, dt.datetime):
+            places[partition] = _number_at(client, entity, inside, spot)
+    return places
+
+
+def _number_at(client: WireClient, entity: str, inside: Range, time: dt.datetime) -> int:
+    search = search_time(inside, time)
+    try:
+        asked = next(search)
+        while True:
+            asked = search.send(active_from(client, entity, asked))
+    except StopIteration as end:
+        return int(end.value)
+
+
+def active_from(client: WireClient, entity: str, number: int) -> tuple[int, dt.datetime] | None:
+    """Return number and enqueued time of the first active message from a number on, within its partition."""
+    last = end_of(partition_of(number))
+    while messages := client.peek(entity, number, STAMP_COUNT):
+        for payload in messages:
+            row = read(payload, _PLACE)
+            number = row.get("sequence_number") or SEQUENCE_MAX
+            if number > last:
+                return None
+            if row.get("state") == "active" and row.get("enqueued_time") is not None:
+                return number, row["enqueued_time"]
+        number += 1
+    return None
 
 
 def peek_slice(
-    address: Address, wanted_slice: Slice, wanted: Wanted, active_only: bool = False
+    address: Address,
+    wanted_slice: Slice,
+    wanted: Wanted,
+    rows: Rows,
+    active_only: bool = False,
+    without_gaps: bool = False,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield what `rows` collects of a slice. Raises DataLoss where there is no message for a number, if asked to be
+    `without_gaps`."""
     client = connections.client(address)
-    rows = Rows()
     request = RequestSize(PEEK_COUNT)
-    at = wanted_slice.first
-    while at <= wanted_slice.last:
-        messages = client.peek(wanted_slice.entity, at, request.count)
-        if not messages:
-            break
-        request.received(list(map(len, messages)))
-        for payload in messages:
-            row = read(payload)
-            number = row.get("sequence_number")
-            if number is None or number > wanted_slice.last:
-                at = SEQUENCE_MAX
-                break
+    parts = tuple({*rows.parts, *_PLACE})
+    for inside in wanted_slice.ranges:
+        at = inside.first
+        for number, row, payload in _peeked(client, wanted_slice.entity, inside, request, parts):
+            if without_gaps and number != at:
+                raise data_loss(wanted_slice.entity, Range(at, number - 1))
             at = number + 1
             if wanted.wants(row) and not (active_only and row.get("state") != "active"):
                 rows.take(row, wanted_slice.entity, payload)
             if rows.is_full:
                 yield rows.batch()
+        if without_gaps and at <= inside.last:
+            raise data_loss(wanted_slice.entity, Range(at, inside.last))
     if len(rows):
         yield rows.batch()
+
+
+def _peeked(
+    client: WireClient, entity: str, inside: Range, request: RequestSize, parts: tuple[Part, ...]
+) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+    at = inside.first
+    while at <= inside.last:
+        messages = client.peek(entity, at, request.count)
+        if not messages:
+            return
+        request.received(list(map(len, messages)))
+        for payload in messages:
+            row = read(payload, parts)
+            number = row.get("sequence_number")
+            if number is None or number > inside.last:
+                return
+            at = number + 1
+            yield number, row, payload
+
+
+def data_loss(entity: str, gone: Range) -> DataLoss:
+    partition, first, last = partition_of(gone.first), count_of(gone.first), count_of(gone.last)
+    where = f"partition {partition} of {entity!r}" if partition else repr(entity)
+    numbers = f"message {first}" if first == last else f"messages {first} to {last}"
+    return DataLoss(
+        f"{numbers} of {where} can't be read: taken away, expired or dead-lettered before this stream came to them, "
+        "or numbers of scheduled messages, which get others when they are due; without failOnDataLoss the stream "
+        "passes over them"
+    )
 
 
 class FilteringReader(ServiceBusReader):
@@ -208,5 +303,5 @@ class FilteringReader(ServiceBusReader):
 
 def first_from(client: WireClient, entity: str, number: int) -> int | None:
     messages = client.peek(entity, number, 1)
-    found = read(messages[0]).get("sequence_number") if messages else None
+    found = read(messages[0], _PLACE).get("sequence_number") if messages else None
     return int(found) if found is not None else None

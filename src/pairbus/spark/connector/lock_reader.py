@@ -2,14 +2,16 @@
 
 The queue is the state; the offset only counts batches, so a lost checkpoint loses nothing. A batch that Spark runs
 again finds other messages: those of the first try come back when their locks end. No lock is renewed; a batch is kept
-small enough to be settled within a third of the lock. Not for entities with sessions.
+small enough to be settled within a third of the lock. With `sessions` a task accepts one session after the other, and
+reads each in order; `held_sessions` keeps them locked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,26 +24,33 @@ from pairbus.syphon.core.arrival import path_of
 from pairbus.syphon.core.queue_discovery import GONE
 from pairbus.syphon.core.rate_limit import RateLimit
 from pairbus.wire.errors import NotFound, Refused, WireError
+from pairbus.wire.partitions import partition_of
 from pairbus.wire.received import ReceivedMessage
 from pairbus.wire.sync import Receiver
 
-from .batch_limits import RequestSize
+from .batch_limits import RequestSize, shares
+from .held_sessions import SESSIONS, WORKER_S, HeldSession, check_worker
 from .listing import EntityDiscovery
 from .lock_batch_size import LockBatchSize
 from .long_poll import LongPoll
 from .options import Address, ConnectorOptions, InvalidOption
-from .schema import Rows, TransferRows
+from .schema import Rows, columns_of
 from .selection import Selection
+from .values.transfer_packs import pack
 
 RECEIVE_COUNT: Final = 500
 #: For the first message of a queue that was said to have some, and for each chosen one that may follow.
 WAIT_FIRST_S: Final = 2.0
 WAIT_NEXT_S: Final = 0.2
+#: For another session that is free, after the first.
+WAIT_SESSION_S: Final = 0.05
 
 #: Messages that a chosen one may be behind: they are held while the reader passes them, for a third of their lock.
 PASSED_MAX: Final = 100_000
 STRIDE: Final = 200
 HOLD_S: Final = (1.0, 20.0)
+#: Sessions of one task: each is a link.
+SESSIONS_MAX: Final = 200
 
 #: The first batch waits so long for the first messages to be found: Spark runs it in any case, and an empty one takes
 #: about as long as one that carries.
@@ -67,6 +76,16 @@ class Share(InputPartition):
     chosen: Selection | None = None
     #: Destinations in lower case, and unix seconds: messages for these are left to their locks until then.
     halts: tuple[tuple[str, float], ...] = ()
+    #: For the first message: a task may find that others, which compete for the same queue, have taken all.
+    wait_s: float = WAIT_FIRST_S
+    #: Whether the entity has sessions: then the messages of one session all come to one task, in order.
+    sessions: bool = False
+
+
+def shares_of(entity: str, counts: Iterable[int], **more: Any) -> list[InputPartition]:
+    """Return the shares of the tasks that compete for an entity; only the first waits long for a message."""
+    waits = itertools.chain([WAIT_FIRST_S], itertools.repeat(WAIT_NEXT_S))
+    return [Share(entity, count, wait_s=wait_s, **more) for count, wait_s in zip(counts, waits, strict=False)]
 
 
 class LockStream(DataSourceStreamReader):
@@ -116,7 +135,9 @@ class LockStream(DataSourceStreamReader):
         entities = end.get("entities") or [""] * WARMED
         count = -(-int(end.get("count", 0)) // len(entities))
         halts = tuple((path.lower(), until) for path, until in end.get("halts", {}).items())
-        return [Share(entity, count, halts=halts) for entity in entities]
+        counts = shares(count, -(-self._options.partitions_min // len(entities)))
+        more = {"halts": halts, "sessions": self._options.sessions}
+        return [share for entity in entities for share in shares_of(entity, counts, **more)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
@@ -151,6 +172,7 @@ class LockStream(DataSourceStreamReader):
                 polled=lambda entity: self._tell({"entity": entity, "t": time.time()}),
                 failed=lambda entity, error: self._tell(_trouble(entity, error)),
                 found=self._found,
+                sessions=self._options.sessions,
             )
             self._watcher.wait(BEGIN_S)
         else:
@@ -165,15 +187,21 @@ class LockStream(DataSourceStreamReader):
         client = connections.client(self._options.address)
         for entity in self._discovery.names():
             try:
-                client.receiver(entity).close()
+                receiver = client.next_session(entity, 0.0) if self._options.sessions else client.receiver(entity)
+                if receiver is not None:
+                    receiver.close()
             except Refused as error:
                 if isinstance(error, NotFound) and self._discovery.may_change:
                     continue  # a glob found it, and it is gone: others go on
-                raise InvalidOption(f"a stream with mode=lock can't receive from {entity}: {error}") from None
+                advice = ""
+                if is_about_sessions(error):
+                    advice = "; leave out the option sessions" if self._options.sessions else "; set sessions=true"
+                raise InvalidOption(f"a stream with mode=lock can't receive from {entity}: {error}{advice}") from None
 
     def _found(self, message: ReceivedMessage) -> None:
         if message.locked_until is not None:
-            self._pace.found(message.locked_until - time.time(), message.delivery_count)
+            lock_s = message.locked_until - time.time()
+            self._pace.found(min(lock_s, WORKER_S) if self._options.sessions else lock_s, message.delivery_count)
 
     def _hear(self, now: float) -> None:
         """Read what the sink says of the destinations: how many got through, and that one is busy (P24, P41)."""
@@ -193,6 +221,11 @@ class LockStream(DataSourceStreamReader):
             self._mailbox.append(POLLS, notice)
 
 
+def is_about_sessions(error: WireError) -> bool:
+    """Return whether an entity refuses a receiver since it requires sessions, or has none."""
+    return "session" in error.description.lower()
+
+
 def _trouble(entity: str, error: WireError) -> dict[str, Any]:
     return {
         "entity": entity,
@@ -205,7 +238,10 @@ def _trouble(entity: str, error: WireError) -> dict[str, Any]:
 
 def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]:
     try:
-        yield from fill(Rows() if options.mailbox is None else TransferRows(), options.address, share)
+        if options.mailbox is None:
+            yield from fill(Rows(columns_of(options)), options.address, share)
+        else:
+            yield from packed(options.address, share)
     except WireError as error:
         # Deleted since the watcher found it: there is nothing to read. As an error it would end the query, and Spark
         # would begin the next with the same batch, again and again.
@@ -213,12 +249,19 @@ def receive(options: ConnectorOptions, share: Share) -> Iterator[pa.RecordBatch]
             raise
 
 
-def fill(rows: Rows | TransferRows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+def packed(address: Address, share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the messages in rows for the syphon's sink, as they come."""
+    for messages in take(address, share):
+        if share.halts:
+            now = time.time()
+            messages = [each for each in messages if not is_halted(each.payload, share.halts, now)]
+        yield from pack(share.entity, [(each.tag, each.payload) for each in messages])
+
+
+def fill(rows: Rows, address: Address, share: Share) -> Iterator[pa.RecordBatch]:
     for messages in take(address, share):
         while messages:  # those that are handed on need not be kept
             message = messages.pop(0)
-            if share.halts and is_halted(message.payload, share.halts, time.time()):
-                continue
             rows.add(share.entity, message.payload, lock_token=message.lock_token)
             if rows.is_full:
                 yield rows.batch()
@@ -239,22 +282,51 @@ def take(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
     does)."""
     if share.count < 1:
         return
+    if share.sessions:
+        yield from _by_session(address, share)
+        return
     receiver = connections.client(address).receiver(share.entity)
     try:
         if share.chosen is None:
-            yield from _all(receiver, share.count)
+            yield from _all(receiver, share.count, share.wait_s)
         else:
             yield from _chosen(receiver, share.count, share.chosen)
     finally:
         receiver.close()
 
 
-def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
+def _by_session(address: Address, share: Share) -> Iterator[list[ReceivedMessage]]:
+    """Accept one session after the other, as long as one is free, and yield its messages. The sessions stay locked when
+    this ends, and are free at once where it is broken off."""
+    check_worker()
+    client = connections.client(address)
+    accepted: list[HeldSession] = []
+    got = 0
+    try:
+        while got < share.count and len(accepted) < SESSIONS_MAX:
+            receiver = client.next_session(share.entity, WAIT_SESSION_S if accepted else share.wait_s)
+            if receiver is None:
+                break
+            session = HeldSession(client, receiver)
+            accepted.append(session)
+            for messages in _all(receiver, share.count - got, WAIT_NEXT_S):
+                got += len(messages)
+                session.received(messages)
+                yield messages
+    except BaseException:
+        for session in accepted:
+            session.give_back()
+        raise
+    for session in accepted:
+        SESSIONS.hold(session)
+
+
+def _all(receiver: Receiver, count: int, wait_s: float) -> Iterator[list[ReceivedMessage]]:
     got = 0
     request = RequestSize(RECEIVE_COUNT)
     while got < count:
         # After the first there is no need to wait: the peer is asked for what it has now, and says if that is nothing.
-        messages = receiver.receive(min(request.count, count - got), max_wait=0.0 if got else WAIT_FIRST_S)
+        messages = receiver.receive(min(request.count, count - got), max_wait=0.0 if got else wait_s)
         if not messages:
             return
         got += len(messages)
@@ -264,6 +336,7 @@ def _all(receiver: Receiver, count: int) -> Iterator[list[ReceivedMessage]]:
 
 def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[ReceivedMessage]]:
     passed: list[ReceivedMessage] = []
+    waiting = set(chosen.partitions)
     request = RequestSize(RECEIVE_COUNT)
     got = 0
     end: float | None = None
@@ -285,13 +358,15 @@ def _chosen(receiver: Receiver, count: int, chosen: Selection) -> Iterator[list[
                 if number in chosen and got + len(wanted) < count:
                     wanted.append(message)
                 else:
-                    beyond += number is not None and number > chosen.last
+                    if number is not None and chosen.is_beyond(number):
+                        beyond += 1
+                        waiting.discard(partition_of(number))  # order holds within a partition
                     message.payload = b""
                     passed.append(message)
             got += len(wanted)
             if wanted:
                 yield wanted
-            if beyond == len(messages) or time.monotonic() >= end:
+            if (beyond == len(messages) and not waiting) or time.monotonic() >= end:
                 return
     finally:
         if passed:

@@ -16,6 +16,7 @@ from typing import Final
 from pairbus.wire import WireClient
 from pairbus.wire.errors import WireError
 from pairbus.wire.received import ReceivedMessage
+from pairbus.wire.receiver import Receiver
 from pairbus.wire.sync import LoopThread
 
 POLL_S: Final = 15 * 60.0
@@ -23,11 +24,14 @@ RETRY_S_FIRST: Final = 0.5
 RETRY_S_MAX: Final = 30.0
 #: Queues whose messages are found together answer within so long of each other.
 APART_S: Final = 0.1
+#: For the first message of a session that has come free, which another receiver may have taken just before.
+SESSION_S: Final = 0.2
 
 
 class LongPoll:
     """Polls queues on a thread of its own. `polled(entity)`: a poll ended with nothing. `failed(entity, error)`: once
-    for each attempt. `found(message)`: what a poll yielded, on the watcher's thread."""
+    for each attempt. `found(message)`: what a poll yielded, on the watcher's thread. `sessions`: the queues have
+    sessions, and a poll waits for one that is free."""
 
     def __init__(
         self,
@@ -38,12 +42,15 @@ class LongPoll:
         failed: Callable[[str, WireError], None],
         found: Callable[[ReceivedMessage], None],
         poll_s: float = POLL_S,
+        sessions: bool = False,
     ) -> None:
         self._entities = list(entities)
         self._polled = polled
         self._failed = failed
         self._found = found
         self._poll_s = poll_s
+        self._sessions = sessions
+        self._failures: dict[str, int] = {}
         self._lock = threading.Condition()
         self._ready: set[str] = set()
         self._thread = LoopThread()
@@ -107,29 +114,49 @@ class LongPoll:
         self._armed[entity].set()
 
     async def _watch(self, entity: str) -> None:
-        failures = 0
         armed = self._armed[entity]
         while True:
             await armed.wait()
             try:
-                receiver = await self._client.receiver(entity)
-                try:
-                    while armed.is_set():
-                        messages = await receiver.receive(1, self._poll_s)
-                        failures = 0
-                        if not messages:
-                            self._polled(entity)
-                            continue
-                        self._found(messages[0])
-                        await receiver.release(messages)
-                        armed.clear()
-                finally:
-                    await receiver.close()
+                while not await (self._poll_session(entity) if self._sessions else self._poll(entity)):
+                    pass
             except WireError as error:
                 self._failed(entity, error)
+                failures = self._failures.get(entity, 0)
                 await asyncio.sleep(min(RETRY_S_MAX, RETRY_S_FIRST * 2.0 ** min(failures, 10)))
-                failures += 1
+                self._failures[entity] = failures + 1
                 continue
+            armed.clear()
             with self._lock:
                 self._ready.add(entity)
                 self._lock.notify_all()
+
+    async def _poll(self, entity: str) -> bool:
+        """Return True when there is a message."""
+        receiver = await self._client.receiver(entity)
+        try:
+            while not await self._look(receiver, self._poll_s):
+                self._polled(entity)
+        finally:
+            await receiver.close()
+        return True
+
+    async def _poll_session(self, entity: str) -> bool:
+        """Return whether a session with messages has come free."""
+        receiver = await self._client.next_session(entity, self._poll_s)
+        self._failures[entity] = 0
+        if receiver is None:
+            self._polled(entity)
+            return False
+        try:
+            return await self._look(receiver, SESSION_S)
+        finally:
+            await receiver.close()
+
+    async def _look(self, receiver: Receiver, wait_s: float) -> bool:
+        messages = await receiver.receive(1, wait_s)
+        self._failures[receiver.entity] = 0
+        if messages:
+            self._found(messages[0])
+            await receiver.release(messages)
+        return bool(messages)

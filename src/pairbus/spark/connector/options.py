@@ -9,19 +9,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pairbus import billing
 from pairbus.errors import PairbusError
 
+from .places.positions import EARLIEST, LATEST, Position, parse_position
+
 MODES: Final = ("peek", "lock", "delete")
 MESSAGES_PER_TRIGGER: Final = 10_000
+PARTITIONS_MAX: Final = 1000
 SEQUENCE_MAX: Final = 2**63 - 1
 #: What the sink does with a row that is refused for good.
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 DEAD_LETTER: Final = "deadLetter"
 ON_REFUSED: Final = (FAIL, SKIP, DEAD_LETTER)
+#: What the column application_properties is when it is read: a map to text, or JSON with the values' types.
+TEXT: Final = "text"
+JSON: Final = "json"
+APPLICATION_PROPERTIES: Final = (TEXT, JSON)
 #: How long a destination that takes nothing is waited for.
 PATIENCE_S: Final = 300.0
 NAMES: Final = (
@@ -35,10 +42,17 @@ NAMES: Final = (
     "maxRate",
     "fromSequenceNumber",
     "toSequenceNumber",
+    "startingPosition",
+    "endingPosition",
+    "failOnDataLoss",
     "pushFilters",
+    "applicationProperties",
+    "columns",
     "onRefused",
     "refusedPath",
     "maxWaitSeconds",
+    "minPartitions",
+    "sessions",
     "caFile",
     "settleConnectionString",
     "settleConnectionStringEnv",
@@ -61,6 +75,7 @@ CREDENTIALS: Final = {
 }
 
 
+_NEEDS_NONE: Final = "reads by sequence number, and finds the messages of all sessions without it"
 _WHOLE: Final = "a whole number of at least 1"
 Number = TypeVar("Number", int, float)
 D = TypeVar("D", int, float, None)
@@ -91,11 +106,21 @@ class ConnectorOptions:
     rate_max: float | None
     first_sequence: int
     last_sequence: int
+    #: None: from the first message on, up to the last.
+    starting: Position | None
+    ending: Position | None
+    fails_on_data_loss: bool
     push_filters: bool
+    typed_properties: bool
+    #: The columns that are produced; None for all.
+    columns: tuple[str, ...] | None
     settle: Address | None
     on_refused: str
     refused_path: str | None
     patience_s: float
+    partitions_min: int
+    #: Of a lock stream: whether its entities have sessions.
+    sessions: bool
     #: The folder in which the processes of a syphon on Spark, or of a pipeline, tell each other how it goes.
     mailbox: str | None
 
@@ -152,13 +177,54 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
         rate_max=_above_0(given, "maxRate", float, "a number of messages a second above 0", None),
         first_sequence=_above_0(given, "fromSequenceNumber", int, _WHOLE, 1),
         last_sequence=_above_0(given, "toSequenceNumber", int, _WHOLE, SEQUENCE_MAX),
+        starting=_position(given, "startingPosition", EARLIEST, "fromSequenceNumber"),
+        ending=_position(given, "endingPosition", LATEST, "toSequenceNumber"),
+        fails_on_data_loss=_flag(given, "failOnDataLoss"),
         push_filters=_flag(given, "pushFilters"),
+        typed_properties=_one_of(given, "applicationProperties", APPLICATION_PROPERTIES, TEXT) == JSON,
+        columns=_names(given, "columns"),
         settle=settle,
         on_refused=on_refused,
         refused_path=refused_path,
         patience_s=_above_0(given, "maxWaitSeconds", float, "a number of seconds above 0", PATIENCE_S),
+        partitions_min=_partitions_min(given),
+        sessions=_flag(given, "sessions"),
         mailbox=_text(given, "board"),
     )
+
+
+def check_batch(options: ConnectorOptions) -> None:
+    """Raise InvalidOption for what `spark.read` can't do."""
+    for name, position, empty in (
+        ("startingPosition", options.starting, LATEST),
+        ("endingPosition", options.ending, EARLIEST),
+    ):
+        if position is not None and position.default == empty:
+            raise InvalidOption(f"{name} {empty} is for streams; spark.read would find nothing")
+    if options.fails_on_data_loss:
+        raise InvalidOption("failOnDataLoss is for streams with mode=peek or delete; spark.read has no offset")
+    if options.sessions:
+        raise InvalidOption(f"sessions is for streams with mode=lock; spark.read {_NEEDS_NONE}")
+
+
+def check_stream(options: ConnectorOptions) -> None:
+    """Raise InvalidOption for what `spark.readStream` can't do in its mode."""
+    if options.ending is not None:
+        raise InvalidOption("endingPosition is for spark.read; a stream ends with trigger(availableNow=True)")
+    if options.mode != "lock":
+        if options.sessions:
+            raise InvalidOption(f"sessions is for streams with mode=lock; mode={options.mode} {_NEEDS_NONE}")
+        return
+    if (options.first_sequence, options.last_sequence) != (1, SEQUENCE_MAX):
+        raise InvalidOption(
+            "fromSequenceNumber and toSequenceNumber are for the modes peek and delete; a stream with mode=lock gets "
+            "what the entity gives it. To pick messages use pairbus.spark.move, or pairbus move --where"
+        )
+    if options.starting is not None or options.fails_on_data_loss:
+        raise InvalidOption(
+            "startingPosition and failOnDataLoss are for the modes peek and delete; with mode=lock the queue is the "
+            "state, and there is no offset"
+        )
 
 
 def wanted_entity(options: ConnectorOptions, what: str) -> str:
@@ -220,6 +286,21 @@ def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], defau
     return found
 
 
+def _position(
+    given: Mapping[str, str], name: str, default: Literal["earliest", "latest"], other: str
+) -> Position | None:
+    text = _text(given, name)
+    if text is None:
+        return None
+    if other in given:
+        raise InvalidOption(f"{name} and {other} exclude each other; {other} is for all entities, {name} says which")
+    try:
+        position = parse_position(name, text, default, (EARLIEST, LATEST))
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+    return None if position == Position(default) else position
+
+
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").lower()
     if text not in ("true", "false"):
@@ -247,6 +328,23 @@ def _text(given: Mapping[str, str], name: str) -> str | None:
     if not text.strip():
         raise InvalidOption(f"{name} is empty")
     return text.strip()
+
+
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = _text(given, name)
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise InvalidOption(f"{name} {text!r} has an empty place in its list")
+    return names
+
+
+def _partitions_min(given: Mapping[str, str]) -> int:
+    found = _above_0(given, "minPartitions", int, _WHOLE, 1)
+    if found > PARTITIONS_MAX:
+        raise InvalidOption(f"minPartitions is at most {PARTITIONS_MAX}, not {found}: each is a task with a receiver")
+    return found
 
 
 def _near(name: str) -> str:

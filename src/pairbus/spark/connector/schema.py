@@ -53,8 +53,9 @@ from pairbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp
 from pairbus.pairing.backlog.aliases import sent_anew
 
 from .entities import without_dead_letters
-from .options import InvalidOption
-from .row_ids import RowIds
+from .options import ConnectorOptions, InvalidOption
+from .values.property_json import from_json, to_json
+from .values.row_ids import RowIds
 
 _US: Final = pa.timestamp("us", tz="UTC")
 _TEXT: Final = (StringType(), pa.string())
@@ -93,13 +94,27 @@ _OF_THE_BROKER: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "delivery_count": (IntegerType(), pa.int32()),
     "state": _TEXT,
 }
+Columns = Mapping[str, tuple[DataType, pa.DataType]]
 COLUMNS: Final = {**_OF_THE_MESSAGE, **_OF_THE_BROKER}
-SCHEMA: Final = StructType([StructField(name, kind[0], True) for name, kind in COLUMNS.items()])
-ARROW_SCHEMA: Final = pa.schema([pa.field(name, kind[1]) for name, kind in COLUMNS.items()])
-#: All that the syphon's sink looks at; reading the rest of a message would double what it costs to move.
-TRANSFER_COLUMNS: Final = ("entity", "lock_token", "amqp")
-TRANSFER_SCHEMA: Final = StructType([SCHEMA[name] for name in TRANSFER_COLUMNS])
-TRANSFER_ARROW_SCHEMA: Final = pa.schema([ARROW_SCHEMA.field(name) for name in TRANSFER_COLUMNS])
+
+
+def columns_of(options: ConnectorOptions) -> Columns:
+    """Return the columns that a read or a stream produces. Raises InvalidOption for names that there are not."""
+    kinds = {**COLUMNS, "application_properties": _TEXT} if options.typed_properties else COLUMNS
+    names = [_BY_LOWER.get(name.lower(), name) for name in options.columns or kinds]
+    for name in names:
+        if name not in kinds:
+            raise InvalidOption(f"columns names {name!r}, and there is none; right are {', '.join(kinds)}")
+        if names.count(name) > 1:
+            raise InvalidOption(f"columns names {name!r} twice")
+    return {name: kinds[name] for name in names}
+
+
+def spark_schema(columns: Columns) -> StructType:
+    return StructType([StructField(name, kind[0], True) for name, kind in columns.items()])
+
+
+SCHEMA: Final = spark_schema(COLUMNS)
 #: Of a row that is written: where it goes, if not to the option `entity`.
 DESTINATION: Final = "destination"
 WRITABLE: Final = (*_OF_THE_MESSAGE, DESTINATION)
@@ -134,32 +149,36 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Rows:
-    """Collects encoded messages, and returns them as Arrow batches with all columns."""
+    """Collects encoded messages, and returns them as Arrow batches with these columns. What no column needs is not
+    decoded."""
 
-    __slots__ = ("_bytes", "_columns", "_schema")
+    __slots__ = ("_bytes", "_columns", "_count", "_has_amqp", "_schema", "parts")
 
-    def __init__(self, schema: pa.Schema = ARROW_SCHEMA) -> None:
-        self._schema = schema
-        self._bytes = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    def __init__(self, columns: Columns = COLUMNS) -> None:
+        self._schema = pa.schema([pa.field(name, kind[1]) for name, kind in columns.items()])
+        self._bytes = self._count = 0
+        self._columns: dict[str, list[Any]] = {name: [] for name in columns}
+        self._has_amqp = "amqp" in columns
+        self.parts = parts_of(columns)
 
     def __len__(self) -> int:
-        return len(self._columns["amqp"])
+        return self._count
 
     @property
     def is_full(self) -> bool:
-        return self._bytes >= BATCH_BYTES or len(self) >= ROWS_A_BATCH
+        return self._bytes >= BATCH_BYTES or self._count >= ROWS_A_BATCH
 
     def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
-        self.take(read(payload), entity, payload, lock_token)
+        self.take(read(payload, self.parts), entity, payload, lock_token)
 
     def take(self, row: dict[str, Any], entity: str, payload: bytes, lock_token: UUID | None = None) -> None:
-        """Add a row that `read` made; it is the table's afterwards."""
+        """Add a row that `read` made of these `parts`, or of more; it is the table's afterwards."""
         row["entity"] = entity
         row["amqp"] = payload
         row["lock_token"] = None if lock_token is None else str(lock_token)
         get = row.get
-        self._bytes += len(payload) + len(get("body") or b"")
+        self._count += 1
+        self._bytes += (len(payload) if self._has_amqp else 0) + len(get("body") or b"")
         for name, column in self._columns.items():
             column.append(get(name))
 
@@ -170,33 +189,37 @@ class Rows:
             column = self._columns[field.name]
             arrays.append(pa.array(column, field.type))
             column.clear()
-        self._bytes = 0
+        self._bytes = self._count = 0
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-class TransferRows(Rows):
-    """Collects the columns that the syphon's sink looks at: nothing of a message is decoded."""
-
-    def __init__(self) -> None:
-        super().__init__(TRANSFER_ARROW_SCHEMA)
-
-    def add(self, entity: str, payload: bytes, *, lock_token: UUID | None = None) -> None:
-        self.take({}, entity, payload, lock_token)
+Part = Callable[[bytes, Any, dict[str, Any]], None]
 
 
-def read(payload: bytes) -> dict[str, Any]:
-    """Return the typed columns of a message as a peek or a delivery gives it."""
+def read(payload: bytes, parts: Iterable[Part] | None = None) -> dict[str, Any]:
+    """Return the typed columns of a message as a peek or a delivery gives it: all, or those that these parts of it
+    have."""
     row: dict[str, Any] = {}
+    if parts == ():
+        return row
     try:
         sections = split(payload)
     except AmqpError:
         return row
-    for part in (_of_properties, _of_annotations, _of_application_properties, _of_header, _of_body):
+    for part in _PARTS if parts is None else parts:
         try:
             part(payload, sections, row)
         except (AmqpError, ValueError, OverflowError, TypeError):
             continue  # the column stays null; `amqp` has it all
     return row
+
+
+def parts_of(columns: Columns) -> tuple[Part, ...]:
+    """Return which parts of a message have to be decoded for these columns."""
+    parts = tuple(part for part, names in _PARTS.items() if not names.isdisjoint(columns))
+    if columns.get("application_properties") != _TEXT:
+        return parts
+    return tuple(_of_typed_properties if part is _of_application_properties else part for part in parts)
 
 
 def _of_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
@@ -211,7 +234,7 @@ def _of_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
     row["reply_to"] = found.reply_to
 
 
-def _of_annotations(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+def of_annotations(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
     found = read_message_annotations(payload, sections)
     get = found.get
     row["sequence_number"] = get("x-opt-sequence-number")
@@ -226,10 +249,21 @@ def _of_annotations(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
 def _of_application_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
     if sections.application_properties is None:
         return
-    found = read_application_properties(payload, sections)
+    found = _with_reasons(payload, sections, row)
     row["application_properties"] = [(str(name), _text(value)) for name, value in found.items()]
+
+
+def _of_typed_properties(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
+    if sections.application_properties is not None:
+        row["application_properties"] = to_json(_with_reasons(payload, sections, row))
+
+
+def _with_reasons(payload: bytes, sections: Any, row: dict[str, Any]) -> dict[Any, Any]:
+    """Return the application properties; the row gets the reasons of a dead letter among them."""
+    found = read_application_properties(payload, sections)
     row["dead_letter_reason"] = _text(found.get("DeadLetterReason"))
     row["dead_letter_error_description"] = _text(found.get("DeadLetterErrorDescription"))
+    return found
 
 
 def _of_header(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
@@ -255,6 +289,24 @@ def _of_body(payload: bytes, sections: Any, row: dict[str, Any]) -> None:
     else:
         value = parts[0][1] if kind == "value" else [item for _, value in parts for item in value]
         row["body"] = json.dumps(_plain(value)).encode()
+
+
+#: What is decoded of a message, and the columns that each part of it fills.
+_PARTS: Final[dict[Part, frozenset[str]]] = {
+    _of_properties: frozenset(
+        ("message_id", "correlation_id", "session_id", "reply_to_session_id", "subject", "content_type", "to",
+         "reply_to")
+    ),
+    of_annotations: frozenset(
+        ("sequence_number", "enqueued_time", "locked_until", "scheduled_enqueue_time_utc", "partition_key", "state",
+         "dead_letter_source")
+    ),
+    _of_application_properties: frozenset(
+        ("application_properties", "dead_letter_reason", "dead_letter_error_description")
+    ),
+    _of_header: frozenset(("delivery_count", "time_to_live")),
+    _of_body: frozenset(("body", "body_type")),
+}  # fmt: skip
 
 
 def _text(value: Any) -> str | None:
@@ -334,7 +386,7 @@ def check_writable(columns: StructType, entity: str | None) -> None:
         if name in WRITABLE and not _fits(name, field.dataType):
             right = _TEXT[0] if name == DESTINATION else COLUMNS[name][0]
             more = (
-                f" (or a map to one of {', '.join(kind.typeName() for kind in _PROPERTY_TYPES[1:])})"
+                f" (or JSON as string, or a map to one of {', '.join(kind.typeName() for kind in _PROPERTY_TYPES[1:])})"
                 if isinstance(right, MapType)
                 else ""
             )
@@ -361,7 +413,7 @@ def _fits(name: str, kind: DataType) -> bool:
     if name == "body":
         return isinstance(kind, StringType | BinaryType)
     if name == "application_properties":
-        return (
+        return isinstance(kind, StringType) or (
             isinstance(kind, MapType)
             and isinstance(kind.keyType, StringType)
             and isinstance(kind.valueType, _PROPERTY_TYPES)
@@ -496,8 +548,10 @@ def encode(row: Mapping[str, Any], typed: Callable[[Any], Any] | None = None) ->
 
 
 def _properties(
-    pairs: Iterable[tuple[str, Any]] | Mapping[str, Any] | None, typed: Callable[[Any], Any] | None
+    pairs: Iterable[tuple[str, Any]] | Mapping[str, Any] | str | None, typed: Callable[[Any], Any] | None
 ) -> dict[str, Any] | None:
+    if isinstance(pairs, str):
+        return from_json(pairs)
     if not pairs:
         return None
     if typed is None:

@@ -13,6 +13,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Self
 
+from pairbus.wire.partitions import end_of, partition_of
+
 
 class Selection:
     """A set of sequence numbers. `number in selection` costs a bisection."""
@@ -75,6 +77,20 @@ class Selection:
     @property
     def last(self) -> int:
         return self._lasts[-1]
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """The partitions in which numbers were chosen; those of a plain entity are all of partition 0."""
+        return frozenset(
+            partition
+            for first, last in zip(self._firsts, self._lasts, strict=True)
+            for partition in range(partition_of(first), partition_of(last) + 1)
+        )
+
+    def is_beyond(self, number: int) -> bool:
+        """Whether a number comes after all that were chosen in its partition."""
+        at = bisect_right(self._firsts, end_of(partition_of(number))) - 1
+        return at < 0 or number > self._lasts[at]
 
     def without(self, numbers: Iterable[int]) -> Selection:
         """Return the selection without these numbers."""

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from . import entities, listing
 from .batch_reader import FilteringReader, ServiceBusReader, Wanted
-from .options import ConnectorOptions, InvalidOption, parse, wanted_entity
-from .schema import SCHEMA, TRANSFER_SCHEMA, check_settleable, check_writable
+from .options import ConnectorOptions, InvalidOption, check_batch, parse, wanted_entity
+from .schema import check_settleable, check_writable, columns_of, spark_schema
 from .stream_reader import stream_reader
+from .values import transfer_packs
 from .writer import ServiceBusStreamWriter, ServiceBusWriter, WriterConfig
 
 if TYPE_CHECKING:
@@ -42,12 +43,22 @@ class ServiceBusDataSource(DataSource):
         return "servicebus"
 
     def schema(self) -> StructType:
-        return SCHEMA if self._parsed.mailbox is None else TRANSFER_SCHEMA
+        return transfer_packs.SCHEMA if self._parsed.mailbox is not None else spark_schema(columns_of(self._parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         parsed = self._parsed
         kind = FilteringReader if parsed.push_filters else ServiceBusReader
-        return kind(parsed.address, self._entities("source"), Wanted(parsed.first_sequence, parsed.last_sequence))
+        check_batch(parsed)
+        wanted = Wanted(parsed.first_sequence, parsed.last_sequence)
+        return kind(
+            parsed.address,
+            self._entities("source"),
+            wanted,
+            parsed.starting,
+            parsed.ending,
+            parsed.partitions_min,
+            columns_of(parsed),
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return stream_reader(self._parsed, self._entities("source"))

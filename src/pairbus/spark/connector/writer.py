@@ -32,8 +32,8 @@ from pairbus.wire.errors import LockLost, NotFound, WireError
 
 from .arrow_rows import StreamWriter, batches, by_bytes
 from .options import DEAD_LETTER, FAIL, PATIENCE_S, Address, InvalidOption
-from .row_ids import RowIds
 from .schema import Lock, Outgoing, Unsendable, outgoing
+from .values.row_ids import RowIds
 
 SEND_TIMEOUT_S: Final = 60.0
 TOKENS_AT_ONCE: Final = 200

@@ -25,17 +25,16 @@ from uuid import UUID
 from pairbus.billing import MOVE
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
-from pairbus.spark.connector.selection import Selection
-from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import local_path, located
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.api import address_of_text
 from pairbus.syphon.core.draining import Unavailable
 from pairbus.syphon.core.progress import Report
 from pairbus.syphon.core.rate_limit import RateLimit
-from pairbus.wire.errors import LockLost, WireError
+from pairbus.wire.errors import WireError
 
 from .lock_batches import LockBatch
+from .message_table import DATE, IDENTITY
 from .preflight import (
     TransferFailed,
     check_destination,
@@ -49,16 +48,13 @@ from .preflight import (
     still_there,
 )
 from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, shares
+from .settling import settle
 from .transfer import Transfer, rate_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Which message it is, whatever was done with it since.
-IDENTITY: Final = ("entity", "sequence_number", "enqueued_time")
-TOKENS_AT_ONCE: Final = 200
-SETTLE_S: Final = 30.0
 #: Between two attempts to break off a job.
 CANCEL_S: Final = 0.2
 
@@ -113,6 +109,7 @@ class Archiver(Transfer):
         return []
 
     def _copy(self, spark: SparkSession) -> None:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         rows = peeked_rows(spark, self._address, self._entity, self._where)
@@ -120,7 +117,7 @@ class Archiver(Transfer):
             with self._known_as_job(spark):
                 found = self._write(spark, rows, 1)
             self._count(*found)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the second for a full disk
             raise TransferFailed(f"{self._entity} can't be archived to {self._shown}: {first_line(error)}") from None
 
     def _write(self, spark: SparkSession, rows: DataFrame, number: int) -> tuple[int, int]:
@@ -163,6 +160,7 @@ class Archiver(Transfer):
         return [Unavailable(self._entity, left, over.reason)] if left else []
 
     def _round(self, spark: SparkSession, rounds: TransferLoop, batch: LockBatch, number: int) -> None:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         try:
@@ -170,8 +168,9 @@ class Archiver(Transfer):
             # From the file, not from what was read: nothing else can be said to be archived.
             written = spark.read.parquet(self._batch(number)).select("lock_token", "sequence_number").toArrow()
             tokens, numbers = (column.to_pylist() for column in written.columns)
-            completed = complete(batch.address, batch.entity, dict(zip(map(UUID, tokens), numbers, strict=True)))
-        except (PySparkException, WireError) as error:
+            locked = dict(zip(map(UUID, tokens), numbers, strict=True))
+            completed = settle(batch.address, batch.entity, locked).settled
+        except (PySparkException, Py4JJavaError, WireError) as error:
             if not rounds.failed(f"a round failed: {first_line(error)}", time.monotonic()):
                 check_source(self._address, self._entity, self._label)
                 raise TransferFailed(
@@ -183,25 +182,6 @@ class Archiver(Transfer):
         trouble = "the locks ended before the file was committed; a longer lock duration helps"
         lost = messages - completed
         rounds.ended(RoundResult(completed, lost, 0, trouble if lost else None), time.monotonic())
-
-
-def complete(address: Address, entity: str, locked: dict[UUID, int]) -> int:
-    """Complete what is archived (lock token → sequence number), and return how many were removed. One whose lock has
-    ended stays, and is archived again."""
-    client = connections.client(address)
-    tokens = list(locked)
-    doubtful: list[int] = []
-    for begin in range(0, len(tokens), TOKENS_AT_ONCE):
-        some = tokens[begin : begin + TOKENS_AT_ONCE]
-        try:
-            client.settle_by_token(entity, some, "completed", timeout=SETTLE_S)
-        except LockLost:  # it does not say whose, and the others may be removed or not
-            for token in some:
-                try:
-                    client.settle_by_token(entity, [token], "completed", timeout=SETTLE_S)
-                except LockLost:
-                    doubtful.append(locked[token])
-    return len(tokens) - len(still_there(address, entity, Selection.of(doubtful)))
 
 
 def archive(
@@ -223,14 +203,16 @@ def archive(
     return Archived(archiver.archived, archiver.archived if remove else 0, remaining)
 
 
-def archived(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """Return the messages of an archive, each once, with the connector's columns. Raises TransferFailed."""
+def archived(spark: SparkSession, folder: str | Path, where: str | None = None) -> DataFrame:
+    """Return the messages of an archive, or of a table of `ingest`, each once, with the connector's columns. `where`
+    chooses among them before they are compared, so that files are passed over. Raises TransferFailed."""
     from pyspark.errors import PySparkException
 
     try:
-        return spark.read.parquet(located(folder)).dropDuplicates(list(IDENTITY))
+        rows = spark.read.parquet(located(folder))
     except PySparkException as error:
         raise TransferFailed(f"{folder} holds no archive: {first_line(error)}") from None
+    return (rows if where is None else filtered(rows, where)).dropDuplicates(list(IDENTITY))
 
 
 class Restorer(Transfer):
@@ -283,13 +265,11 @@ class Restorer(Transfer):
         from pyspark.sql import functions as F
 
         check_folder(self._shown)
-        check_filter(self._where)
+        check_filter(self._where, DATE)
         if self._entity is not None:
             check_destination(self._address, self._entity, self._label)
         spark = self._start()
-        rows = archived(spark, self._shown)
-        if self._where is not None:
-            rows = filtered(rows, self._where)
+        rows = archived(spark, self._shown, self._where)
         sums = (
             rows.groupBy("entity").agg(F.count("*").alias("messages"), F.sum(F.length("amqp")).alias("size")).collect()
         )
@@ -371,10 +351,14 @@ def restore(
 
 
 def check_folder(folder: str) -> None:
-    """Raise TransferFailed for a folder without an archive, before Spark starts, where that can be seen from here."""
+    """Raise TransferFailed for a folder that is neither an archive nor a table of `ingest`, before Spark starts, where
+    that can be seen from here."""
     path = local_path(folder)
-    if path is not None and not any(path.glob("batch=*/*.parquet")):
-        raise TransferFailed(f"{folder} holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`")
+    if path is not None and not any(next(path.glob(f"{kind}=*/*.parquet"), None) for kind in ("batch", DATE)):
+        raise TransferFailed(
+            f"{folder} holds no messages: it has neither batch=*/*.parquet nor {DATE}=*/*.parquet; name the FOLDER of "
+            "`archive`, or the TABLE of `ingest`"
+        )
 
 
 def _check_way_back(path: str) -> None:

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pairbus.spark.connector.lock_reader import Share, fill
+from pairbus.spark.connector.lock_reader import Share, fill, packed, shares_of
 from pairbus.spark.connector.options import Address
-from pairbus.spark.connector.schema import SCHEMA, TRANSFER_SCHEMA, Rows, TransferRows
+from pairbus.spark.connector.schema import SCHEMA, Rows
 from pairbus.spark.connector.selection import Selection
+from pairbus.spark.connector.values import transfer_packs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,28 +29,32 @@ NAME: Final = "servicebus-locked"
 
 @dataclass(frozen=True)
 class LockBatch:
-    """What to lock: of the chosen messages at most so many as `counts` says, task by task. `slim`: only what the
-    syphon's sink needs, since a message's other columns cost more than its transfer."""
+    """What to lock: of the chosen messages, or of all where `chosen` is None, at most so many as `counts` says, task by
+    task. `slim`: packed for the syphon's sink, since rows and columns cost more than the transfer of their messages."""
 
     address: Address
     entity: str
     counts: tuple[int, ...]
-    chosen: Selection
+    chosen: Selection | None
     slim: bool = False
+    #: Whether the entity has sessions.
+    sessions: bool = False
 
     def load(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(LockedMessages)
         return spark.read.format(NAME).option("batch", self.as_text()).load()
 
     def as_text(self) -> str:
-        fields = {"entity": self.entity, "counts": self.counts, "chosen": self.chosen.as_text(), "slim": self.slim}
-        return json.dumps({"address": asdict(self.address), **fields})
+        chosen = None if self.chosen is None else self.chosen.as_text()
+        fields = {"entity": self.entity, "counts": self.counts, "slim": self.slim, "sessions": self.sessions}
+        return json.dumps({"address": asdict(self.address), "chosen": chosen, **fields})
 
     @classmethod
     def of_text(cls, text: str) -> LockBatch:
         found = json.loads(text)
-        address, chosen = Address(**found["address"]), Selection.of_text(found["chosen"])
-        return cls(address, found["entity"], tuple(found["counts"]), chosen, found["slim"])
+        address = Address(**found["address"])
+        chosen = None if found["chosen"] is None else Selection.of_text(found["chosen"])
+        return cls(address, found["entity"], tuple(found["counts"]), chosen, found["slim"], found["sessions"])
 
 
 class LockedMessages(DataSource):
@@ -62,7 +67,7 @@ class LockedMessages(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return TRANSFER_SCHEMA if self._batch.slim else SCHEMA
+        return transfer_packs.SCHEMA if self._batch.slim else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LockingReader(self._batch)
@@ -73,9 +78,10 @@ class LockingReader(DataSourceReader):
         self._batch = batch
 
     def partitions(self) -> list[InputPartition]:
-        return [Share(self._batch.entity, count, self._batch.chosen) for count in self._batch.counts]
+        more = {"chosen": self._batch.chosen, "sessions": self._batch.sessions}
+        return shares_of(self._batch.entity, self._batch.counts, **more)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        rows = TransferRows() if self._batch.slim else Rows()
-        return fill(rows, self._batch.address, partition)
+        address = self._batch.address
+        return packed(address, partition) if self._batch.slim else fill(Rows(), address, partition)

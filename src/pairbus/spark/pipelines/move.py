@@ -28,6 +28,7 @@ from pairbus.spark.connector.options import Address
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
+from pairbus.spark.runtime.session import quick_java
 from pairbus.spark.syphon.api import address_of_text, host_of
 from pairbus.spark.syphon.sink import EVENTS, NAME, SinkOptions, SyphonSink
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble
@@ -82,6 +83,7 @@ class Mover(Transfer):
         patience_s: float = PATIENCE_S,
         **session: Any,
     ) -> None:
+        session["conf"] = quick_java(session.get("master"), session.get("conf"))
         super().__init__(where, **session)
         same_namespace = source.address == destination.address
         if same_namespace and source.entity.lower() == destination.entity.lower():

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pairbus.amqp.errors import AmqpError
 from pairbus.amqp.message import read_message_annotations, split
 from pairbus.errors import PairbusError
-from pairbus.spark.connector.batch_reader import PEEK_COUNT, find_range, first_from
+from pairbus.spark.connector.batch_reader import PEEK_COUNT, first_from
 from pairbus.spark.connector.entities import is_glob, subscription_of, without_dead_letters
+from pairbus.spark.connector.lock_reader import is_about_sessions
 from pairbus.spark.connector.options import SEQUENCE_MAX, Address, InvalidOption, as_options
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.connector.selection import Selection
 from pairbus.spark.runtime import connections
 from pairbus.wire.errors import NotFound, TimedOut, Unauthorized, Unreachable, WireError
+from pairbus.wire.partitions import ask, search_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,10 @@ _ANSI: Final = "spark.sql.ansi.enabled"
 
 class TransferFailed(PairbusError):
     """A move, an archive or a restore that can't be begun or can't go on."""
+
+
+class SessionsRequired(TransferFailed):
+    """The entity requires sessions, and its messages can't be locked one by one."""
 
 
 #: Texts and names in quotes, with what is escaped in them.
@@ -75,8 +81,8 @@ def choose(
         return _by_filter(spark, address, entity, where, count)
     client = connections.client(address)
     if count is None and not counted:
-        found = find_range(partial(first_from, client, entity), 1, SEQUENCE_MAX)
-        return Chosen(Selection(() if found is None else (found,)), None)
+        found = ask(search_ranges({}), partial(first_from, client, entity))
+        return Chosen(Selection(found.values()), None)
     numbers = list(itertools.islice(active_numbers(address, entity, 1, SEQUENCE_MAX), count))
     return Chosen(Selection.of(numbers), len(numbers))
 
@@ -109,8 +115,9 @@ def filtered(rows: DataFrame, where: str) -> DataFrame:
         ) from None
 
 
-def check_filter(where: str | None) -> None:
-    """Raise InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole."""
+def check_filter(where: str | None, *more: str) -> None:
+    """Raise InvalidOption for what is surely wrong with it, before Spark is started; Spark reads it as a whole. `more`:
+    columns beside the connector's."""
     if where is None:
         return
     bare = _QUOTED.sub("''", where)
@@ -122,7 +129,7 @@ def check_filter(where: str | None) -> None:
     elif bare.count("(") != bare.count(")"):
         wrong = "a parenthesis has no other half"
     elif "->" not in bare:  # the names of a lambda's arguments are its own
-        columns = {field.name for field in SCHEMA}
+        columns = {*more, *(field.name for field in SCHEMA)}
         unknown = [name for name in _COMPARED.findall(bare) if name.lower() not in columns | _NO_NAMES]
         wrong = f"there is no column {unknown[0]}" if unknown else None
     if wrong is not None:
@@ -199,6 +206,16 @@ def active_numbers(address: Address, entity: str, first: int, last: int) -> Iter
 # -- may it
 
 
+def has_sessions(address: Address, entity: str, label: str) -> bool:
+    """Return whether the messages of an entity can be locked only with their sessions. Raises TransferFailed where they
+    can't be locked at all."""
+    try:
+        check_source(address, entity, label)
+    except SessionsRequired:
+        return True
+    return False
+
+
 def check_source(address: Address, entity: str, label: str, *, locks: bool = True) -> None:
     """Raise TransferFailed where its messages can't be locked one by one; without `locks`, can't be peeked at."""
     _check_single(entity)
@@ -213,8 +230,8 @@ def check_source(address: Address, entity: str, label: str, *, locks: bool = Tru
     except Unauthorized as error:
         raise TransferFailed(f"{label} refuses to let us receive from {entity}: {error}; it needs Listen") from None
     except WireError as error:
-        if "session" in error.description.lower():
-            raise TransferFailed(
+        if is_about_sessions(error):
+            raise SessionsRequired(
                 f"{entity} requires sessions, and messages of a session can't be locked one by one; receive them by "
                 "session with the SDK (its dead-letter queue has no sessions and can be moved)"
             ) from None
@@ -264,7 +281,10 @@ def _annotations(payload: bytes) -> dict[Any, Any]:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of what Spark says, or the line of a worker's traceback that says why."""
+    """Return the first line of what Spark says, or the line of a worker's traceback, or of Java's, that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's own words
+        causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+        lines = [*causes[-1:], *(line.removeprefix(": ") for line in lines[1:])]
     named = [line for line in lines if line.startswith("pairbus.")]
     return ([*named[-1:], *lines, "no reason given"])[0].split(" SQLSTATE")[0].rstrip(".;")[:400]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pairbus.spark.connector.batch_limits import shares
 from pairbus.syphon.core.destinations import HALT_S
 from pairbus.syphon.core.draining import STRIKES
 from pairbus.syphon.core.rate_limit import RateLimit
@@ -54,11 +55,7 @@ def spread(count: int, left: int | None) -> tuple[int, ...]:
     """Return how many messages of a round each task receives. `left`: how many there are by all accounts; a task
     that finds none waits for them, so that there should be no more tasks than have something to do."""
     likely = min(count, left or 0)
-    tasks = -(-likely // TASK_MAX)
-    if tasks < 2:
-        return (count,)
-    each, more = divmod(likely, tasks)
-    return tuple(each + (number < more) for number in range(tasks))
+    return (count,) if likely <= TASK_MAX else shares(likely, 1, TASK_MAX)
 
 
 class RoundResult(NamedTuple):

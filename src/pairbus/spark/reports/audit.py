@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,7 +18,7 @@ from pairbus.spark.runtime.locations import below
 from . import audit_rules as rules
 from . import event_location
 from .coverage import Coverage, Watch, coverage, last_snapshot_since
-from .ledgers import Ledgers, write_rows
+from .ledgers import Ledgers, small_table, write_rows
 from .report_text import audit_table
 from .results import AuditSummary, counts_of
 
@@ -28,10 +29,19 @@ LATE_S: Final = 60.0
 IDS: Final = 100
 #: The columns of a message that the report needs.
 _REPORTED: Final = (
-    "home", "place", "name", "id", "reason", "sent_at", "received_at", "copies", "wanted", "x_path", "x_dead", "x_left",
-    *(name for name in rules.COUNTS if name != "no_id"),
+    "home_no", "place_no", "name_no", "id", "reason", "sent_at", "received_at", "most_copies", "wanted", "x_path_no",
+    "x_dead", "x_left", *(name for name in rules.COUNTS if name not in ("no_id", "out_of_order")),
 )  # fmt: skip
-_KEY: Final = ("home", "place", "id")
+#: Home, place and id are a message; the names stand as numbers, see `event_numbers`.
+_KEY: Final = ("home_no", "place_no", "id")
+#: The columns that the order of messages is judged by, beside those that are reported.
+_ORDER: Final = ("order_path", "order_seq", "sender_no", "begun_us", "sent_us")
+_ONE_SENDER: Final = ("home_no", "order_path", "sender_no")
+_SENDER_COLUMNS: Final = "home_no int, order_path int, sender_no int"
+#: Which span of time a message's beginning or end lies in; a sender with few messages has one.
+_SPAN: Final = "case when bounds is null then 0 else size(filter(bounds, each -> each <= {us})) end"
+#: A sender with more messages is looked at in several spans of time, each of about so many.
+SPAN_MESSAGES: Final = 100_000
 _OK: Final = "coalesce(outcome, 'ok') = 'ok'"
 _TAKEN: Final = "outcome in ('ok', 'duplicate')"
 _ID: Final = "coalesce(mid, case when by_broker then concat('#', seq) end)"
@@ -87,8 +97,13 @@ class Audit:
 
 def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
     """Find what became of every message. `ids`: how many are named for each finding."""
-    messages = _judged(ledgers, late_s).select(*_REPORTED).persist()
-    return Audit(_summary(ledgers, messages, late_s, ids), _by_finding(messages), messages)
+    judged = _judged(ledgers, late_s).select(*_REPORTED, *_ORDER).persist()
+    messages = _with_order(judged, ledgers.tasks).select(*_REPORTED, "out_of_order").persist()
+    try:
+        summary = _summary(ledgers, messages, late_s, ids)  # which has gone over all messages
+    finally:
+        judged.unpersist()
+    return Audit(summary, _by_finding(ledgers, messages), messages)
 
 
 # -- what the ledgers say of each message
@@ -97,33 +112,40 @@ def audit(ledgers: Ledgers, *, late_s: float = LATE_S, ids: int = IDS) -> Audit:
 def _judged(ledgers: Ledgers, late_s: float) -> DataFrame:
     from pyspark.sql import functions as F
 
-    at_home, in_backlog = _copies(ledgers)
-    gathered = _gathered(ledgers.normal, at_home)
-    # Only what was diverted, or came from there, has to do with the backlog's copy of that id.
-    gathered = gathered.withColumn("x_id", F.expr("case when c_away + m_ok + b_car + b_car_dup > 0 then id end"))
-    whole = gathered.join(_backlog(ledgers.normal, in_backlog), ["home", "x_id"], "full_outer").withColumns(
-        {
-            # Nobody says where it was going: then it belongs to the backlog queue itself.
-            "id": F.expr("coalesce(id, x_id)"),
-            "place": F.expr("coalesce(place, lower(x_path))"),
-            "name": F.expr("coalesce(name, x_path)"),
-            "sender": F.expr("coalesce(sender, 'broker')"),
-            "sent_at": F.expr("coalesce(c_confirmed_at, least(b_sent_at, x_sent_at))"),
-        }
+    normal, tasks = ledgers.normal.where("entity is not null"), ledgers.tasks
+    seen = _seen(ledgers, normal)
+    arrived = _arrived(_copies(seen.where("not in_backlog"), tasks), tasks)
+    backlog = _backlog(normal, _copies(seen.where("in_backlog"), tasks), tasks)
+    whole = (
+        _offered(normal, backlog, tasks)
+        .join(arrived.hint("shuffle_hash"), list(_KEY), "full_outer")
+        .withColumns(
+            {
+                # Nobody says where it was going: then it belongs to the backlog queue itself.
+                "name_no": F.expr("coalesce(least(name_no, seen_name_no), x_path_no)"),
+                "sender_no": F.expr("coalesce(sender_no, -1)"),
+                "sent_at": F.expr("coalesce(c_confirmed_at, least(b_sent_at, x_sent_at))"),
+            }
+        )
     )
     whole = _watched(ledgers, whole.fillna(0, [name for name, kind in whole.dtypes if kind == "bigint"]))
     late = f"case when received_at - sent_at > {float(late_s)!r} then 1L else 0L end"
-    home_at = "coalesce(carried_at, sent_at)"
     judged = {
-        "home_at": home_at,
+        "home_at": "coalesce(carried_at, sent_at)",
         "named": "id not like '#%'",
         **rules.NUMBERS,
         **rules.BLIND,
         "reason": rules.REASON,
         **_OUTCOMES,
         "late": late,
+        "most_copies": "array_max(copies)",
+        # Of a topic, in one subscription; what was sent more than once has no place in the order.
+        "order_path": "case when wanted = 1 and sent_at is not null then first_copy.path_no end",
+        "order_seq": "first_copy.min_seq",
+        "begun_us": "cast(1e6 * coalesce(begun_at, x_begun_at, sent_at) as bigint)",
+        "sent_us": "cast(1e6 * sent_at as bigint)",
     }
-    return _with_order(whole.selectExpr("*", *event_location.named(judged)))
+    return whole.selectExpr("*", *event_location.named(judged))
 
 
 _OUTCOMES: Final = {
@@ -176,85 +198,102 @@ _TIMES: Final = {
 }
 
 
-def _gathered(normal: DataFrame, at_home: DataFrame) -> DataFrame:
-    """Return one row a message: what senders and syphons tried, what the primary answered, and the copies that were
-    seen."""
+#: What was diverted, or came from there, has to do with the backlog's copy of that id.
+_AWAY: Final = (
+    f"({_BY_CLIENT} and kind = 'divert') or ({_MOVED} and {_TAKEN}) or ({_BY_SYPHON} and ({_OK} or {_TAKEN}))"
+)
+
+
+def _offered(normal: DataFrame, backlog: DataFrame, tasks: int) -> DataFrame:
+    """Return one row a message: what senders and syphons tried, what the primary answered, and what the backlog has."""
     from pyspark.sql import functions as F
 
     offers = (
         normal.where("kind in ('send', 'divert') or (kind = 'move' and cause = 'syphon')")
-        .where("not in_backlog and entity is not null")
+        .where("not in_backlog")
         .withColumn("id", F.expr(_ID))
         .where("id is not null")
-        .withColumn("name", F.expr("substring(entity, 1, length(place))"))
-        .select(*_KEY, "name", "kind", "by_broker", "cause", "outcome", "t", "ms", "series")
+        .select(*_KEY, "name_no", "kind", "by_broker", "cause", "outcome", "t", "ms", "series_no")
     )
+    away = offers.where(_AWAY).select(*_KEY).repartition(tasks, "home_no", "id").distinct()
+    there = backlog.join(away.hint("shuffle_hash"), ["home_no", "id"], "left").withColumn(
+        "place_no", F.expr("coalesce(place_no, x_path.full_place_no)")
+    )
+    there = there.withColumn("x_path_no", F.expr("x_path.entity_no")).drop("x_path")
     return (
-        offers.unionByName(at_home, allowMissingColumns=True)
+        offers.unionByName(there, allowMissingColumns=True)
+        .repartition(tasks, *_KEY)
         .groupBy(*_KEY)
         .agg(
-            F.min("name").alias("name"),
+            F.min("name_no").alias("name_no"),
             *(_count(condition).alias(name) for name, condition in _TALLIES.items()),
             *(
                 F.min(F.expr(f"case when {condition} then {value} end")).alias(name)
                 for name, (condition, value) in _TIMES.items()
             ),
-            F.max(F.expr(f"case when {_CONFIRMED} then series end")).alias("sender"),
-            # In the subscription that has most of them: a rule may keep a message from the others.
-            *(F.max(name).alias(name) for name in ("found", "received", "dead", "left_home", "expired_home")),
-            F.sum("redelivered").alias("redelivered"),
-            F.min("received_at").alias("received_at"),
-            F.collect_list("kept").alias("copies"),
-            F.min(F.expr("case when min_seq is not null then struct(path, min_seq) end")).alias("first_copy"),
+            F.max(F.expr(f"case when {_CONFIRMED} then series_no end")).alias("sender_no"),
+            *(F.max(name).alias(name) for name in ("x_send", "x_taken", "x_left", "x_dead", "x_expired")),
+            *(F.min(name).alias(name) for name in ("x_sent_at", "x_begun_at", "x_path_no")),
         )
     )
 
 
-def _each_copy(ledgers: Ledgers) -> DataFrame:
-    """Return a row for each copy (sequence number) of a message in each queue or subscription: what was seen of it."""
+def _seen(ledgers: Ledgers, normal: DataFrame) -> DataFrame:
+    """Return the lines that tell of copies: stored, delivered, settled, or still there by the last snapshot."""
     from pyspark.sql import functions as F
 
-    snapshots = ledgers.spark.createDataFrame(_snapshots(ledgers), "ns_key string, left_since double")
-    seen = (
-        ledgers.normal.where(f"(kind in ('receive', 'settle', 'dead-letter', 'expire', 'left') or {_UNNAMED})")
-        .where("entity is not null")
-        .join(F.broadcast(snapshots), F.lower("ns") == F.col("ns_key"), "left")
-        .where("kind <> 'left' or t > coalesce(left_since, -1)")
-        .withColumn("copy", F.expr("coalesce(cast(seq as string), concat('id ', mid))"))
-        .where("copy is not null")
-    )
-    received = f"kind = 'receive' and not is_dead and ({_OK} or in_backlog)"
+    since = [(ledgers.numbers.homes.numbers[ns], t) for ns, t in _snapshots(ledgers)]
+    snapshots = small_table(ledgers.spark, since, "ns_home_no int, left_since double")
     return (
-        # `in_backlog` is the path's, and no key here: Spark would go over all events once for each of its values.
-        seen.groupBy("home", "place", "path", "copy")
-        .agg(
-            F.bool_or("in_backlog").alias("in_backlog"),
-            F.min("entity").alias("entity"),
-            F.collect_set("mid").alias("mids"),
-            F.min("seq").alias("seq"),
-            F.bool_or("by_broker").alias("by_broker"),
-            _count(_UNNAMED).alias("unnamed"),
-            _count(f"{received} and by_broker").alias("by_brokers"),
-            _count(f"{received} and not by_broker").alias("by_receivers"),
-            F.min(F.expr(f"case when {received} then t end")).alias("received_at"),
-            _count(f"kind = 'settle' and {_OK}").alias("settled"),
-            _count("kind = 'expire'").alias("expired"),
-            _count(f"is_dead or (kind = 'dead-letter' and {_OK})").alias("dead"),
-            # Whoever settled it after the broker was asked has taken it away.
-            F.expr(
-                f"case when max(case when {_LEFT} then t end) >= coalesce(max(case when {_GONE} then t end), 0)"
-                " then 1L else 0L end"
-            ).alias("left"),
-        )
-        .withColumn("mid", F.explode_outer("mids"))
+        normal.where(f"kind in ('receive', 'settle', 'dead-letter', 'expire', 'left') or {_UNNAMED}")
+        .where("seq is not null or mid is not null")
+        .join(F.broadcast(snapshots), "ns_home_no", "left")
+        .where("kind <> 'left' or t > coalesce(left_since, -1)")
+    )
+
+
+def _copies(seen: DataFrame, tasks: int) -> DataFrame:
+    """Return a row for each id of each copy (sequence number) in each queue or subscription: what was seen of it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    received = f"kind = 'receive' and not is_dead and ({_OK} or in_backlog)"
+    found = {
+        "by_broker": (F.max, "max(by_broker)"),
+        "name_no": (F.min, "min(name_no)"),
+        "entity_no": (F.min, "min(entity_no)"),
+        "full_place_no": (F.min, "min(full_place_no)"),
+        "unnamed": (F.sum, f"count_if({_UNNAMED})"),
+        "by_brokers": (F.sum, f"count_if({received} and by_broker)"),
+        "by_receivers": (F.sum, f"count_if({received} and not by_broker)"),
+        "received_at": (F.min, f"min(case when {received} then t end)"),
+        "settled": (F.sum, f"count_if(kind = 'settle' and {_OK})"),
+        "expired": (F.sum, "count_if(kind = 'expire')"),
+        "dead": (F.sum, f"count_if(is_dead or (kind = 'dead-letter' and {_OK}))"),
+        "left_at": (F.max, f"max(case when {_LEFT} then t end)"),
+        "gone_at": (F.max, f"max(case when {_GONE} then t end)"),
+    }
+    copy = ("seq", "home_no", "path_no", "only_mid")
+    one = Window.partitionBy(*copy)
+    return (
+        # Without a number the id alone tells copies apart. Numbers come first in the key: sorting is quickest by them.
+        seen.withColumn("only_mid", F.expr("case when seq is null then mid end"))
+        .repartition(tasks, *copy)
+        .groupBy(*copy, "place_no", "mid")
+        .agg(*(F.expr(expression).alias(name) for name, (_, expression) in found.items()))
+        # Few lines of a settlement have the id: what they tell goes to those of the same number that have one.
+        .withColumns({name: total(name).over(one) for name, (total, _) in found.items()})
+        .withColumn("ids", F.count("mid").over(one))
+        .where("mid is not null or ids = 0")
         .selectExpr(
             "*",
             *event_location.named(
                 {
                     "id": f"case when unnamed > 0 then concat('#', seq) else {_ID} end",
                     "numbered": "seq is not null",
-                    # The second half follows from the first; with it both uses need the same columns, and share a pass.
-                    "taken": "by_brokers + by_receivers > 0 or received_at is not null",
+                    "taken": "by_brokers + by_receivers > 0",
+                    # Whoever settled it after the broker was asked has taken it away.
+                    "left": "case when left_at >= coalesce(gone_at, 0) then 1L else 0L end",
                 }
             ),
         )
@@ -262,16 +301,15 @@ def _each_copy(ledgers: Ledgers) -> DataFrame:
     )
 
 
-def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
-    """Return what was seen of the copies at home, by subscription, and in the backlog, by id."""
+def _arrived(copies: DataFrame, tasks: int) -> DataFrame:
+    """Return one row a message: what was seen of its copies at home."""
     from pyspark.sql import functions as F
 
-    each = _each_copy(ledgers)
-    at_home = (
-        each.where("not in_backlog")
-        .groupBy(*_KEY, "path")
+    return (
+        copies.repartition(tasks, *_KEY)
+        .groupBy(*_KEY, "path_no")
         .agg(
-            F.min(F.expr("substring(entity, 1, length(place))")).alias("name"),
+            F.min("name_no").alias("name_no"),
             _of_copies("taken or settled + expired + dead + left > 0").alias("found"),
             _of_copies("taken").alias("received"),
             # A dead letter that was sent again, after repair, has not come twice.
@@ -284,26 +322,35 @@ def _copies(ledgers: Ledgers) -> tuple[DataFrame, DataFrame]:
             F.min("received_at").alias("received_at"),
             F.min(F.expr("case when taken or left > 0 then seq end")).alias("min_seq"),
         )
+        .groupBy(*_KEY)
+        .agg(
+            F.min("name_no").alias("seen_name_no"),
+            # In the subscription that has most of them: a rule may keep a message from the others.
+            *(F.max(name).alias(name) for name in ("found", "received", "dead", "left_home", "expired_home")),
+            F.sum("redelivered").alias("redelivered"),
+            F.min("received_at").alias("received_at"),
+            F.collect_list("kept").alias("copies"),
+            F.min(F.expr("case when min_seq is not null then struct(path_no, min_seq) end")).alias("first_copy"),
+        )
     )
-    in_backlog = each.where("in_backlog").select(
-        "home", F.col("id").alias("x_id"), "entity", "numbered", "taken", "settled", "expired", "dead", "left"
-    )
-    return at_home, in_backlog
 
 
-def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
+def _backlog(normal: DataFrame, copies: DataFrame, tasks: int) -> DataFrame:
     """Return what the secondary's broker confirmed, and what was seen there, by primary and id."""
     from pyspark.sql import functions as F
 
     sends = normal.where(f"by_broker and in_backlog and kind = 'send' and {_TAKEN} and mid is not null").select(
-        "home", F.col("mid").alias("x_id"), "entity", "t", "ms"
+        "home_no", F.col("mid").alias("id"), "entity_no", "full_place_no", "t", "ms"
     )
-
+    seen = copies.select(
+        "home_no", "id", "entity_no", "full_place_no", "numbered", "taken", "settled", "expired", "dead", "left"
+    )
     return (
-        sends.unionByName(in_backlog, allowMissingColumns=True)
-        .groupBy("home", "x_id")
+        sends.unionByName(seen, allowMissingColumns=True)
+        .repartition(tasks, "home_no", "id")
+        .groupBy("home_no", "id")
         .agg(
-            F.min("entity").alias("x_path"),
+            F.min(F.struct("entity_no", "full_place_no")).alias("x_path"),
             F.count("t").alias("x_send"),
             F.min("t").alias("x_sent_at"),
             F.min(F.expr("t - coalesce(ms, 0) / 1000")).alias("x_begun_at"),
@@ -315,28 +362,82 @@ def _backlog(normal: DataFrame, in_backlog: DataFrame) -> DataFrame:
     )
 
 
-def _with_order(messages: DataFrame) -> DataFrame:
+# -- in which order
+
+
+def _with_order(messages: DataFrame, tasks: int) -> DataFrame:
     """Add `out_of_order`: another one of the same sender, begun after this was confirmed, has come before it (P55).
 
     Two sends that overlap have no order. The ends of all sends and their beginnings lie in one line of time, latest
-    first, and each end asks for the lowest sequence number that began after it.
+    first, and each end asks for the lowest sequence number that began after it. A sender with many messages is asked
+    span by span of time, so that it is not one task's; what the later spans have at least is known from a small table.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    begun = "coalesce(begun_at, x_begun_at, sent_at)"
-    later = (
-        Window.partitionBy("home", "path", "sender").orderBy(F.desc("us")).rangeBetween(Window.unboundedPreceding, -1)
+    placed = messages.where("order_path is not null")
+    bounds = _bounds(placed)
+    create = partial(small_table, messages.sparkSession)
+    of_bounds = F.broadcast(create(bounds, f"{_SENDER_COLUMNS}, bounds array<bigint>"))
+    placed = placed.join(of_bounds, list(_ONE_SENDER), "left")
+    firsts = (
+        placed.where("bounds is not null")
+        .groupBy(*_ONE_SENDER, F.expr(_SPAN.format(us="begun_us")).alias("span"))
+        .agg(F.min("order_seq").alias("first"))
     )
-    first_begun = F.min(F.expr("case when begins then first_copy.min_seq end")).over(later)
-    return (
-        messages.selectExpr("*", "case when wanted = 1 and sent_at is not null then first_copy.path end as path")
-        .selectExpr("*", "explode(case when path is null then array(false) else array(false, true) end) as begins")
-        .withColumn("us", F.expr(f"cast(1e6 * case when begins then {begun} else sent_at end as bigint)"))
-        .withColumn("first_begun", first_begun)
+    later_spans = create(
+        _first_of_later(firsts.collect() if bounds else []), f"{_SENDER_COLUMNS}, span int, later bigint"
+    )
+    later = Window.partitionBy(*_ONE_SENDER, "span").orderBy(F.desc("us")).rangeBetween(Window.unboundedPreceding, -1)
+    ordered = (
+        placed.selectExpr("*", "explode(array(false, true)) as begins")
+        .withColumn("us", F.expr("case when begins then begun_us else sent_us end"))
+        .withColumn("span", F.expr(_SPAN.format(us="us")))
+        .repartition(tasks, *_ONE_SENDER, "span")
+        .withColumn("first_begun", F.min(F.expr("case when begins then order_seq end")).over(later))
         .where("not begins")
-        .withColumn("out_of_order", F.expr("case when first_begun < first_copy.min_seq then 1L else 0L end"))
+        .join(F.broadcast(later_spans), [*_ONE_SENDER, "span"], "left")
+        .withColumn("out_of_order", F.expr("case when least(first_begun, later) < order_seq then 1L else 0L end"))
     )
+    elsewhere = messages.where("order_path is null").withColumn("out_of_order", F.lit(0).cast("bigint"))
+    return ordered.unionByName(elsewhere, allowMissingColumns=True)
+
+
+def _bounds(placed: DataFrame) -> list[tuple[int, int, int, list[int]]]:
+    """Return for each sender with many messages the times that part them into spans with about as many each."""
+    from pyspark.sql import functions as F
+
+    counted = placed.groupBy(*_ONE_SENDER).count().where(F.col("count") > SPAN_MESSAGES).collect()
+    if not counted:
+        return []
+    spans = -(-max(row["count"] for row in counted) // SPAN_MESSAGES)
+    crowded = small_table(
+        placed.sparkSession, [tuple(row[name] for name in _ONE_SENDER) for row in counted], _SENDER_COLUMNS
+    )
+    shares = ", ".join(f"{number / spans!r}D" for number in range(1, spans))
+    rows = (
+        placed.join(F.broadcast(crowded), list(_ONE_SENDER))
+        .groupBy(*_ONE_SENDER)
+        .agg(F.expr(f"percentile_approx(begun_us, array({shares}), 1000)").alias("bounds"))
+        .collect()
+    )
+    return [tuple(row[name] for name in (*_ONE_SENDER, "bounds")) for row in rows]
+
+
+def _first_of_later(firsts: Iterable[Any]) -> list[tuple[int, int, int, int, int]]:
+    """Return for each span the lowest sequence number of those after it, from the lowest of each."""
+    by_sender: dict[tuple[int, int, int], dict[int, int]] = {}
+    for row in firsts:
+        by_sender.setdefault(tuple(row[name] for name in _ONE_SENDER), {})[row["span"]] = row["first"]
+    found = []
+    for sender, spans in by_sender.items():
+        lowest: int | None = None
+        for span in range(max(spans), -1, -1):
+            if lowest is not None:
+                found.append((*sender, span, lowest))
+            if span in spans:
+                lowest = spans[span] if lowest is None else min(lowest, spans[span])
+    return found
 
 
 # -- who watched
@@ -385,14 +486,19 @@ def _watched(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
 
     primaries, receivers, backlogs = rows(by_ns, True), rows(by_place, False), rows(by_home, True)
     nobody = (False, None, None, None)
+    homes, places = ledgers.numbers.homes.numbers, ledgers.numbers.places.numbers
+    of_homes = {k: (*primaries.get(k, nobody), *backlogs.get(k, nobody)) for k in {**primaries, **backlogs}}
     result = messages
     for keys, table in (
-        (("home",), [(*k, *primaries.get(k, nobody), *backlogs.get(k, nobody)) for k in {**primaries, **backlogs}]),
-        (("home", "place"), [(*k, *each) for k, each in receivers.items()]),
+        (("home_no",), [(homes[home], *each) for (home,), each in of_homes.items() if home in homes]),
+        (
+            ("home_no", "place_no"),
+            [(homes[home], places[place], *each) for (home, place), each in receivers.items() if place in places],
+        ),
     ):
         whose = ("p", "s") if len(keys) == 1 else ("r",)
-        columns = ", ".join([*(f"{key} string" for key in keys), *(_COVERAGE.format(who=who) for who in whose)])
-        result = result.join(F.broadcast(ledgers.spark.createDataFrame(table, columns)), list(keys), "left")
+        columns = ", ".join([*(f"{key} int" for key in keys), *(_COVERAGE.format(who=who) for who in whose)])
+        result = result.join(F.broadcast(small_table(ledgers.spark, table, columns)), list(keys), "left")
     return result.withColumns({f"{who}_known": F.expr(f"coalesce({who}_known, false)") for who in ("p", "r", "s")})
 
 
@@ -403,14 +509,20 @@ def _as_row(each: Coverage) -> tuple[Any, ...]:
 # -- the report
 
 
-def _by_finding(messages: DataFrame) -> DataFrame:
+def _by_finding(ledgers: Ledgers, messages: DataFrame) -> DataFrame:
     """Return a row for each finding of each message."""
     from pyspark.sql import functions as F
+
+    for column, names in (
+        ("home", ledgers.numbers.homes), ("name", ledgers.numbers.shown), ("x_path", ledgers.numbers.shown),
+    ):  # fmt: skip
+        table = small_table(ledgers.spark, list(enumerate(names.ordered)), f"{column}_no int, {column} string")
+        messages = messages.join(F.broadcast(table), f"{column}_no", "left")
 
     details = {
         "lost": rules.words_case(),
         "unknown": rules.words_case(),
-        "doubled": "concat('received as ', array_max(copies), ' messages, sent as ', wanted)",
+        "doubled": "concat('received as ', most_copies, ' messages, sent as ', wanted)",
         "late": "concat('received ', round(received_at - sent_at, 1), ' s after it was sent')",
         "out_of_order": "'overtaken by one that the same sender sent later'",
         "redelivered": "concat('delivered ', redelivered, ' times more')",
@@ -440,40 +552,14 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    summed = [name for name in rules.COUNTS if name != "no_id"]
-    rows = (
-        messages.groupBy("home", "place", "reason")
-        .agg(F.min("name").alias("name"), *(F.sum(name).alias(name) for name in summed))
-        .collect()
-    )
-    by_place: dict[tuple[str, str], dict[str, int]] = {}
-    names: dict[tuple[str, str], str] = {}
-    why: dict[tuple[tuple[str, str], str], int] = {}
-    for row in rows:
-        key = row["home"], row["place"]
-        names[key] = min(row["name"], names.get(key, row["name"]))
-        counts = by_place.setdefault(key, dict.fromkeys(rules.COUNTS, 0))
-        for name in summed:
-            counts[name] += row[name]
-        if row["unknown"]:
-            why[key, row["reason"]] = row["unknown"]
-    for key, (name, by_clients, by_brokers, numbered) in _without_id(ledgers).items():
-        names.setdefault(key, name)
-        counts = by_place.setdefault(key, dict.fromkeys(rules.COUNTS, 0))
-        counts["no_id"] = max(by_clients, by_brokers)
-        # Those that a broker numbered are known by that, and counted already.
-        untold = max(0, counts["no_id"] - numbered)
-        for each in ("sent", "confirmed", "unknown"):
-            counts[each] += untold
-        if untold:
-            why[key, "no-id"] = why.get((key, "no-id"), 0) + untold
+    by_place, names, why = _by_place(ledgers, messages)
     plain = event_location.shown(names)
     notes = [rules.note(reason, count, plain[key]) for (key, reason), count in sorted(why.items())]
     notes += ledgers.notes
     notes += filter(None, (rules.file_note(*facts.note) for facts in ledgers.file_facts.values()))
-    rank = Window.partitionBy("finding").orderBy("sent_at", "mid")
+    rank = Window.partitionBy("finding").orderBy("sent_at", "mid", "ns", "entity")
     first = (
-        _by_finding(messages)
+        _by_finding(ledgers, messages)
         .where("finding <> 'ok'")
         .withColumn("rank", F.row_number().over(rank))
         .where(F.col("rank") <= ids)
@@ -495,6 +581,44 @@ def _summary(ledgers: Ledgers, messages: DataFrame, late_s: float, ids: int) -> 
         "notes": notes,
     }
     return cast(AuditSummary, summary)
+
+
+#: By home and place: the counts, the names, and how many are unknown for each reason.
+_Place = tuple[str, str]
+_Counted = tuple[dict[_Place, dict[str, int]], dict[_Place, str], dict[tuple[_Place, str], int]]
+
+
+def _by_place(ledgers: Ledgers, messages: DataFrame) -> _Counted:
+    from pyspark.sql import functions as F
+
+    summed = [name for name in rules.COUNTS if name != "no_id"]
+    rows = (
+        messages.groupBy("home_no", "place_no", "reason")
+        .agg(F.min("name_no").alias("name_no"), *(F.sum(name).alias(name) for name in summed))
+        .collect()
+    )
+    by_place, names, why = cast(_Counted, ({}, {}, {}))
+    numbers = ledgers.numbers
+    for row in rows:
+        key = numbers.homes.name(row["home_no"]), numbers.places.name(row["place_no"])
+        name = numbers.shown.name(row["name_no"])
+        names[key] = min(name, names.get(key, name))
+        counts = by_place.setdefault(key, dict.fromkeys(rules.COUNTS, 0))
+        for each in summed:
+            counts[each] += row[each]
+        if row["unknown"]:
+            why[key, row["reason"]] = row["unknown"]
+    for key, (name, by_clients, by_brokers, numbered) in _without_id(ledgers).items():
+        names.setdefault(key, name)
+        counts = by_place.setdefault(key, dict.fromkeys(rules.COUNTS, 0))
+        counts["no_id"] = max(by_clients, by_brokers)
+        # Those that a broker numbered are known by that, and counted already.
+        untold = max(0, counts["no_id"] - numbered)
+        for each in ("sent", "confirmed", "unknown"):
+            counts[each] += untold
+        if untold:
+            why[key, "no-id"] = why.get((key, "no-id"), 0) + untold
+    return by_place, names, why
 
 
 def _without_id(ledgers: Ledgers) -> dict[tuple[str, str], tuple[str, int, int, int]]:

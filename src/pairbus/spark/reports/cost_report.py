@@ -25,13 +25,15 @@ from .report_text import cost_lines
 from .results import BothBooks, CauseFigures, CostFigures, CostSummary, Detour
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from .ledgers import Ledgers
 
 #: Lines of both books that JSON and table show, and that come to the driver at all; Parquet has every one.
 LINES_MAX: Final = 200
 COLLECTED_MAX: Final = 10_000
+#: Messages that were carried home, up to which each task has them all in memory.
+BROADCAST_MAX: Final = 300_000
 DETOUR: Final = ("backlog-sends", "backlog-receives", "home-sends", "home-receives")
 _TRANSFER: Final = "x-servicebus-transfer/"
 
@@ -68,31 +70,29 @@ FROM (
 WHERE kind IN ({_words(OPERATIONS)}) OR (book = 'clients' AND kind IN ({_words(CLIENT_OPERATIONS)}))
 """
 
+_ROOTED: Final = """
+SELECT *, CASE WHEN contains(spot, '/subscriptions/') OR contains(spot, '/$deadletterqueue')
+               THEN regexp_replace(spot, '/(subscriptions/.*|[$]deadletterqueue)$', '') ELSE spot END AS root,
+  mid IS NOT NULL AND billed AND place = 'primary' AND operation = 'send' AS came
+FROM {attempts}
+"""
+
 # A message was carried home if the syphon sent it there. A receive of that id is the detour's, unless the sequence
-# number is that of a send which came the straight way, for the broker may have stored both (P20).
-# All lines of an id are brought together once, in order, and both questions are asked of them there.
+# number is that of a send which came the straight way, for the broker may have stored both (P20). Few messages are
+# carried home, beside all that there are: they are looked for first, and all others are not sorted for it.
+_HOMEWARD: Final = "SELECT DISTINCT mid, root FROM {rooted} WHERE came AND cause = 'syphon'"
+_STRAIGHT: Final = """
+SELECT DISTINCT sent.mid, sent.root, sent.seq FROM {rooted} AS sent LEFT SEMI JOIN {homeward} AS carried
+  ON sent.mid = carried.mid AND sent.root = carried.root
+WHERE came AND book = 'broker' AND cause <> 'syphon' AND seq IS NOT NULL
+"""
+_CARRIED: Final = """
+SELECT mid AS carried_mid, collect_set(CASE WHEN seq IS NULL THEN root END) AS roots,
+  collect_set(CASE WHEN seq IS NOT NULL THEN struct(root, seq) END) AS straight
+FROM (SELECT mid, root, CAST(NULL AS BIGINT) AS seq FROM {homeward} UNION ALL SELECT mid, root, seq FROM {straight})
+GROUP BY mid
+"""
 _WITH_TERMS: Final = """
-WITH rooted AS (
-  SELECT *, CASE WHEN contains(spot, '/subscriptions/') OR contains(spot, '/$deadletterqueue')
-                 THEN regexp_replace(spot, '/(subscriptions/.*|[$]deadletterqueue)$', '') ELSE spot END AS root,
-    mid IS NOT NULL AND billed AND place = 'primary' AND operation = 'send' AS came,
-    -- what has no id stands by itself: all of it in one place would be one task's work
-    coalesce(concat('id ', mid), cast(t AS STRING)) AS message
-  FROM {attempts}
-),
-together AS (
-  SELECT *, came AND cause = 'syphon' AS came_home,
-    CASE WHEN came AND book = 'broker' AND cause <> 'syphon' THEN seq END AS came_straight
-  FROM rooted DISTRIBUTE BY message SORT BY message, root
-),
-marked AS (
-  SELECT *,
-    CASE WHEN place = 'backlog' THEN bool_or(came_home) OVER (PARTITION BY message)
-         ELSE bool_or(came_home) OVER (PARTITION BY message, root)
-           AND NOT coalesce(array_contains(collect_set(came_straight) OVER (PARTITION BY message, root), seq), false)
-         END AS is_carried
-  FROM together
-)
 SELECT book, t, ns, place, cause, mid, entity, spot, operation, billed, units, bytes_in, bytes_out, is_carried,
   CASE WHEN operation = 'ping' THEN 'pings'
        WHEN operation = 'poll' AND place = 'backlog' THEN 'idle-polls'
@@ -103,11 +103,17 @@ SELECT book, t, ns, place, cause, mid, entity, spot, operation, billed, units, b
        WHEN operation = 'send' THEN 'healthy-sends'
        WHEN operation = 'receive' THEN 'healthy-receives'
        ELSE 'other' END AS term
-FROM marked
+FROM (
+  SELECT rooted.*,
+    CASE WHEN carried_mid IS NULL THEN false WHEN place = 'backlog' THEN true
+         ELSE array_contains(roots, root) AND NOT (seq IS NOT NULL AND array_contains(straight, struct(root, seq)))
+         END AS is_carried
+  FROM {rooted} AS rooted LEFT JOIN {carried} AS carried ON rooted.mid = carried.carried_mid
+)
 """
 
 _LINES: Final = """
-SELECT book, ns AS namespace, entity, place, cause, operation, term,
+SELECT book, ns AS namespace, entity, place, spot, cause, operation, term,
   min(t) AS begin, max(t) AS end,
   count_if(billed) AS operations, count_if(NOT billed) AS refused,
   sum(CASE WHEN billed THEN units ELSE 0 END) AS units,
@@ -185,7 +191,9 @@ def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport
     book = prices or EXAMPLE
     events = ledgers.events
     spark = events.sparkSession
-    attempts = spark.sql(_WITH_TERMS, attempts=spark.sql(_ATTEMPTS, events=events)).persist()
+    rooted = spark.sql(_ROOTED, attempts=spark.sql(_ATTEMPTS, events=events))
+    carried = _carried(spark, rooted)
+    attempts = spark.sql(_WITH_TERMS, rooted=rooted, carried=_as_right_side(carried))
     lines = spark.sql(_LINES, attempts=attempts).persist()
     sums = [row.asDict() for row in lines.limit(COLLECTED_MAX + 1).collect()]
     if len(sums) > COLLECTED_MAX:
@@ -198,7 +206,7 @@ def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport
     priced = spark.sql(f"SELECT *, {_money(book, each)} AS money FROM {{lines}}", lines=lines).drop(*_INNER)
     books = {place: _book_of(sums, place) for place in ("primary", "backlog")}
     counted = _counted(spark.sql(_EACH, attempts=attempts).collect(), books)
-    reconciliation = reconcile(attempts, ledgers.files)
+    reconciliation = reconcile(attempts, lines, ledgers.files)
     sums.sort(key=lambda row: tuple(row[key] for key in _KEYS))
     shown = [{key: row[key] for key in (*_KEYS, *_FIGURES)} for row in sums[:LINES_MAX]]
     summary: CostSummary = {
@@ -216,13 +224,29 @@ def cost_report(ledgers: Ledgers, prices: PriceBook | None = None) -> CostReport
         "differences": reconciliation.to_list(),
         "notes": [*_notes(sums, books), *reconciliation.notes, *ledgers.notes],
     }
-    attempts.unpersist()
+    carried.unpersist()
     return CostReport(summary, priced, reconciliation, shown)
+
+
+def _carried(spark: SparkSession, rooted: DataFrame) -> DataFrame:
+    """Return the messages that a syphon carried home, cached: where to, and the numbers of those that came straight."""
+    homeward = spark.sql(_HOMEWARD, rooted=rooted).persist()
+    straight = spark.sql(_STRAIGHT, rooted=rooted, homeward=_as_right_side(homeward))
+    carried = spark.sql(_CARRIED, homeward=homeward, straight=straight).persist()
+    carried.count()
+    homeward.unpersist()
+    return carried
+
+
+def _as_right_side(table: DataFrame) -> DataFrame:
+    """Return the table with a hint for the joins that it is the right side of: nothing is sorted for them."""
+    return table.hint("broadcast" if table.count() <= BROADCAST_MAX else "shuffle_hash")
 
 
 _BOOKS: Final = ("broker", "clients")
 _KEYS: Final = ("book", "namespace", "entity", "place", "cause", "operation", "term")
 _INNER: Final = (
+    "spot",
     "begin",
     "end",
     "carried_operations",

@@ -21,6 +21,8 @@ SQL: Final[Mapping[str, str]] = {
 #: For the start of Java: its quick compiler alone. An audit of a million events takes
 #: half as long again with it, one of 20,000 half as long.
 JAVA: Final[Mapping[str, str]] = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+#: For large ledgers: Parquet is dense, and what a task reads of it has to stay in its memory where it is grouped.
+LARGE: Final[Mapping[str, str]] = {"spark.sql.files.maxPartitionBytes": "8m"}
 
 
 def is_small(size: int | None) -> bool:
@@ -30,4 +32,4 @@ def is_small(size: int | None) -> bool:
 
 def at_start(size: int | None) -> dict[str, str]:
     """Return the settings of a session that is started for the reports alone."""
-    return {**JAVA, **SQL} if is_small(size) else {}
+    return {**JAVA, **SQL} if is_small(size) else dict(LARGE)

@@ -18,29 +18,26 @@ from pairbus.pairing.backlog.backlog_queues import INFIX
 BROKER: Final = "broker"
 DEAD_LETTERS: Final = "/$deadletterqueue"
 SUBSCRIPTIONS: Final = "/subscriptions/"
-#: Added to every event: what its own line tells. Names are compared as the service does, without regard to case.
+#: What the name of an entity tells. Names are compared as the service does, without regard to case.
 BY_ENTITY: Final[Mapping[str, str]] = {
     "path": f"replace(lower(entity), '{DEAD_LETTERS}', '')",
     "is_dead": f"coalesce(contains(lower(entity), '{DEAD_LETTERS}'), false)",
-    "in_backlog": f"coalesce(contains(lower(entity), '{INFIX}') and kind <> 'divert', false)",
-    "place": f"case when contains(lower(entity), '{INFIX}') then path "
-    f"else substring_index(path, '{SUBSCRIPTIONS}', 1) end",
-    "own_home": f"case when in_backlog then substring_index(lower(entity), '{INFIX}', 1) else lower(ns) end",
+    "is_backlog": f"coalesce(contains(lower(entity), '{INFIX}'), false)",
+    "place": f"case when is_backlog then path else substring_index(path, '{SUBSCRIPTIONS}', 1) end",
+    "backlog_home": f"case when is_backlog then substring_index(lower(entity), '{INFIX}', 1) end",
+    "full_place": "lower(entity)",
+    "name": "substring(entity, 1, length(place))",
 }
-#: And what its file tells.
-BY_FILE: Final[Mapping[str, str]] = {
-    "by_broker": f"writer = '{BROKER}'",
-    "series": r"regexp_replace(file, '-[0-9]+[.]jsonl([.]gz)?$', '')",
-}
-#: The primary namespace; a diverted message's is what its file tells otherwise, '' where it tells none.
-HOME: Final = "case when not in_backlog and kind = 'divert' then coalesce(told_home, '') else own_home end"
+IN_BACKLOG: Final = "coalesce(is_backlog and kind <> 'divert', false)"
 _TELLS_HOME: Final = "kind in ('send', 'ping', 'state') or (kind = 'move' and cause = 'syphon')"
 #: One row for each file and place: few enough for one machine, and all that is asked of files as wholes.
 FACT_KEYS: Final = ("ns", "in_backlog", "place")
 #: Counted first by these, which each line has ready, in numbers alone: Spark does that without sorting the lines. Names
 #: and lists are made of the few rows that are left.
 LINE_KEYS: Final[Mapping[str, str]] = {
-    **{name: name for name in (*FACT_KEYS, "entity")},
+    "ns": "ns",
+    "entity": "entity",
+    "kind": "case when kind = 'divert' then kind else '' end",
     "stock_at": "case when kind = 'stock' then t end",
 }
 _NO_ID: Final = (
@@ -64,7 +61,8 @@ OF_LINES: Final[Mapping[str, str]] = {
     **{name: f"count_if({condition})" for name, condition in _COUNTED.items()},
 }
 FACTS: Final[Mapping[str, str]] = {
-    "name": "min(substring(entity, 1, length(place)))",
+    "name": "min(name)",
+    "entities": f"collect_set(struct(entity, {', '.join(BY_ENTITY)}))",
     "completed": "slice(sort_array(collect_set(stock_at), false), 1, 2)",
     "first": "min(first)",
     "last": "max(last)",
@@ -75,7 +73,7 @@ FACTS: Final[Mapping[str, str]] = {
 _AS_COUNTED: Final = (
     "file", "by_broker", "in_backlog", "first", "last", "diverts", "receives", "states", "asked", "gap", "no_id",
 )  # fmt: skip
-_SERIES: Final = re.compile(r"-[0-9]+[.]jsonl([.]gz)?$")
+_SERIES: Final = re.compile(r"-[0-9]+[.]jsonl([.](gz|parquet))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ def homes(facts: Iterable[Fact]) -> dict[str, str]:
 
 
 def series(file: str) -> str:
-    """Return the name that the files of one process share, as `BY_FILE` has it."""
+    """Return the name that the files of one process share."""
     return _SERIES.sub("", file)
 
 

@@ -10,31 +10,29 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
 
 from pairbus.errors import PairbusError
-from pairbus.ledger import SCHEMA
+from pairbus.ledger import COMPACTED, SCHEMA
 from pairbus.spark.runtime.locations import below, local_path, located
+from pairbus.spark.runtime.session import is_local
 
-from . import event_location
-from .ledger_copies import Contents, copies
+from . import event_location, event_numbers
+from .ledger_files.copies import Contents, copies
+from .ledger_files.line_blocks import LINE, NotAsIs, first_line_of
+from .ledger_files.staging import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A line as it is read: an event, or a file's first line (schema, writer, pid, t, pairbus) or last (reason, events).
-LINE: Final = (
-    "t double, kind string, ns string, entity string, mid string, seq bigint, bytes bigint, units bigint, "
-    "outcome string, ms double, cause string, queue int, `from` string, `to` string, reason string, events bigint, "
-    "schema int, writer string, pid bigint, pairbus string, _bad string"
-)
 EVENTS: Final = (
     "t", "kind", "ns", "entity", "mid", "seq", "bytes", "units", "outcome", "ms", "cause", "queue", "from_state",
     "to_state", "reason", "writer", "pid", "file",
@@ -43,14 +41,13 @@ FILES: Final = (
     "file string, writer string, pid bigint, started double, last double, ended boolean, cut boolean, "
     "gap_events bigint, bad_lines bigint"
 )
-_BY_URI: Final = (
-    "uri string, file string, writer string, pid bigint, by_broker boolean, series string, told_home string"
-)
 #: Names of the two tables in a folder of Parquet.
 TABLES: Final = ("events", "files")
 #: Bytes of JSON lines that are one of Parquet, about.
 _PACKED: Final = 10
-_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+_SUFFIXES: Final = (".jsonl", ".jsonl.gz", f".jsonl{COMPACTED}")
+#: So many lines, about, are one task's: few enough that it keeps what it counts in memory.
+_TASK_LINES: Final = 150_000
 _READ_BYTES: Final = 1 << 20
 _FIRST_LINE_MAX: Final = 4096
 _GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
@@ -79,8 +76,8 @@ class FileFacts:
 
 
 class Ledgers:
-    """The tables of some ledgers. `events`: a row an event. `files`: a row a file. Both cached; `close` gives the
-    memory back."""
+    """The tables of some ledgers. `events`: a row an event. `files`: a row a file. `close` gives back the memory and
+    the temporary files that they take."""
 
     def __init__(
         self,
@@ -97,7 +94,7 @@ class Ledgers:
         self.events = events
         self.files = files
         self._lines = lines
-        self._cached: list[DataFrame] = []
+        self._to_close: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
         kept = self.file_facts.values()
@@ -117,20 +114,20 @@ class Ledgers:
             table.write.mode("overwrite").parquet(below(folder, name))
 
     def close(self) -> None:
-        for table in self._cached:
-            table.unpersist()
+        for give_back in self._to_close:
+            give_back()
 
-    def _keep(self, *tables: DataFrame) -> None:
-        """To be given back with the rest."""
-        self._cached += tables
+    @cached_property
+    def _counts(self) -> list[dict[str, Any]]:
+        """What each file says of each place, in few words: one pass over all events."""
+        if self._lines is not None:
+            return self._lines.counted
+        told = self.events.selectExpr("*", f"writer = '{event_location.BROKER}' as by_broker")
+        return [row.asDict() for row in _counted(told, ("file", "by_broker"), _LINES).collect()]
 
     @cached_property
     def facts(self) -> list[event_location.Fact]:
-        """What each file says of each place, in few words: one pass over all events."""
-        if self._lines is not None:
-            return event_location.facts(self._lines.counted)
-        rows = _counted(self._placed, ("file", "by_broker")).collect()
-        return event_location.facts([row.asDict() for row in rows])
+        return event_location.facts(self._counts)
 
     @cached_property
     def file_facts(self) -> dict[str, FileFacts]:
@@ -153,93 +150,108 @@ class Ledgers:
         return (min(firsts), max(lasts)) if firsts else (None, None)
 
     @cached_property
-    def normal(self) -> DataFrame:
-        """`events` with where they happened: see `event_location`."""
-        from pyspark.sql import functions as F
-
-        homes = event_location.homes(self.facts)
-        if self._lines is not None:
-            told = self._lines.with_files(homes)
-        else:
-            by_file = self.spark.createDataFrame(list(homes.items()), "file string, told_home string")
-            told = self._placed.join(F.broadcast(by_file), "file", "left")
-        return told.selectExpr("*", f"{event_location.HOME} as home")
+    def tasks(self) -> int:
+        """How many tasks a question is for that gathers the lines of each message."""
+        return int(sum(row["lines"] for row in self._counts)) // _TASK_LINES + 1
 
     @cached_property
-    def _placed(self) -> DataFrame:
-        """Names are taken apart once, not by every question."""
-        placed = self.events.selectExpr(
-            "*", *event_location.named({**event_location.BY_ENTITY, **event_location.BY_FILE})
-        ).persist()
-        self._keep(placed)
-        return placed
+    def numbers(self) -> event_numbers.Numbers:
+        writers = {file: facts.writer for file, facts in self.file_facts.items()}
+        return event_numbers.numbered(self._counts, writers, event_location.homes(self.facts))
+
+    @cached_property
+    def normal(self) -> DataFrame:
+        """`events` with where they happened, by name and by number: see `event_location` and `event_numbers`."""
+        from pyspark.sql import functions as F
+
+        numbers = self.numbers
+        if self._lines is not None:
+            table, key, by_key = self._lines.table, "uri", self._lines.files
+        else:
+            table, key, by_key = self.events, "file", {file: file for file in self.file_facts}
+        of_files = [(each, *numbers.files[file]) for each, file in by_key.items()]
+        for on, rows, columns in (
+            ("entity", numbers.entities, event_numbers.ENTITIES),
+            ("ns", numbers.namespaces, event_numbers.NAMESPACES),
+            (key, of_files, f"{key} string, {event_numbers.FILES}"),
+        ):
+            table = table.join(
+                F.broadcast(small_table(self.spark, rows, columns)), on, "inner" if on == key else "left"
+            )
+        told = {
+            "in_backlog": event_location.IN_BACKLOG,
+            "home": event_numbers.HOME,
+            "home_no": event_numbers.HOME_NO,
+        }
+        return table.withColumn("is_dead", F.expr("coalesce(is_dead, false)")).selectExpr(
+            "*", *event_location.named(told)
+        )
 
 
 class Lines:
-    """What was read as JSON lines, by `uri`, the file as Spark calls it. `counted`: the rows of
-    `event_location.facts`."""
+    """What was read as lines. `table`: the events, with `uri`, the file as Spark calls it. `counted`: the rows of
+    `event_location.facts`. `files`: by uri, the files as people call them, but for copies of others."""
 
-    def __init__(
-        self,
-        table: DataFrame,
-        counted: list[dict[str, Any]],
-        uris: Mapping[str, str],
-        writers: Mapping[str, tuple[str, int | None]],
-    ) -> None:
+    def __init__(self, table: DataFrame, counted: list[dict[str, Any]], files: Mapping[str, str]) -> None:
         self.table = table
         self.counted = counted
-        self._uris = uris
-        self._writers = writers
+        self.files = files
 
-    def with_files(self, homes: Mapping[str, str]) -> DataFrame:
+    def events(self, writers: Mapping[str, tuple[str, int | None]]) -> DataFrame:
         """Names of files are long and few: they come from a small table rather than with every line."""
         from pyspark.sql import functions as F
 
-        rows = []
-        for uri, file in self._uris.items():
-            writer, pid = self._writers[file]
-            rows.append(
-                (uri, file, writer, pid, writer == event_location.BROKER, event_location.series(file), homes.get(file))
-            )
-        by_uri = self.table.sparkSession.createDataFrame(rows, _BY_URI)
-        return self.table.join(F.broadcast(by_uri), "uri").drop("uri")
+        rows = [(uri, file, *writers[file]) for uri, file in self.files.items()]
+        by_uri = small_table(self.table.sparkSession, rows, "uri string, file string, writer string, pid bigint")
+        return self.table.join(F.broadcast(by_uri), "uri").select(*EVENTS)
 
 
-def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str, str]] | None = None) -> DataFrame:
+#: How many lines there are: as counted from lines, and as summed up from those.
+_LINES: Final[Mapping[str, tuple[str, str]]] = {"lines": ("count(*)", "sum(lines)")}
+
+
+def _counted(table: DataFrame, keys: Sequence[str], more: Mapping[str, tuple[str, str]]) -> DataFrame:
     """Return `event_location.FACTS` by `keys` and place. `more`: further figures, as counted from lines and as summed
     up of that."""
     from pyspark.sql import functions as F
 
-    further = more or {}
-    of_lines = {**event_location.OF_LINES, **{name: first for name, (first, _) in further.items()}}
-    of_places = {**event_location.FACTS, **{name: then for name, (_, then) in further.items()}}
+    of_lines = {**event_location.OF_LINES, **{name: first for name, (first, _) in more.items()}}
+    of_places = {**event_location.FACTS, **{name: then for name, (_, then) in more.items()}}
     return (
         table.groupBy(*keys, *(F.expr(key).alias(name) for name, key in event_location.LINE_KEYS.items()))
         .agg(*(F.expr(expression).alias(name) for name, expression in of_lines.items()))
+        # Names are taken apart here, where each stands once.
+        .selectExpr("*", *event_location.named({**event_location.BY_ENTITY, "in_backlog": event_location.IN_BACKLOG}))
         .groupBy(*keys, *event_location.FACT_KEYS)
         .agg(*(F.expr(expression).alias(name) for name, expression in of_places.items()))
     )
 
 
 def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
-    """Read everything that was written there, each file once: folders are searched for *.jsonl and *.jsonl.gz, all the
-    way down."""
+    """Read everything that was written there, each file once: folders are searched for *.jsonl, *.jsonl.gz and
+    *.jsonl.parquet, all the way down."""
     if not folders_or_files:
         raise BadLedger("name a ledger: a folder with *.jsonl files, such a file, or a folder of Parquet made of them")
-    lines: list[str] = []
+    lines: list[Path | str] = []
     tables: list[Table] = []
     found, empty = _given(folders_or_files)
     for given in found:
         if isinstance(given, Path):
-            lines.append(_escaped(given))
+            lines.append(given)
         elif (parquet := _parquet(spark, given)) is not None:
             tables.append(parquet)
         else:
             lines.append(given)
     notes = [_empty(path) for path in empty]
-    raw, told = None, None
+    to_close: list[Callable[[], object]] = []
+    told = None
     if lines:
-        raw, told, first = _read_lines(spark, list(dict.fromkeys(lines)), notes)
+        try:
+            told, first = _read_lines(spark, list(dict.fromkeys(lines)), notes, to_close)
+        except BaseException:
+            for give_back in to_close:
+                give_back()
+            raise
         tables.insert(0, first)
     if len(tables) > 1:
         tables, told = _without_copies(tables, notes), None
@@ -247,9 +259,19 @@ def read_ledgers(spark: SparkSession, *folders_or_files: str | Path) -> Ledgers:
     for more_events, more_files in tables[1:]:
         events, files = events.unionByName(more_events), files.unionByName(more_files)
     read = Ledgers(spark, events, files, told, notes)
-    if raw is not None:
-        read._keep(raw)
+    read._to_close += to_close
     return read
+
+
+def ledger_files(*folders_or_files: str | Path) -> list[Path]:
+    """Return the files of this machine that hold ledgers, folders searched all the way down. Raises BadLedger."""
+    found: list[Path] = []
+    for given in folders_or_files:
+        path = local_path(given)
+        if path is None:
+            raise BadLedger(f"{given} is not on this machine; name a folder with *.jsonl files, or such a file")
+        found += _local(path)
+    return list(dict.fromkeys(Path(os.path.abspath(each)) for each in found))
 
 
 def check_ledgers(*folders_or_files: str | Path) -> list[str]:
@@ -274,7 +296,7 @@ def size_of(*folders_or_files: str | Path) -> int | None:
             size += _PACKED * sum(each.stat().st_size for each in (path / "events").rglob("*.parquet"))
         else:
             size += sum(
-                each.stat().st_size * (_PACKED if each.suffix == ".gz" else 1)
+                each.stat().st_size * (_PACKED if each.suffix in (".gz", COMPACTED) else 1)
                 for each in ([path] if path.is_file() else _searched(path))
             )
     return size
@@ -291,7 +313,10 @@ def _given(folders_or_files: Iterable[str | Path]) -> tuple[list[Path | str], li
             found.append(located(given))
             continue
         for file in _local(path):
-            (found if _holds_lines(file) else empty).append(file)
+            if _holds_lines(file):
+                found.append(Path(os.path.abspath(file)))
+            else:
+                empty.append(file)
     return found, list(dict.fromkeys(empty))
 
 
@@ -323,6 +348,8 @@ def _holds_lines(path: Path) -> bool:
         line = _first_line(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadLedger(f"{path} can't be unpacked: {error}; give the file that it was made of") from None
+    except NotAsIs as error:
+        raise BadLedger(f"{path} is no ledger: {error}") from None
     except OSError as error:
         raise BadLedger(f"{path} can't be read: {error.strerror}; a ledger is its writer's alone (mode 0600)") from None
     if not line.strip() or (line.startswith(b'{"schema"') and not line.endswith(b"\n")):
@@ -337,6 +364,8 @@ def _holds_lines(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> bytes:
+    if path.suffix == COMPACTED:
+        return first_line_of(path)
     if path.suffix != ".gz":
         with path.open("rb") as file:
             return file.readline(_FIRST_LINE_MAX)
@@ -357,34 +386,30 @@ _OF_FILES: Final[Mapping[str, tuple[str, str]]] = {
     "ends": ("count_if(kind = 'end')", "sum(ends)"),
     "gap_events": ("sum(if(kind = 'gap', events, 0))", "sum(gap_events)"),
     "bad_lines": ("count(_bad)", "sum(bad_lines)"),
-    "lines": ("count(*)", "sum(lines)"),
+    **_LINES,
 }
 #: The tables `events` and `files`.
 Table = tuple["DataFrame", "DataFrame"]
 
 
-def _read_lines(spark: SparkSession, paths: list[str], notes: list[str]) -> tuple[DataFrame, Lines, Table]:
-    """What is cached, the lines, and the tables. Adds to `notes` what is left out."""
-    from pyspark.errors import AnalysisException
-
-    reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
-    try:
-        read = reader.option("recursiveFileLookup", "true").json(paths)
-    except AnalysisException as error:
-        raise BadLedger(f"the ledger can't be read: {str(error).splitlines()[0]}") from None
-    is_event = "schema is null and _bad is null and kind is not null"
-    raw = read.selectExpr(
-        "*", "_metadata.file_path as uri", f"{is_event} as is_event", *event_location.named(event_location.BY_ENTITY)
-    ).persist()
-    # One pass fills the cache, tells the files, and counts what they say: a row for each file and place.
+def _read_lines(
+    spark: SparkSession, given: list[Path | str], notes: list[str], to_close: list[Callable[[], object]]
+) -> tuple[Lines, Table]:
+    """The lines, and the tables. Adds to `notes` what is left out, and to `to_close` what gives back what they take."""
+    scans, names, could_be_empty = _scans(spark, given, to_close)
+    raw = scans[0]
+    for more in scans[1:]:
+        raw = raw.unionByName(more)
+    raw = raw.selectExpr("*", "schema is null and _bad is null and kind is not null as is_event")
+    # One pass tells the files, and counts what they say: a row for each file and place.
     found = [row.asDict() for row in _counted(raw, ("uri", "schema", "writer", "pid", "is_event"), _OF_FILES).collect()]
     by_file: dict[str, list[dict[str, Any]]] = {}
     for row in found:
-        row["file"] = file_name(row["uri"])
+        row["file"] = names.get(file := file_name(row["uri"]), file)
         by_file.setdefault(row["file"], []).append(row)
     if not by_file:
-        raise BadLedger(f"{', '.join(paths)}: no ledger there: no *.jsonl file with lines in it")
-    notes += [_empty(file) for file in sorted({file_name(uri) for uri in read.inputFiles()} - set(by_file))]
+        raise BadLedger(f"{', '.join(map(str, given))}: no ledger there: no *.jsonl file with lines in it")
+    notes += [_empty(file) for file in sorted(could_be_empty - set(by_file))]
     contents = {}
     for file, told in sorted(by_file.items()):
         schema, writer, pid = (_most(told, name) for name in ("schema", "writer", "pid"))
@@ -408,9 +433,46 @@ def _read_lines(spark: SparkSession, paths: list[str], notes: list[str]) -> tupl
     counted = [
         {**row, "by_broker": writers[row["file"]][0] == event_location.BROKER} for row in found if row["is_event"]
     ]
-    uris = {row["uri"]: row["file"] for row in found}
-    lines = Lines(table.withColumnsRenamed({"from": "from_state", "to": "to_state"}), counted, uris, writers)
-    return raw, lines, (lines.with_files({}).select(*EVENTS), spark.createDataFrame(rows, FILES))
+    lines = Lines(
+        table.withColumnsRenamed({"from": "from_state", "to": "to_state"}),
+        counted,
+        {row["uri"]: row["file"] for row in found},
+    )
+    return lines, (lines.events(writers), small_table(spark, rows, FILES))
+
+
+def _scans(
+    spark: SparkSession, given: list[Path | str], to_close: list[Callable[[], object]]
+) -> tuple[list[DataFrame], dict[str, str], set[str]]:
+    """Return the lines as tables, the names of files by those that Spark knows them by, and files that may be empty."""
+    from pyspark.errors import AnalysisException
+
+    here = [path for path in given if isinstance(path, Path)]
+    compacted = [path for path in here if path.suffix == COMPACTED]
+    lines = [path for path in here if path.suffix != COMPACTED]
+    names: dict[str, str] = {}
+    if is_local(spark.conf.get("spark.master", "") or ""):
+        stage = Stage(lines)
+        to_close.append(stage.remove)
+        names, lines = {draft: str(file) for draft, file in stage.files.items()}, stage.left
+    urls = [url for url in given if isinstance(url, str)]
+    scans, could_be_empty = [], set()
+    try:
+        if made := [*names, *map(str, compacted)]:
+            scans.append(_with_uri(spark.read.schema(LINE).parquet(*map(_escaped, made))))
+        if lines or urls:
+            reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
+            read = reader.option("recursiveFileLookup", "true").json([*map(_escaped, lines), *urls])
+            could_be_empty = {file_name(uri) for uri in read.inputFiles()}
+            scans.append(_with_uri(read).persist())
+            to_close.append(scans[-1].unpersist)
+    except AnalysisException as error:
+        raise BadLedger(f"the ledger can't be read: {str(error).splitlines()[0]}") from None
+    return scans, names, could_be_empty
+
+
+def _with_uri(lines: DataFrame) -> DataFrame:
+    return lines.selectExpr("*", "_metadata.file_path as uri")
 
 
 def _most(rows: Iterable[Mapping[str, Any]], name: str, choose: Callable[..., Any] = max) -> Any:
@@ -456,9 +518,8 @@ def _without_copies(tables: Sequence[Table], notes: list[str]) -> list[Table]:
 
     contents: dict[tuple[int, str], Contents] = {}
     for number, (events, files) in enumerate(tables):
-        placed = events.selectExpr("*", *event_location.named({**event_location.BY_ENTITY, **event_location.BY_FILE}))
         by_file: dict[str, list[dict[str, Any]]] = {}
-        for row in _counted(placed, ("file",), {"lines": ("count(*)", "sum(lines)")}).collect():
+        for row in _counted(events, ("file",), _LINES).collect():
             by_file.setdefault(row["file"], []).append({**row.asDict(), "is_event": True})
         for file in files.collect():
             told = _in_places(by_file.get(file["file"], []))
@@ -487,9 +548,21 @@ def _is_copy(copy: str, file: str) -> str:
     return f"{copy} is {'given twice' if copy == file else f'a copy of {file}'} and counts once"
 
 
-def _escaped(path: Path) -> str:
+def _escaped(path: Path | str) -> str:
     """Spark takes a path for a pattern."""
-    return _GLOB.sub(r"\\\1", str(path.absolute()))
+    return _GLOB.sub(r"\\\1", str(path))
+
+
+def small_table(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+    """Return a table of rows that the driver has. Spark keeps them there, and needs no job to hand them to the
+    tasks."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    schema = to_arrow_schema(cast(StructType, StructType.fromDDL(columns)))
+    arrays = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
+    return spark.createDataFrame(pa.table(arrays, schema=schema))
 
 
 def write_rows(spark: SparkSession, rows: list[Any], schema: str, location: str) -> None:

@@ -53,11 +53,16 @@ SELECT place, spot, operation, cause,
 FROM {attempts} GROUP BY ALL
 """
 
+# Of each entity, from the sums: all its messages in one place would be one task's work.
 _SPOTS: Final = """
-SELECT *,
-  sum(CASE WHEN operation = 'receive' THEN clients ELSE 0 END) OVER (PARTITION BY place, spot) AS received,
-  sum(broker) OVER (PARTITION BY place, spot) AS known
-FROM {matched}
+SELECT matched.*, received, known
+FROM {matched} AS matched JOIN {totals} AS totals ON matched.place = totals.place AND matched.spot = totals.spot
+"""
+_TOTALS: Final = """
+SELECT place, spot,
+  sum(CASE WHEN book = 'clients' AND operation = 'receive' THEN operations ELSE 0 END) AS received,
+  sum(CASE WHEN book = 'broker' THEN operations ELSE 0 END) AS known
+FROM {lines} GROUP BY place, spot
 """
 
 _REASONED: Final = f"""
@@ -102,8 +107,8 @@ class Reconciliation:
         return [cast(Difference, {**row, "explanation": REASONS[row["reason"]]}) for row in self._rows]
 
 
-def reconcile(attempts: DataFrame, files: DataFrame) -> Reconciliation:
-    """Find where the two differ, by cause, operation and place, and why."""
+def reconcile(attempts: DataFrame, lines: DataFrame, files: DataFrame) -> Reconciliation:
+    """Find where the two differ, by cause, operation and place, and why. `lines`: the sums of the attempts."""
     spark = attempts.sparkSession
     hurt = spark.sql(
         """
@@ -113,7 +118,8 @@ def reconcile(attempts: DataFrame, files: DataFrame) -> Reconciliation:
         """,
         files=files,
     ).collect()
-    spots = spark.sql(_SPOTS, matched=spark.sql(_MATCHED, attempts=attempts))
+    totals = spark.sql(_TOTALS, lines=lines).hint("broadcast")
+    spots = spark.sql(_SPOTS, matched=spark.sql(_MATCHED, attempts=attempts), totals=totals)
     is_cut = any(row["is_broker"] for row in hurt)
     differences = spark.sql(_REASONED, spots=spots, is_cut=is_cut).persist()
     rows = [row.asDict() for row in differences.collect()]

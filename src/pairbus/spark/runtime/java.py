@@ -22,6 +22,7 @@ from pairbus.errors import PairbusError
 
 VERSIONS: Final = (17, 21)
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_RELEASE: Final = re.compile(r'^JAVA_VERSION="([\d.]+)', re.MULTILINE)
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
 #: In a wrapper: a link to the home that it wraps.
 _INNER: Final = "wrapped"
@@ -70,8 +71,17 @@ def java_home(environ: Mapping[str, str] | None = None) -> Path:
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
         homes.append(Path(on_path).resolve().parent.parent)
-    own = [Found(home, _ask(home / "bin" / "java")) for home in homes if (home / "bin" / "java").is_file()]
+    own = [Found(home, _version(home)) for home in homes if (home / "bin" / "java").is_file()]
     return _wrapped(choose(own, _packaged()))
+
+
+def _version(home: Path) -> int | None:
+    """Return the major version that a Java says it has in its file `release`, or else when it is started."""
+    try:
+        found = _RELEASE.search((inner_home(home) / "release").read_text(errors="replace"))
+    except OSError:
+        found = None
+    return _ask(home / "bin" / "java") if found is None else parse_version(f'version "{found[1]}"')
 
 
 def _ask(java: Path) -> int | None:
@@ -90,10 +100,15 @@ def _packaged() -> Path | None:
     return Path(JAVA_HOME)
 
 
+def inner_home(home: Path) -> Path:
+    """Return the home that a wrapper wraps, and any other as it is."""
+    return (home / _INNER).resolve() if (home / _INNER).is_symlink() else home
+
+
 def _wrapped(home: Path) -> Path:
     """A home of its own for this process, whose `java` starts the given one without the option. Processes that we start
     inherit it as JAVA_HOME: of a wrapper they wrap what is in it, as only one `setsid` stays in the foreground."""
-    home = (home / _INNER).resolve() if (home / _INNER).is_symlink() else home
+    home = inner_home(home)
     folder = Path(tempfile.mkdtemp(prefix="pairbus-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / _INNER).symlink_to(home)

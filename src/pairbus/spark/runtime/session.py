@@ -17,12 +17,15 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.spark.connector.source import register
+from . import class_archive
+from .java import inner_home, java_home
 
-from .java import java_home
+if find_spec("pyspark") is None:  # an extra that is missing is told at once, and not when it is first used
+    raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +55,9 @@ END_S: Final = 5.0
 #: What `session` has started; and that it has begun to.
 _started: SparkSession | None = None
 _launched = False
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+QUICK_JAVA: Final[Mapping[str, str]] = {DEFAULT_JAVA_OPTIONS: "-XX:TieredStopAtLevel=1"}
 #: From the first line on: `spark.log.level` would take hold only when the session stands, and say so.
 _LOGGING: Final = """\
 rootLogger.level = error
@@ -88,7 +93,7 @@ def session(
                 f"this process has a Spark session on {active.sparkContext.master} already, and can't have one on "
                 f"{master} too; stop() the first, or leave `master` out"
             )
-        register(active)
+        _register(active)
         return active
     with _Progress(on_progress):
         return _start(master or LOCAL, app_name, conf or {})
@@ -99,7 +104,8 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
 
     folder = Path(tempfile.mkdtemp(prefix="pairbus-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["JAVA_HOME"] = str(java_home())
+    java = java_home()
+    os.environ["JAVA_HOME"] = str(java)
     # PySpark reads the setting only where spark-submit starts the driver.
     os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -111,15 +117,41 @@ def _start(master: str, app_name: str, conf: Mapping[str, Any]) -> SparkSession:
     log_settings.write_text(_LOGGING)
     builder = SparkSession.builder.master(master).appName(app_name)
     settings = settings_for(master, folder, os.cpu_count() or 2)
-    java_options = f"-Dlog4j2.configurationFile=file:{log_settings} {conf.get(_JAVA_OPTIONS, '')}".strip()
-    settings |= {**conf, _JAVA_OPTIONS: java_options}
+    archive = _archive(java, conf) if is_local(master) else None
+    ours = [f"-Dlog4j2.configurationFile=file:{log_settings}", *([] if archive is None else archive.options())]
+    settings |= {**conf, JAVA_OPTIONS: f"{class_archive.as_text(ours)} {conf.get(JAVA_OPTIONS, '')}".strip()}
     for name, value in settings.items():
         builder = builder.config(name, str(value))
     global _started, _launched
     _launched = True
+    # While Java starts, which takes longer.
+    threading.Thread(target=_import_source, name="pairbus-spark-import", daemon=True).start()
     made = _started = builder.getOrCreate()
-    register(made)
+    _register(made)
+    if archive is not None and archive.wants_training(time.time()):
+        class_archive.train_at_exit(archive)
     return made
+
+
+def _import_source() -> None:
+    with contextlib.suppress(Exception):  # whoever needs it will meet the error
+        import pairbus.spark.connector.source  # noqa: F401
+
+
+def _register(spark: SparkSession) -> None:
+    from pairbus.spark.connector.source import register
+
+    register(spark)
+
+
+def _archive(java: Path, conf: Mapping[str, Any]) -> class_archive.ClassArchive | None:
+    """Return the archive of Spark's classes, unless the settings have something to say about archives themselves."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    given = " ".join(str(conf.get(name, "")) for name in (JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS))
+    if "SharedArchiveFile" in given or "-Xshare" in given:
+        return None
+    return class_archive.find(os.environ, inner_home(java), Path(_find_spark_home()))
 
 
 def existing() -> SparkSession | None:
@@ -149,7 +181,7 @@ def beside(spark: SparkSession) -> SparkSession:
     for name, value in {**spark.conf.getAll, **DEFAULTS}.items():
         if name.startswith("spark.sql.") and made.conf.isModifiable(name):
             made.conf.set(name, value)
-    register(made)
+    _register(made)
     return made
 
 
@@ -207,6 +239,12 @@ def _processes(*, parent: int | None = None, leader: int | None = None) -> list[
 def is_local(master: str) -> bool:
     """Return whether driver and executors are all on this machine."""
     return master.partition("[")[0] in ("local", "local-cluster")
+
+
+def quick_java(master: str | None, conf: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the settings for work that asks little of Java itself: with its quick compiler alone it starts with half
+    the effort. Where the master is a cluster, and what `conf` says otherwise, stays."""
+    return {**(QUICK_JAVA if is_local(master or LOCAL) else {}), **(conf or {})}
 
 
 def settings_for(master: str, folder: Path, cores: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,7 @@ from pairbus.ledger import LedgerWriter
 from pairbus.pairing.backlog import backlog_queues
 from pairbus.spark.connector.listing import administration
 from pairbus.spark.connector.options import Address, InvalidOption
-from pairbus.syphon.core.draining import Unavailable
-from pairbus.syphon.core.progress import Report
+from pairbus.spark.runtime.running import Running
 from pairbus.syphon.core.queue_discovery import QueueDiscovery
 from pairbus.syphon.listing import OPTIONS, Lister, ListingFailed, list_backlog, list_now
 from pairbus.wire import ConnectionString
@@ -24,58 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RunningSyphon:
+class RunningSyphon(Running):
     """A syphon that runs on a thread: `report()` at any time; `stop()` gives back what is locked; `wait()` for a
     drain."""
 
+    _inner: SparkSyphon
+
     def __init__(self, inner: SparkSyphon, ledger: LedgerWriter | None) -> None:
-        self._inner = inner
-        self._ledger = ledger
-        self._unavailable: list[Unavailable] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="pairbus-spark-syphon", daemon=True)
-        self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"<RunningSyphon {self._inner!r}: {self.report().line()}>"
-
-    def __enter__(self) -> RunningSyphon:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread.is_alive()
-
-    def report(self) -> Report:
-        return self._inner.report()
-
-    def wait(self, timeout: float | None = None) -> list[Unavailable]:
-        """Wait for the end; return what a drain had to leave behind, by destination.
-
-        Raises what ended it, or TimeoutError.
-        """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise TimeoutError(f"the syphon is still at work after {timeout} s: {self.report().line()}")
-        if self._error is not None:
-            raise self._error
-        return self._unavailable
-
-    def stop(self) -> None:
-        self._inner.stop()
-        self.wait()
-
-    def _run(self) -> None:
-        try:
-            self._unavailable = self._inner.run()
-        except BaseException as error:
-            self._error = error
-        finally:
-            if self._ledger is not None:
-                self._ledger.close()
+        super().__init__(inner, "the syphon", None if ledger is None else ledger.close)
 
 
 def syphon(
@@ -94,7 +48,8 @@ def syphon(
 
     `count`: the backlog queues 0 to count-1; without it those that the secondary has, which needs the Manage right,
     and but for a drain those that are made while it runs.
-    `options`: drain, max_rate, dead_letters, count_backlog_time, master, conf, checkpoint, messages_per_trigger.
+    `options`: drain, max_rate, dead_letters, count_backlog_time, master, conf, checkpoint, messages_per_trigger,
+    min_partitions.
     """
     primary_address, secondary_address = address_of_text(primary, ca_file), address_of_text(secondary, ca_file)
     name = backlog_queues.primary_name(host_of(primary), primary_name)

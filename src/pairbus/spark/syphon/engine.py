@@ -6,12 +6,12 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pairbus.credentials import SharedKey, SharedSignature
 from pairbus.pairing.errors import PairingError
 from pairbus.spark.connector.options import CREDENTIALS, Address
-from pairbus.syphon.core.draining import Unavailable
+from pairbus.spark.runtime.running import Runnable
 from pairbus.syphon.core.pair_lifecycle import Which
 from pairbus.syphon.core.progress import Progress, Report
 from pairbus.syphon.daemon_thread import on_a_thread
@@ -20,16 +20,6 @@ from pairbus.syphon.engine import Access, Outcome
 from pairbus.wire.errors import Unauthorized
 
 from .query import SparkSyphon, SyphonConfig
-
-
-class Runnable(Protocol):
-    """A pipeline that runs on the thread that calls it."""
-
-    progress: Progress
-
-    def report(self) -> Report: ...
-    def run(self) -> list[Unavailable]: ...
-    def stop(self) -> None: ...
 
 
 class OnAThread:

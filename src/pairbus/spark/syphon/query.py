@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,7 +31,7 @@ from pairbus.spark.connector.lock_reader import HALTS, MOVES, POLLS, QUEUES
 from pairbus.spark.connector.options import Address, as_options
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
-from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, session
+from pairbus.spark.runtime.session import beside, existing, is_gone, is_started_here, quick_java, session
 from pairbus.syphon import inspection
 from pairbus.syphon.core import draining
 from pairbus.syphon.core.destinations import RefusalVerdict, Trouble, pause
@@ -40,6 +41,7 @@ from pairbus.syphon.core.queue_discovery import GONE, Listed
 from pairbus.syphon.core.transfer import Key
 from pairbus.wire import WireClient
 from pairbus.wire.errors import LockLost, NotFound, WireError
+from pairbus.wire.partitions import ask_async, search_ranges
 from pairbus.wire.sync import LoopThread
 
 from .sink import EVENTS, NAME, SinkOptions, SyphonSink
@@ -116,6 +118,8 @@ class SyphonConfig:
     on_start: Callable[[float], None] | None = None
     lister: Lister | None = None
     messages_per_trigger: int = MESSAGES_PER_TRIGGER
+    #: Tasks of a batch at least: several receivers compete for a backlog queue.
+    min_partitions: int = 1
 
     def __post_init__(self) -> None:
         if not self.queues and (self.lister is None or self.drain):
@@ -250,7 +254,8 @@ class SparkSyphon:
             if found is not None and is_theirs and self._config.master in (None, found.sparkContext.master):
                 self._spark = beside(found)
             else:
-                self._spark = session(self._config.master, conf=self._config.conf, on_progress=self._config.on_start)
+                master, conf = self._config.master, self._config.conf
+                self._spark = session(master, conf=quick_java(master, conf), on_progress=self._config.on_start)
         # Makes it the active one of this thread: without, a writer does not find Python sinks (4.0 to 4.3).
         self._spark.createDataFrame([], "none int")
         self._spark.dataSource.register(SyphonSink)
@@ -263,6 +268,7 @@ class SparkSyphon:
             "entity": ",".join(self._paths),
             "mode": "lock",
             "maxMessagesPerTrigger": str(self._config.messages_per_trigger),
+            "minPartitions": str(self._config.min_partitions),
             "board": self._mailbox.folder,
         }
         if self._config.max_rate is not None:
@@ -604,23 +610,10 @@ class _Known:
 
 
 async def _span(client: WireClient, path: str) -> int:
-    """Return how many sequence numbers lie from the first message to the last: some dozens of peeks at one message,
-    where a look at all of them would take about as long as to move them."""
-    first = await _number_from(client, path, 1)
-    if first is None:
-        return 0
-    last, step = first, 1
-    while (found := await _number_from(client, path, last + step)) is not None:
-        last, step = found, step * 2
-    beyond = last + step
-    while beyond - last > 1:
-        middle = (last + beyond) // 2
-        found = await _number_from(client, path, middle)
-        if found is None:
-            beyond = middle
-        else:
-            last = found
-    return last - first + 1
+    """Return how many sequence numbers lie from the first message to the last, in all partitions: some dozens of peeks
+    at one message each, where a look at all of them would take about as long as to move them."""
+    found = await ask_async(search_ranges({}), partial(_number_from, client, path))
+    return sum(each.span for each in found.values())
 
 
 async def _number_from(client: WireClient, path: str, number: int) -> int | None:

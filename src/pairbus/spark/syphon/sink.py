@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-from uuid import UUID
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,12 +25,12 @@ from pyspark.sql.types import StructType
 from pairbus.spark.connector.arrow_rows import StreamWriter, batches
 from pairbus.spark.connector.lock_reader import MOVES
 from pairbus.spark.connector.options import Address
-from pairbus.spark.connector.schema import TRANSFER_COLUMNS
+from pairbus.spark.connector.values.transfer_packs import unpack
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.process_mailbox import ProcessMailbox
 from pairbus.wire.sync import LoopThread
 
-from .task import Locked, TaskCounts, TransferTask
+from .task import TaskCounts, TransferTask
 
 NAME: Final = "servicebus-syphon"
 EVENTS: Final = "events"
@@ -104,8 +103,13 @@ class _TransferWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         thread, task = task_of_worker(self._options)
-        counts = [thread.run(task.transfer(_rows(batch))) for batch in batches(iterator) if batch.num_rows]
-        return TaskResult(counts, attempts_before())
+        try:
+            for batch in batches(iterator):
+                for rows in unpack(batch):
+                    thread.run(task.take(rows))
+        finally:  # also where no more can be read: what was taken is settled
+            counts = thread.run(task.finish())
+        return TaskResult([counts], attempts_before())
 
     def _report(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         mailbox = ProcessMailbox(self._options.mailbox)
@@ -134,11 +138,6 @@ class TransferBatchWriter(_TransferWriter, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing; what tasks sent before the job failed is not reported, but done."""
-
-
-def _rows(batch: pa.RecordBatch) -> list[Locked]:
-    entities, tokens, payloads = (batch.column(name).to_pylist() for name in TRANSFER_COLUMNS)
-    return [Locked(*row) for row in zip(entities, map(UUID, tokens), payloads, strict=True)]
 
 
 def summed(batch_id: int, counts: list[TaskCounts]) -> dict[str, Any]:

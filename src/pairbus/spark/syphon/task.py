@@ -8,6 +8,7 @@ Locks are not renewed here; a message with too little time left on its lock is l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp.errors import NOT_IMPLEMENTED
+from pairbus.spark.connector.values.transfer_packs import Locked
 from pairbus.syphon.core.arrival import arrive, bound_for, message_id_of
 from pairbus.syphon.core.destinations import Destinations, RefusalVerdict, verdict_of
 from pairbus.syphon.core.pair_lifecycle import Which
@@ -41,16 +43,11 @@ TOKENS_AT_ONCE: Final = 200
 TRANSACTION_MESSAGES: Final = 50
 TRANSACTIONS_AT_ONCE: Final = 4
 SETTLE_S: Final = 15.0
+#: Messages, and their bytes, that are taken before answers to some of them have come.
+IN_HAND_MAX: Final = 5000
+IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
 #: A batch ends when everything has its answer; the senders' own time-outs come first.
 BATCH_S: Final = 55.0
-
-
-class Locked(NamedTuple):
-    """One row of the lock stream."""
-
-    queue: str
-    token: UUID
-    payload: bytes
 
 
 class Event(NamedTuple):
@@ -127,10 +124,10 @@ class TransferTask:
     def __repr__(self) -> str:
         return f"<TransferTask to {self._primary.label}: {self.transfer_state!r}>"
 
-    async def transfer(self, rows: Sequence[Locked]) -> TaskCounts:
-        """Transfer the rows; return the counts when every message is settled or left to its lock."""
-        counts = self._counts = TaskCounts()
-        now, now_unix = self.loop.time(), time.time()
+    async def take(self, rows: Sequence[Locked]) -> None:
+        """Begin to transfer messages as soon as there is room for them: others may be read meanwhile."""
+        await self._until(self._has_room)
+        counts, now, now_unix = self._counts, self.loop.time(), time.time()
         self.transfer_state.tick(now)  # forgets what was left by earlier batches
         if self._wants_events:  # every delivery is billed, whatever becomes of it (P51)
             counts.events += [
@@ -147,29 +144,22 @@ class TransferTask:
         self.carry_out(commands)
         for path in wanted:
             self._sender(path).wake()
-        deadline = now + BATCH_S
-        while self._is_at_work() and self.loop.time() < deadline:
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), 0.05)
-            except TimeoutError:
-                pass
-        if self._is_at_work():
-            self._give_up()
-        if self._broken is not None:
-            raise self._broken
+
+    async def finish(self) -> TaskCounts:
+        """Return the counts of what was taken when every message of it is settled or left to its lock."""
+        await self._until(self._is_idle)
+        counts, self._counts = self._counts, TaskCounts()
         for path, trouble in self.transfer_state.destinations.troubled():
             counts.troubles[path] = (trouble.verdict.value, trouble.text, trouble.condition, trouble.strikes)
         return counts
 
     def _arrival(self, row: Locked, now: float, now_unix: float) -> PendingTransfer | Rejection:
-        token = row.token.bytes_le
         if self._destination is not None:
             return bound_for(
                 self._destination,
                 row.queue,
                 row.payload,
-                token,
+                row.token,
                 now=now,
                 now_unix=now_unix,
                 handle=row,
@@ -178,7 +168,7 @@ class TransferTask:
         return arrive(
             row.queue.removesuffix("/$DeadLetterQueue"),
             row.payload,
-            token,
+            row.token,
             now=now,
             now_unix=now_unix,
             handle=row,
@@ -249,8 +239,25 @@ class TransferTask:
             self._via_senders.setdefault(via, sender)
         return self._via_senders[via]
 
-    def _is_at_work(self) -> bool:
-        return bool(self.transfer_state.in_hand or self._tasks)
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until it is so; give up what has no answer by the end of BATCH_S. Raises what broke a task of its."""
+        deadline = self.loop.time() + BATCH_S
+        while not is_reached() and self._broken is None:
+            if self.loop.time() >= deadline:
+                self._give_up()
+                break
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.05)
+        if self._broken is not None:
+            raise self._broken
+
+    def _has_room(self) -> bool:
+        state = self.transfer_state
+        return state.in_hand < IN_HAND_MAX and state.in_hand_bytes < IN_HAND_BYTES_MAX
+
+    def _is_idle(self) -> bool:
+        return not (self.transfer_state.in_hand or self._tasks)
 
     def _give_up(self) -> None:
         """Leave what has no answer by now to its lock: it may have arrived, so it is not given back early."""
@@ -361,7 +368,7 @@ class TransferTask:
     def _note_left(self, transfers: Sequence[PendingTransfer], is_refused: bool = False) -> None:
         ends = time.time() - self.loop.time()
         for transfer in transfers:
-            token = str(transfer.handle.token)
+            token = str(UUID(bytes_le=transfer.handle.token))
             self._counts.left.append(
                 (transfer.handle.queue, token, transfer.path, transfer.locked_until + ends, is_refused)
             )

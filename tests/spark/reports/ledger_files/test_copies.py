@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.spark.reports.ledger_copies import Contents, copies
+from pairbus.spark.reports.ledger_files.copies import Contents, copies
 
 
 def contents(pid: int = 1, started: float = 5.0, **places: tuple[float, int]) -> Contents:

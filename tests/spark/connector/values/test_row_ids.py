@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.spark.connector.row_ids import RowIds
+from pairbus.spark.connector.values.row_ids import RowIds
 
 CONTENTS = st.lists(st.sampled_from([b"", b"a", b"b", b"aa"]), max_size=12)
 

@@ -1,0 +1,1 @@
+"""Holds where a reader by sequence number stands: the offset of a stream, and the positions that options name. Pure."""

@@ -1,0 +1,120 @@
+"""The offset of a stream by sequence number: the next number of each entity, and of each partition. Pure.
+
+As JSON, for a plain entity, and for one of whose partitions only the first was ever seen: `{"orders": 17}`. For a
+partitioned one, with numbers that count within the partition: `{"orders": {"0": 17, "3": 5}}`; a partition that is not
+there has not been begun. A stream that did not begin at the start keeps where it did under `$from`, in the same shape:
+Spark remembers the ends of batches only, and asks again where the stream begins if its first batch fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.wire.partitions import NUMBER_MAX, Range, Search, ask, count_of, number_of, partition_of, search_range
+
+#: As Spark writes it down.
+Offset = dict[str, Any]
+#: An entity, and one of its partitions.
+Lane = tuple[str, int]
+#: Where each lane goes on.
+Places = dict[Lane, int]
+ORIGIN: Final = "$from"
+LAG: Final = "$lag"
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def read_offset(offset: Mapping[str, Any]) -> Places:
+    """Return the places that an offset stands for. Raises InvalidOption where it is none of ours."""
+    places: Places = {}
+    for entity, value in offset.items():
+        if entity.startswith("$"):
+            continue
+        if isinstance(value, int):
+            places[entity, partition_of(value)] = value
+        elif isinstance(value, dict) and all(str(p).isdigit() and isinstance(n, int) for p, n in value.items()):
+            places |= {(entity, int(p)): number_of(int(p), n) for p, n in value.items()}
+        else:
+            raise InvalidOption(
+                f"the checkpoint holds the offset {value!r} for {entity!r}, which this version can't read; it was "
+                "written by another source, or by a later version"
+            )
+    return places
+
+
+def write_offset(places: Mapping[Lane, int], origin: Mapping[str, Any] | None = None) -> Offset:
+    """Return places as an offset: always the same text for the same places, since Spark compares the text."""
+    offset: Offset = {}
+    for entity in dict.fromkeys(entity for entity, _ in places):
+        own = {partition: number for (name, partition), number in places.items() if name == entity}
+        plain = set(own) == {0}
+        offset[entity] = own[0] if plain else {str(p): count_of(own[p]) for p in sorted(own)}
+    return offset if origin is None else {**offset, ORIGIN: dict(origin)}
+
+
+def of_entity(places: Mapping[Lane, int], entity: str) -> dict[int, int]:
+    return {partition: number for (name, partition), number in places.items() if name == entity}
+
+
+def admit(
+    start: Mapping[K, int],
+    rows_max: int | None,
+    first_from: Callable[[K, int], int | None],
+    until: Callable[[K], int] = lambda lane: NUMBER_MAX,
+) -> dict[K, int]:
+    """Return the end of the next batch: at most `rows_max` messages in all, shared fairly, none from `until` on.
+
+    Counted in sequence numbers, so gaps make a batch smaller, never larger.
+    """
+    end = dict(start)
+    hungry = list(start)
+    left = rows_max
+    while hungry and (left is None or left > 0):
+        share = NUMBER_MAX if left is None else max(1, left // len(hungry))
+        still: list[K] = []
+        for lane in hungry:
+            if left is not None and left <= 0:
+                break
+            last = until(lane) - 1
+            first = first_from(lane, end[lane])
+            if first is None or first > last:
+                continue
+            goal = min(last, first + min(share, NUMBER_MAX - first) - 1)
+            found = ask(search_range(first, goal), partial(first_from, lane))
+            if found is None:  # taken away meanwhile
+                continue
+            end[lane] = found.last + 1
+            if left is not None:
+                left -= found.span
+            if found.last == goal and goal < last:
+                still.append(lane)
+        hungry = still if left is not None else []
+    return end
+
+
+def lag(unread: Mapping[Lane, Range], ages: Mapping[Lane, float]) -> dict[str, Any]:
+    """Return what is told of the messages that were not read yet: how many at most, and how old the oldest is."""
+
+    def of(lanes: Iterable[Lane]) -> dict[str, Any]:
+        lanes = list(lanes)
+        oldest = max((ages[lane] for lane in lanes if lane in ages), default=0.0)
+        return {"messages": sum(unread[lane].span for lane in lanes), "oldestAgeSeconds": round(max(0.0, oldest), 3)}
+
+    entities = dict.fromkeys(entity for entity, _ in unread)
+    return {**of(unread), "entities": {name: of(lane for lane in unread if lane[0] == name) for name in entities}}
+
+
+def search_all(
+    entities: Iterable[str],
+    search: Callable[[str], Search[dict[int, T]]],
+    first_from: Callable[[str, int], int | None],
+) -> dict[Lane, T]:
+    """Run a search over the partitions of each entity; return what was found by lane."""
+    found: dict[Lane, T] = {}
+    for entity in entities:
+        own = ask(search(entity), partial(first_from, entity))
+        found |= {(entity, partition): each for partition, each in own.items()}
+    return found

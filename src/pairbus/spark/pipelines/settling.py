@@ -1,0 +1,221 @@
+"""Settles messages by lock token, from a DataFrame on the executors or from what a driver has at hand.
+
+    def each_batch(rows, number):                    # a function for foreachBatch on a stream with mode=lock
+        rows = rows.localCheckpoint()                # evaluated again, it would lock other messages
+        rows.write.mode("append").parquet("…")
+        pairbus.spark.complete(rows, connectionStringEnv="BUS")
+
+A lock batch can't be evaluated twice: the second time it locks other messages, which nobody has seen, and to settle
+those would lose them. Rows that Spark might evaluate again are refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from pairbus.amqp.errors import AmqpError
+from pairbus.amqp.message import read_message_annotations, split
+from pairbus.spark.connector.lock_reader import is_about_sessions
+from pairbus.spark.connector.options import Address, InvalidOption, parse
+from pairbus.spark.runtime import connections
+from pairbus.wire.errors import LockLost, Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TOKENS_AT_ONCE: Final = 200
+SETTLE_S: Final = 30.0
+#: The columns that are needed. The sequence number tells, where a request fails, what it has settled all the same.
+COLUMNS: Final = ("entity", "lock_token", "sequence_number")
+COMPLETED: Final = "completed"
+ABANDONED: Final = "abandoned"
+DEAD_LETTERED: Final = "suspended"
+DEFERRED: Final = "defered"  # sic
+RENEWED: Final = "renewed"
+_DEFERRED_STATE: Final = 1
+
+
+class Settled(NamedTuple):
+    """How many messages were settled or renewed, and how many locks were lost: those messages come again."""
+
+    settled: int
+    lost: int
+
+
+def complete(rows: DataFrame, **options: Any) -> Settled:
+    """Complete the messages of these rows: they leave their entity. Returns how many, and how many locks were lost.
+
+    `options`: the connector's that name the namespace, such as connectionStringEnv. Raises InvalidOption for rows that
+    lack a column, or that Spark would evaluate again (call `rows.localCheckpoint()` first, and use what it returns).
+    """
+    return _settle_rows(rows, COMPLETED, options)
+
+
+def abandon(rows: DataFrame, **options: Any) -> Settled:
+    """Give the messages of these rows back at once; as `complete`. A lock that had ended counts as given back where
+    other locks of the same request were lost as well."""
+    return _settle_rows(rows, ABANDONED, options)
+
+
+def dead_letter(
+    rows: DataFrame, *, reason: str | None = None, description: str | None = None, **options: Any
+) -> Settled:
+    """Move the messages of these rows to the dead-letter queue of their entity; as `complete`."""
+    return _settle_rows(rows, DEAD_LETTERED, options, reason=reason, description=description)
+
+
+def defer(rows: DataFrame, **options: Any) -> Settled:
+    """Defer the messages of these rows: they can be received by their sequence numbers only; as `complete`."""
+    return _settle_rows(rows, DEFERRED, options)
+
+
+def renew(rows: DataFrame, **options: Any) -> Settled:
+    """Renew the locks of these rows for the entity's lock duration from now on; as `complete`. Raises InvalidOption for
+    rows of an entity with sessions, whose messages have no locks of their own."""
+    return _settle_rows(rows, RENEWED, options)
+
+
+def _settle_rows(rows: DataFrame, disposition: str, options: Mapping[str, Any], **words: str | None) -> Settled:
+    parsed = parse({name: str(value) for name, value in options.items()}, os.environ)
+    check_settleable(rows)
+    # not mapInArrow, which needs pandas
+    tasks = rows.select(*COLUMNS).rdd.mapPartitions(partial(_settle_task, parsed.address, disposition, words))
+    counts: list[Settled] = []
+    for each in tasks.collect():
+        if isinstance(each, str):
+            raise InvalidOption(each)
+        counts.append(each)
+    return Settled(sum(each.settled for each in counts), sum(each.lost for each in counts))
+
+
+def _settle_task(
+    address: Address,
+    disposition: str,
+    words: Mapping[str, str | None],
+    rows: Iterable[tuple[str | None, str | None, int | None]],
+) -> Iterator[Settled | str]:
+    """Settle the rows of a task, on its executor. Yields counts, or why it can't be done: with an error its Python
+    worker would end, and with it the locks of sessions that it may hold."""
+    by_entity: dict[str, dict[UUID, int]] = {}
+    for entity, token, number in rows:
+        if entity is None or token is None:
+            raise InvalidOption("a row has no entity or no lock_token: it is not of a stream with mode=lock")
+        locked = by_entity.setdefault(entity, {})
+        locked[UUID(token)] = number or 0
+        if len(locked) == TOKENS_AT_ONCE:
+            yield _settled(address, entity, by_entity.pop(entity), disposition, words)
+    for entity, locked in by_entity.items():
+        yield _settled(address, entity, locked, disposition, words)
+
+
+def _settled(
+    address: Address, entity: str, locked: Mapping[UUID, int], disposition: str, words: Mapping[str, str | None]
+) -> Settled | str:
+    try:
+        return settle(address, entity, locked, disposition, **words)
+    except Refused as error:
+        if disposition == RENEWED and is_about_sessions(error):
+            return f"locks of messages of {entity} can't be renewed: {error}"
+        raise
+
+
+def settle(
+    address: Address, entity: str, locked: Mapping[UUID, int], disposition: str = COMPLETED, **words: str | None
+) -> Settled:
+    """Settle messages of an entity (lock token → sequence number) in requests of many. A lost lock keeps no other from
+    being settled."""
+    tokens = list(locked)
+    lost = 0
+    for begin in range(0, len(tokens), TOKENS_AT_ONCE):
+        some = tokens[begin : begin + TOKENS_AT_ONCE]
+        try:
+            _request(address, entity, some, disposition, words)
+        except LockLost:
+            if len(some) == 1:
+                lost += 1
+                continue
+            # it does not say whose, and the others may be settled or not
+            doubtful = [token for token in some if not _is_settled(address, entity, token, disposition, words)]
+            lost += sum(_is_lost(address, entity, locked[token], disposition) for token in doubtful)
+    return Settled(len(tokens) - lost, lost)
+
+
+def _request(
+    address: Address, entity: str, tokens: list[UUID], disposition: str, words: Mapping[str, str | None]
+) -> None:
+    client = connections.client(address)
+    if disposition == RENEWED:
+        client.renew(entity, tokens, timeout=SETTLE_S)
+    else:
+        client.settle_by_token(entity, tokens, disposition, timeout=SETTLE_S, **words)
+
+
+def _is_settled(address: Address, entity: str, token: UUID, disposition: str, words: Mapping[str, str | None]) -> bool:
+    try:
+        _request(address, entity, [token], disposition, words)
+    except LockLost:
+        return False
+    return True
+
+
+def _is_lost(address: Address, entity: str, number: int, disposition: str) -> bool:
+    """Look whether the message was settled by a request that failed for the sake of another one."""
+    if disposition in (RENEWED, ABANDONED):
+        return disposition == RENEWED
+    for payload in connections.client(address).peek(entity, number, 1):
+        try:
+            annotations = read_message_annotations(payload, split(payload))
+        except AmqpError:
+            continue
+        if annotations.get("x-opt-sequence-number") == number:
+            return disposition != DEFERRED or annotations.get("x-opt-message-state") != _DEFERRED_STATE
+    return disposition == DEFERRED
+
+
+# -- may it
+
+
+def check_settleable(rows: DataFrame) -> None:
+    """Raise InvalidOption where a column is missing, or where the rows would be locked anew when they are settled."""
+    names = {name.lower() for name in rows.columns}
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise InvalidOption(
+            f"rows to be settled need the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} of the lock "
+            f"stream; these have {', '.join(rows.columns)}"
+        )
+    if rows.isStreaming:
+        raise InvalidOption("a stream can't be settled as such; settle its batches, in a function for foreachBatch")
+    if _is_evaluated_anew(rows):
+        raise InvalidOption(
+            "these rows would be evaluated once more, and lock other messages than those that you have seen; at the "
+            "beginning of the batch call rows = rows.localCheckpoint(), and use and settle that. persist() is not "
+            "enough: Spark evaluates again what is lost with an executor"
+        )
+
+
+def _is_evaluated_anew(rows: DataFrame) -> bool:
+    """Return whether a leaf of the plan is a source that Spark asks again. A checkpoint's rows have no such leaf."""
+    plan = getattr(rows, "_jdf", None)
+    if plan is None:
+        raise InvalidOption("rows can't be settled over Spark Connect, which does not say where they come from")
+    leaves = [plan.queryExecution().optimizedPlan().collectLeaves()]
+    while leaves:
+        found = leaves.pop()
+        for leaf in (found.apply(index) for index in range(found.size())):
+            kind = leaf.getClass().getSimpleName()
+            if kind in ("InMemoryRelation", "InMemoryTableScanExec"):
+                relation = leaf if kind == "InMemoryRelation" else leaf.relation()
+                leaves.append(relation.cacheBuilder().cachedPlan().collectLeaves())
+            elif kind == "AdaptiveSparkPlanExec":
+                leaves.append(leaf.inputPlan().collectLeaves())
+            elif kind in ("LogicalRDD", "RDDScanExec"):
+                if "DataSourceRDD" in leaf.rdd().toDebugString():
+                    return True
+            elif "DataSourceV2" in kind or kind in ("BatchScanExec", "MicroBatchScanExec"):
+                return True
+    return False

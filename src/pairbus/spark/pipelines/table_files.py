@@ -1,0 +1,251 @@
+"""Reaches the files of a table: on this machine by the operating system, elsewhere through Spark's file systems.
+
+Here a file is on the disk before it is in the table: it is synced, renamed, and its folder is synced. Elsewhere a file
+appears under its name as a whole, as the file system promises for a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pairbus.spark.runtime.locations import local_path, located
+
+from .message_table import DATE, LOCK_FILE, STAGING
+from .preflight import TransferFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Less than this, and a batch would fill the disk.
+FREE_BYTES_MIN: Final = 64 * 1024 * 1024
+#: Elsewhere a lock is a file that is written again and again; one so old belongs to nobody.
+LEASE_S: Final = 120.0
+RENEW_S: Final = 20.0
+
+
+class TableFiles(Protocol):
+    def names(self, date: str) -> list[str]:
+        """Return the names in the folder of a day."""
+
+    def commit(self, staged: str, date: str, name: str) -> None:
+        """Move a staged file, as Spark names it, into the folder of a day."""
+
+    def clear(self, below: str = "") -> None:
+        """Remove what is staged, or a part of it."""
+
+    def check_owned(self) -> None:
+        """Raise TransferFailed where the lock is no longer ours."""
+
+
+def folder_of(date: str) -> str:
+    return f"{DATE}={date}"
+
+
+# -- of this machine
+
+
+class LocalFiles:
+    def __init__(self, table: Path) -> None:
+        self._table = table
+
+    def names(self, date: str) -> list[str]:
+        try:
+            return os.listdir(self._table / folder_of(date))
+        except FileNotFoundError:
+            return []
+
+    def commit(self, staged: str, date: str, name: str) -> None:
+        source, folder = Path(unquote(urlsplit(staged).path)), self._table / folder_of(date)
+        if not folder.is_dir():
+            folder.mkdir()
+            _sync(self._table)
+        _sync(source)
+        source.rename(folder / name)
+        _sync(folder)
+
+    def clear(self, below: str = "") -> None:
+        shutil.rmtree(self._table / STAGING / below, ignore_errors=True)
+
+    def check_owned(self) -> None:
+        """The kernel keeps the lock as long as this process lives."""
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def check_table(given: str | Path) -> Path | None:
+    """Make the folder where it is missing and return it, or None for one elsewhere. Raises TransferFailed where it is
+    no table, can't be written to, or has no room."""
+    table = local_path(given)
+    if table is None:
+        return None
+    table = table.absolute()
+    try:
+        table.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(each.name for each in table.iterdir() if not each.name.startswith((f"{DATE}=", "_", ".")))
+        with open(table / LOCK_FILE, "ab"):
+            pass
+        free = shutil.disk_usage(table).free
+    except OSError as error:
+        raise TransferFailed(f"the table {given} can't be written to: {error.strerror}; name another folder") from None
+    if foreign:
+        kind = "an archive" if foreign[0].startswith("batch=") else f"something else ({foreign[0]})"
+        raise TransferFailed(
+            f"{given} holds {kind} and is no table of `ingest`; name an empty folder, or one of its own"
+        )
+    if free < FREE_BYTES_MIN:
+        raise TransferFailed(
+            f"the disk of {given} has only {free // 2**20} MB left, and an ingest wants at least "
+            f"{FREE_BYTES_MIN // 2**20}; make room, or name another folder"
+        )
+    return table
+
+
+@contextlib.contextmanager
+def owned(table: Path, shown: str | Path) -> Iterator[LocalFiles]:
+    """Hold the table's lock, which ends with the process at the latest. Raises TransferFailed where another has it."""
+    with open(table / LOCK_FILE, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TransferFailed(_taken(shown)) from None
+        yield LocalFiles(table)
+
+
+def _taken(shown: str | Path) -> str:
+    return f"another ingest writes to {shown}; stop it first, or give each its own table"
+
+
+# -- elsewhere
+
+
+class HadoopFiles:
+    """`root`: the table as Spark names it."""
+
+    def __init__(self, spark: SparkSession, root: str, lease: Lease | None = None) -> None:
+        self._jvm: Any = spark.sparkContext._jvm
+        self._root = root
+        self._fs = self._path("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        self.lease = lease
+
+    def _path(self, below: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{below}" if below else self._root)
+
+    def names(self, date: str) -> list[str]:
+        folder = self._path(folder_of(date))
+        return [each.getPath().getName() for each in self._fs.listStatus(folder)] if self._fs.exists(folder) else []
+
+    def commit(self, staged: str, date: str, name: str) -> None:
+        self.check_owned()
+        folder = self._path(folder_of(date))
+        self._fs.mkdirs(folder)
+        source = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(staged))
+        if not self._fs.rename(source, self._path(f"{folder_of(date)}/{name}")):
+            raise OSError(f"{staged} could not be renamed")
+
+    def clear(self, below: str = "") -> None:
+        self._fs.delete(self._path(f"{STAGING}/{below}" if below else STAGING), True)
+
+    def check_owned(self) -> None:
+        if self.lease is not None and not self.lease.holds():
+            raise TransferFailed(
+                f"the lock of {self._root} was not renewed in time, and another may have it; run again"
+            )
+
+    # -- the file of the lock
+
+    def read_lock(self) -> tuple[str, float] | None:
+        """Return what the lock's file says, and how many seconds ago it was written by the file system's clock."""
+        path = self._path(LOCK_FILE)
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            text = bytes(stream.readNBytes(1000)).decode(errors="replace")
+        finally:
+            stream.close()
+        return text, time.time() - self._fs.getFileStatus(path).getModificationTime() / 1000
+
+    def write_lock(self, text: str, *, overwrite: bool) -> None:
+        stream = self._fs.create(self._path(LOCK_FILE), overwrite)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def drop_lock(self) -> None:
+        self._fs.delete(self._path(LOCK_FILE), False)
+
+
+class Lease:
+    """A lock for file systems that know none: a file with the owner's name, written again every RENEW_S."""
+
+    def __init__(self) -> None:
+        self.owner = secrets.token_hex(8)
+        self._renewed_at = time.monotonic()
+        self._ended = threading.Event()
+
+    def holds(self) -> bool:
+        """Return whether nobody can have taken it: it was renewed a while before others take it for abandoned."""
+        return time.monotonic() - self._renewed_at < LEASE_S / 2
+
+    def renew_on(self, files: HadoopFiles) -> None:
+        """Renew it until `end`, as long as it is ours."""
+        from py4j.protocol import Py4JError
+
+        while not self._ended.wait(RENEW_S):
+            with contextlib.suppress(Py4JError):  # tried again; `holds` tells when that was too long
+                begun = time.monotonic()
+                found = files.read_lock()
+                if found is None or found[0] != self.owner:
+                    return
+                files.write_lock(self.owner, overwrite=True)
+                self._renewed_at = begun
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@contextlib.contextmanager
+def leased(spark: SparkSession, given: str | Path) -> Iterator[HadoopFiles]:
+    """Hold the lock of a table that is not on this machine. Raises TransferFailed where another has it."""
+    from py4j.protocol import Py4JError
+
+    lease = Lease()
+    try:
+        files = HadoopFiles(spark, located(given), lease)
+        before = files.read_lock()
+        if before is not None and before[1] < LEASE_S:
+            raise TransferFailed(f"{_taken(given)} (a killed one's lock ends {LEASE_S:.0f} s after its last renewal)")
+        files.write_lock(lease.owner, overwrite=before is not None)
+        after = files.read_lock()
+    except Py4JError as error:
+        raise TransferFailed(f"the table {given} can't be written to: {str(error).splitlines()[0]}") from None
+    if after is None or after[0] != lease.owner:
+        raise TransferFailed(_taken(given))
+    thread = threading.Thread(target=lease.renew_on, args=(files,), name="pairbus-table-lease", daemon=True)
+    thread.start()
+    try:
+        yield files
+    finally:
+        lease.end()
+        thread.join(RENEW_S)
+        with contextlib.suppress(Py4JError):
+            found = files.read_lock()
+            if found is not None and found[0] == lease.owner:
+                files.drop_lock()

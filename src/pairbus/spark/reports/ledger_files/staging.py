@@ -1,0 +1,63 @@
+"""Makes temporary Parquet of the lines that are read for a report, on this machine, before Spark sees them.
+
+Parquet is read again as often as the reports ask, a few columns at a time, and is not kept in Java's memory. A file
+that Arrow may read differently from Spark is left to Spark.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from pairbus.ledger import COMPACTED
+
+from .line_blocks import NotAsIs, blocks, line_schema, opened, rows_of, rows_of_last
+
+#: Columns with few values; ids and times are written as they are.
+_REPEATED: Final = (
+    "kind", "ns", "entity", "units", "outcome", "cause", "queue", "from", "to", "reason", "schema", "writer",
+    "pairbus", "rule", "why",
+)  # fmt: skip
+
+
+class Stage:
+    """A folder of temporary Parquet. `files`: by its path, the ledger file that each was made of."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        """Stage all that can be; `left` are the others."""
+        self.folder = Path(tempfile.mkdtemp(prefix="pairbus-ledgers-"))
+        atexit.register(self.remove)
+        drafts = [self.folder / f"{number:06d}{COMPACTED}" for number in range(len(files))]
+        with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(files)))) as pool:
+            staged = list(pool.map(_staged, files, drafts))
+        self.files = {str(draft): file for draft, file, is_there in zip(drafts, files, staged, strict=True) if is_there}
+        self.left = [file for file, is_there in zip(files, staged, strict=True) if not is_there]
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.remove)
+
+
+def _staged(file: Path, draft: Path) -> bool:
+    """Return whether the Parquet could be made. Without room on the disk it can't, and Spark reads the lines itself."""
+    from pyarrow import parquet
+
+    schema = line_schema()
+    try:
+        with (
+            opened(file) as source,
+            parquet.ParquetWriter(draft, schema, compression="snappy", use_dictionary=list(_REPEATED)) as writer,
+        ):
+            for block in blocks(source):
+                is_whole = block.endswith(b"\n")
+                writer.write_table(rows_of(block, schema) if is_whole else rows_of_last(block, schema))
+    except (NotAsIs, OSError):
+        draft.unlink(missing_ok=True)
+        return False
+    return True

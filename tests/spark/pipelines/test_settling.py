@@ -1,0 +1,101 @@
+"""Settling by token in requests of many: a lock that has ended keeps no other from being settled, and the counts are
+true. From DataFrames: test_ingest_proof."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from pairbus.amqp.message import Properties, encode_message
+from pairbus.spark.connector.lock_reader import Share, take
+from pairbus.spark.connector.options import InvalidOption
+from pairbus.spark.connector.schema import read
+from pairbus.spark.pipelines.settling import (
+    ABANDONED,
+    COMPLETED,
+    DEAD_LETTERED,
+    DEFERRED,
+    RENEWED,
+    Settled,
+    _settle_task,
+    settle,
+)
+
+from ..conftest import MakeQueue, Pair, peeked, wire
+
+DEAD = "orders/$DeadLetterQueue"
+
+
+@pytest.fixture
+def locked(pair: Pair, make_queue: MakeQueue) -> Any:
+    """Five messages, of which the first was given back: its token is worth nothing."""
+    make_queue(pair.primary, "orders")
+    with wire(pair.primary) as client:
+        messages = [encode_message(properties=Properties(message_id=f"m{n}"), body=b"x") for n in range(5)]
+        client.sender("orders").send_many(messages)
+        receiver = client.receiver("orders")
+        found: list[Any] = []
+        while len(found) < 5:
+            found += receiver.receive(5 - len(found), max_wait=5)
+        receiver.abandon(found[0])
+        yield {each.lock_token: each.sequence_number for each in found}
+
+
+@pytest.mark.parametrize(
+    ("disposition", "counts", "left", "dead"),
+    [
+        (COMPLETED, (4, 1), {"active": 1}, 0),
+        (DEAD_LETTERED, (4, 1), {"active": 1}, 4),
+        (DEFERRED, (4, 1), {"active": 1, "deferred": 4}, 0),
+        (RENEWED, (4, 1), {"active": 5}, 0),
+        (ABANDONED, (5, 0), {"active": 5}, 0),  # given back is given back
+    ],
+)
+def test_a_lock_that_has_ended_keeps_no_other_from_being_settled(
+    pair: Pair, locked: dict[UUID, int], disposition: str, counts: tuple[int, int], left: dict[str, int], dead: int
+) -> None:
+    assert settle(pair.primary_address, "orders", locked, disposition) == counts
+    states = [read(each)["state"] for each in peeked(pair.primary, "orders")]
+    assert {state: states.count(state) for state in set(states)} == left
+    assert len(peeked(pair.primary, DEAD)) == dead
+
+
+def test_all_are_settled_with_their_words(pair: Pair, locked: dict[UUID, int]) -> None:
+    good = dict(list(locked.items())[1:])
+    words = {"reason": "too late", "description": "by the test"}
+    assert settle(pair.primary_address, "orders", good, DEAD_LETTERED, **words) == (4, 0)
+    rows = [read(each) for each in peeked(pair.primary, DEAD)]
+    assert {(each["dead_letter_reason"], each["dead_letter_error_description"]) for each in rows} == {
+        ("too late", "by the test")
+    }
+    assert settle(pair.primary_address, "orders", {uuid4(): 1}) == (0, 1)
+    assert settle(pair.primary_address, "orders", {}) == (0, 0)
+
+
+def test_a_task_settles_its_rows_by_entity(pair: Pair, make_queue: MakeQueue, locked: dict[UUID, int]) -> None:
+    rows: list[tuple[str | None, str | None, int | None]] = [
+        ("orders", str(token), number) for token, number in locked.items()
+    ]
+    assert list(_settle_task(pair.primary_address, COMPLETED, {}, rows)) == [Settled(4, 1)]
+    with pytest.raises(InvalidOption, match="no entity or no lock_token"):
+        list(_settle_task(pair.primary_address, COMPLETED, {}, [("orders", None, 1)]))
+
+
+def test_messages_of_a_session_are_settled_by_token_and_not_renewed(pair: Pair, make_queue: MakeQueue) -> None:
+    make_queue(pair.primary, "talks", requires_session=True)
+    with wire(pair.primary) as client:
+        payload = encode_message(properties=Properties(group_id="s"), body=b"x")
+        assert client.sender("talks").send_many([payload] * 4) == [None] * 4
+        found = [
+            message
+            for messages in take(pair.primary_address, Share("talks", 4, sessions=True))
+            for message in list(messages)
+        ]
+    rows = [("talks", str(message.lock_token), message.sequence_number) for message in found]
+    (refused,) = _settle_task(pair.primary_address, RENEWED, {}, rows)
+    assert isinstance(refused, str) and "renew the session's" in refused, "told, since an error would end the worker"
+    assert list(_settle_task(pair.primary_address, COMPLETED, {}, rows[:3])) == [Settled(3, 0)]
+    assert list(_settle_task(pair.primary_address, DEAD_LETTERED, {"reason": "late"}, rows[3:])) == [Settled(1, 0)]
+    assert peeked(pair.primary, "talks") == [] and len(peeked(pair.primary, "talks/$DeadLetterQueue")) == 1
