@@ -19,6 +19,9 @@ from .shrink import shrink
 from .worlds import AnyWorld, fails, first_failing, run_of, world_of
 
 _CHUNK = 50
+# A process runs about so many chunks and then makes way for a new one, with what its worlds left in memory. An executor
+# that is told to replace its own processes (max_tasks_per_child) can hang at that.
+_CHUNKS_PER_PROCESS = 40
 
 
 def replay(world: AnyWorld) -> bool:
@@ -61,11 +64,13 @@ def _results(chunks: Sequence[range], jobs: int) -> Iterator[tuple[int, str] | N
     if jobs == 1:
         yield from map(first_failing, chunks)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=20) as pool:
-        try:
-            yield from pool.map(first_failing, chunks)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    span = _CHUNKS_PER_PROCESS * jobs
+    for first in range(0, len(chunks), span):
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            try:
+                yield from pool.map(first_failing, chunks[first : first + span])
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _report(seed: int, why: str) -> int:

@@ -7,30 +7,35 @@ the clock; left out are TLS, the control socket and the key file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
+from math import inf
 from pathlib import Path
 from queue import Empty
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pairbus.broker.access.keys import ROOT_RULE, KeyRing
 from pairbus.broker.config.plan import NamespacePlan
 from pairbus.broker.model.description import RIGHTS, AuthorizationRule
 from pairbus.broker.server import Broker, NamespaceServer
-from pairbus.journal import Journal, Options
-from pairbus.journal.log import ANSWERED
+from pairbus.journal import Journal, JournalStalled, Options
+from pairbus.journal.log import ANSWERED, Answer, write_all
 
 from .disk import MachineStopped, SimulatedDisk
 from .loop import Clock, Process, SimulatedLoop
 from .network import SimulatedNetwork
 
+T = TypeVar("T")
 KEY = "c2ltdWxhdGVk"
 PORT = 5672
 #: A broker waits for four minutes; simulated time is cheap, but not free.
 IDLE_S = 20.0
+_LOOK_S = 0.05
 _ROOT = AuthorizationRule(key_name=ROOT_RULE, rights=RIGHTS, primary_key=KEY)
 
 
@@ -45,8 +50,10 @@ class SimulatedMachine:
         plan: NamespacePlan,
         options: Options,
         seed: str,
+        has_standby: bool = False,
     ) -> None:
         self.name = name
+        self.folders = {"home": f"/{name}/journal"} | ({"standby": f"/{name}-standby/journal"} if has_standby else {})
         self.clock = Clock(loop)
         self.disk = SimulatedDisk()
         self.process: Process | None = None
@@ -56,7 +63,12 @@ class SimulatedMachine:
         self._plan = plan
         self._options = options
         self._seed = seed
+        #: Called with what the broker writes down when a node of it has failed.
+        self.on_diagnosed: Callable[[dict[str, Any]], None] = lambda said: None
+        #: How many answers said that no folder answers.
+        self.refused_for_stalls = 0
         self._lives = 0
+        self._thread: DiskThread | None = None
         self._had_power = True
 
     def __repr__(self) -> str:
@@ -73,6 +85,24 @@ class SimulatedMachine:
         log = self.server.namespace.journal._log if self.is_serving and self.server is not None else None
         return log is not None and (log._redo != [] or any(entry[5] & ANSWERED for entry, _ in log._unsynced))
 
+    @property
+    def hangs_since(self) -> float:
+        """Since when an operation of the journal has not returned, which nobody has noticed yet; infinity: all do."""
+        return inf if self._thread is None or not self.is_serving else self._thread.hangs_since
+
+    def stall(self, which: str, call: str = "") -> None:
+        """Let a folder, or "all", no longer answer, from the next call of that name on, if it is given."""
+        folders = [folder for name, folder in self.folders.items() if which in (name, "all")]
+        if call:
+            self.disk.stalls_at.update(dict.fromkeys(folders, call))
+        else:
+            self.disk.stalled.update(folders)
+
+    def resume(self) -> None:
+        """Let all folders answer."""
+        with contextlib.suppress(MachineStopped):
+            self.disk.resume()
+
     async def start(self) -> None:
         """Start the broker on what the disk holds; raises what the broker raises."""
         self._lives += 1
@@ -81,7 +111,7 @@ class SimulatedMachine:
         process = self.process = Process(f"{self.name} {self._lives}")
         process.on_death.append(lambda: self._network.lose(process, silently=not self._had_power))
         self._had_power = True
-        self.disk.on_stop = partial(self._stopped, process)
+        self.disk.on_stop, self.disk.on_read = partial(self._stopped, process), self._was_read
         broker = _SimulatedBroker(self, process, random.Random(f"{self._seed} {process.name}"))
         await self._finish(process, broker.begin(self._plan))
         self.server = broker.namespaces[self.name]
@@ -106,6 +136,8 @@ class SimulatedMachine:
         """End the process; the machine and its page cache go on."""
         if self.process is not None:
             self.process.kill()
+        if self.disk.late and self.disk.chance.random() < 0.5:
+            self.resume()  # what hangs ends with the process, or does its work before
         self._replace(self.disk.kill())
 
     def cut_power(self, chance: random.Random | None) -> None:
@@ -120,13 +152,20 @@ class SimulatedMachine:
         self._had_power = False
         process.kill()
 
+    def _was_read(self, folder: str) -> None:
+        """A folder was read that does not answer: where that was known, the broker would hang for no reason."""
+        if self._thread is not None and folder in self._thread.stalled:
+            self._loop.problems.append(f"{folder} is known to be stalled, and was read")
+
     def _replace(self, disk: SimulatedDisk) -> None:
         """Go on with what is left, and with the faults that have not struck yet."""
         disk.faults = self.disk.faults
         self.disk = disk
 
     def open_journal(self, folder: Path) -> Journal:
-        return Journal.open(f"/{self.name}/journal", self._options, self.disk, self._loop.time)
+        return Journal.open(
+            self.folders["home"], self._options, self.disk, self._loop.time, self.folders.get("standby")
+        )
 
 
 class _SimulatedBroker(Broker):
@@ -157,20 +196,38 @@ class _SimulatedBroker(Broker):
     def open_keys(self, folder: Path) -> KeyRing:
         return KeyRing(folder, (_ROOT,))
 
-    def open_journal(self, folder: Path) -> Journal:
+    def open_journal(self, folder: Path, plan: NamespacePlan) -> Journal:
         return self._machine.open_journal(folder)
 
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        return work()
+
+    async def write_diagnostics(self, path: Path, data: bytes) -> None:
+        self._machine.on_diagnosed(json.loads(data))
+        disk, name = self._machine.disk, f"/{self._machine.name}/diagnostics-{path.name}-{self._process.name}"
+        fd = disk.create(name)
+        try:
+            write_all(disk, fd, data, 0)
+            disk.fdatasync(fd)
+        finally:
+            disk.close(fd)
+
+    def note_version(self, folder: Path) -> None:
+        pass
+
     def start_journal(self, journal: Journal) -> None:
-        DiskThread(journal, self._machine._loop, self._process, self._rng)
+        self._machine._thread = DiskThread(journal, self._machine, self._process, self._rng)
 
 
 class DiskThread:
     """The journal's writer thread as callbacks of the loop: it wakes some time after it was given work, and what it
-    answers comes some time later, in order."""
+    answers comes some time later, in order. Where a folder stalls, it hangs until that is noticed."""
 
-    def __init__(self, journal: Journal, loop: SimulatedLoop, process: Process, rng: random.Random) -> None:
+    def __init__(self, journal: Journal, machine: SimulatedMachine, process: Process, rng: random.Random) -> None:
+        self.hangs_since = inf
+        self._machine = machine
         self._journal = journal
-        self._loop = loop
+        self._loop = machine._loop
         self._process = process
         self._rng = rng
         self._items: deque[Any] = deque()
@@ -181,6 +238,11 @@ class DiskThread:
         assert writer is not None
         self._writer = writer
         writer.queue = cast(Any, self)
+        self._answer, writer.answer = writer.answer, self._count_and_answer  # type: ignore[method-assign]
+
+    @property
+    def stalled(self) -> set[str]:
+        return self._writer.log.stalled
 
     # as the queue between the loop's thread and the writer's
 
@@ -201,6 +263,25 @@ class DiskThread:
         else:
             self._loop.call_soon(callback)
 
+    def _count_and_answer(self, answers: list[Answer]) -> None:
+        self._machine.refused_for_stalls += sum(isinstance(error, JournalStalled) for _, error, _, _ in answers)
+        self._answer(answers)
+
+    def _hangs(self) -> bool:
+        """Return whether what there is to do does not return, and nobody has noticed it yet."""
+        log, now = self._writer.log, self._loop.now
+        is_stalled = log.folder in self._machine.disk.stalled or log.folder == log.gate.folder
+        has_work = bool(self._items) or log.has_unsynced
+        if is_stalled and has_work and log.folder not in log.stalled:
+            self.hangs_since = min(self.hangs_since, now)
+            is_hanging = now < self.hangs_since + self._journal.options.stall_s
+        else:
+            is_hanging = False
+        if not is_hanging:
+            self.hangs_since = inf
+        self._journal._writes_here = not is_hanging  # the log is in use
+        return is_hanging
+
     def _wake(self, delay: float) -> None:
         when = self._loop.now + delay
         if self._timer is not None:
@@ -212,6 +293,9 @@ class DiskThread:
     def _run(self) -> None:
         self._timer = None
         if self._journal._state != "started":
+            return
+        if self._hangs():
+            self._wake(_LOOK_S)
             return
         try:
             self._writer.turn(wait=False)

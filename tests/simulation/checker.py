@@ -33,8 +33,10 @@ from .history import (
     Look,
     Sending,
     Settling,
+    Totals,
 )
 from .locks import Lock, Locks
+from .numbers import Highest, highest_of, is_within
 from .paired import Paired
 from .wall_clock import WallClock
 
@@ -78,7 +80,7 @@ class _Copy:
     id: str
     of: Sending
     order: int
-    floor: int  # the highest sequence number that was known when the send began
+    floor: dict[int, int]  # the highest sequence number of each partition that was known when the send began
     base: set[str]
     sends: list[_Send]  # that may have stored it
     is_again: bool = False  # it has the id of one that is gone
@@ -124,30 +126,15 @@ class _Past(NamedTuple):
     reasons: set[tuple[str | None, str | None]]
 
 
-@dataclass(slots=True)
-class Totals:
-    confirmed: int = 0
-    refused: int = 0
-    unknown: int = 0
-    unknown_stored: int = 0
-    retried: int = 0
-    seen: int = 0
-    by_number: int = 0
-    settled: int = 0
-    written: int = 0
-    vanished: int = 0
-    kills: int = 0
-    audits: int = 0
-
-
 class Checker:
     """Holds histories against the rules; `problems` says what was broken.
 
     For homes by name: `lossy`, how many messages may vanish for each kill and each receiver that left;
     `max_delivery_count`; `lock_s`, how long locks last (of homes without sessions); `dead_on_expiry`, those that
     dead-letter what has expired; `window_s` of duplicates (for ever, if left out). `exact`: times are exact, so that
-    several clients may receive in a home and power may be cut. `late_s`: how late a scheduled message may be.
-    `undeliverable`: the reason for which a home dead-letters what it can't forward.
+    several clients may receive in a home and power may be cut. `late_s`: how late a scheduled message may be, and
+    `notice_s` the notice of a step of the clock.
+    `undeliverable`: the reason for which a home dead-letters what it can't forward. `fails`: the disk may do so.
     """
 
     def __init__(
@@ -161,6 +148,8 @@ class Checker:
         exact: bool = False,
         late_s: float = GRACE_S,
         undeliverable: Mapping[str, str] | None = None,
+        notice_s: float = GRACE_S,
+        fails: bool = False,
     ) -> None:
         self.problems: list[str] = []
         self.totals = Totals()
@@ -172,6 +161,8 @@ class Checker:
         self._exact = exact
         self._late_s = late_s
         self._undeliverable = dict(undeliverable or {})
+        self._fails = fails
+        self._sound_at = 0.0  # what was in doubt before this is not in the journal, or known to be
         self.transactions: dict[str, _Together] = {}
         self._event = 0
         self._orders = itertools.count(1)
@@ -182,20 +173,20 @@ class Checker:
         self._changes: dict[int, _Change] = {}
         self._learnt: dict[tuple[str, str, bool], int] = {}  # home, id and was it scheduled → sequence number
         self._owners: dict[str, dict[int, str]] = {}  # home → sequence number → id
-        self._highest: dict[str, int] = {}  # home → sequence number
+        self._highest = Highest()
         self._vanished: dict[str, int] = {}
         self._departures = 0
         self._values: dict[tuple[str, ...], list[Any]] = {}
         self._writes: dict[int, tuple[tuple[str, ...], Any, float]] = {}
-        self._clock = WallClock()
+        self._clock = WallClock(notice_s)
         self._locks = Locks(self._clock, self.problems)
-        self._on_stepped, self._on_accepted = self._clock.step, self._locks.accepted
+        self._on_stepped, self._on_accepted, self._on_crashed = self._clock.step, self._locks.accepted, self._locks.free
         self._on_renew, self._on_renewed = self._locks.renew, self._locks.renewed
         self._on_paired = Paired(self.problems).fold
         self._durability = "default"
         self._cut_at, self._cut_durability = -inf, ""
         self._life = 0  # when the broker started, in events
-        self._highest_before: dict[str, int] = {}
+        self._highest_before = Highest()
         self._past: list[_Past] = []
         self._past_values: list[tuple[int, tuple[str, ...], list[Any]]] = []
 
@@ -241,7 +232,7 @@ class Checker:
                 continue
             else:
                 base = {ABSENT} if of.ping else {ABSENT, first}
-                copy = _Copy(home, id, of, next(self._orders), self._highest.get(home, 0), base, [send], is_again)
+                copy = _Copy(home, id, of, next(self._orders), self._highest.of(home), base, [send], is_again)
                 self._copies[home, id] = copy
             send.copies.append(copy)
 
@@ -255,6 +246,8 @@ class Checker:
         if outcome == UNKNOWN:
             self._unanswered.append(send)  # it may still be on its way
             return
+        if outcome == CONFIRMED:
+            self._sound_at = max(self._sound_at, send.of.at)
         send.ended = self._event
         self._learn(send.together, outcome == CONFIRMED, f"its commit was {outcome}")
         for copy in send.copies:
@@ -272,7 +265,7 @@ class Checker:
         if not is_scheduled:
             copy.stored_at = min(copy.stored_at, at)
         number = copy.numbers.get(is_scheduled) or self._learnt.get((*copy.key, is_scheduled), 0)
-        self._highest[copy.home] = max(self._highest.get(copy.home, 0), number)
+        self._highest.note(copy.home, number)
 
     def _refuse(self, copy: _Copy, send: _Send) -> None:
         copy.sends.remove(send)
@@ -350,8 +343,8 @@ class Checker:
             begun = until - lock_s
             # The client may have kept it for long, and the clock have been set meanwhile.
             moments = self._clock.moments(begun, look.at if copy is None else copy.of.at, look.at)
-            earliest = min(look.at, begun - max(self._clock.offsets(look.at, lock_s)), *moments)
-            look = look._replace(since=earliest)
+            moments = moments or [begun - max(self._clock.offsets(look.at, lock_s))]
+            look = look._replace(since=min(look.at, *moments))
         what = f"{look.id} in {look.home}"
         self._see(look, RECEIVED, self._locks.new(token, what, look.home, receiver, until, look.at, look.since))
 
@@ -378,9 +371,15 @@ class Checker:
             self.totals.settled += 1
             self._forget(copy)
             return
-        doubts = {ticket: change for ticket, change in copy.doubts.items() if how == PEEKED or change.ended_at > since}
+        known_doubts = copy.doubts.items()
+        doubts = {t: c for t, c in known_doubts if how == PEEKED or c.ended_at > since or self._may_turn_up(c)}
         self._learn_of_doubts(copy, look.state, [copy.doubts[ticket] for ticket in copy.doubts.keys() - doubts.keys()])
         self._narrow(copy, look.state, look.at, doubts)
+
+    def _may_turn_up(self, change: _Change) -> bool:
+        """Return whether the record of a settlement without an answer may be found by the next start, although nothing
+        has come of it so far: the disk failed or stalled, and nothing was written since."""
+        return self._fails and change.ended_at >= self._sound_at
 
     def _narrow(self, copy: _Copy, state: str, at: float, doubts: dict[int, _Change], is_lazy: bool = True) -> None:
         """Set the state in which a copy certainly is, but for what is in doubt."""
@@ -403,8 +402,8 @@ class Checker:
         since = look.at if look.since is None else look.since
         if look.state not in self._states_at(copy, look.at) and copy.left.get(look.state, -inf) <= since:
             self._problem(look, self._impossible(copy, look))
-        # A broker that was frozen while it stored the message had no time for it before it confirmed it.
-        overdue = min(self._clock.earliest(look.at) - copy.of.due, look.at - copy.answered_at)
+        # A broker that was frozen while it stored or showed the message had no time for it then.
+        overdue = min(self._clock.earliest(since) - copy.of.due, since - copy.answered_at)
         if look.state == SCHEDULED and overdue > self._late_s:
             self._problem(look, f"it is still scheduled {overdue:.1f} s after its time")
         if not look.intact:
@@ -435,11 +434,12 @@ class Checker:
             self._problem(look, f"sequence number {number} became {look.sequence}")
             return
         owner = self._owners.setdefault(look.home, {}).setdefault(number, look.id)
-        if owner != look.id:
+        # Without syncs, an entity that was lost with the power counts anew; what it has forwarded is still there.
+        if owner != look.id and self._cut_durability != "none":
             self._problem(look, f"sequence number {number} is also that of {owner}")
-        if number <= copy.floor:
-            self._problem(look, f"sequence number {number}, but {copy.floor} was given out before it was sent")
-        self._highest[look.home] = max(self._highest.get(look.home, 0), number)
+        if number <= (floor := highest_of(number, copy.floor)):
+            self._problem(look, f"sequence number {number}, but {floor} was given out before it was sent")
+        self._highest.note(look.home, number)
 
     def _check_reason(self, copy: _Copy, look: Look) -> None:
         why = (look.reason, look.description)
@@ -468,9 +468,9 @@ class Checker:
     def _check_lifetime(self, copy: _Copy, at: float, before_s: float, what: str) -> None:
         if copy.of.ttl is None or copy.stored_at == inf:
             return
-        end = copy.stored_at + max(self._clock.offsets(copy.stored_at)) + copy.of.ttl
-        overdue = self._clock.earliest(at, before_s) - end
-        if overdue > GRACE_S:
+        # It may have become active long before it was seen, and by another time of the wall clock.
+        end = self._clock.latest(copy.of.at, copy.stored_at) + copy.of.ttl
+        if (overdue := self._clock.earliest(at, before_s) - end) > GRACE_S:
             self._problem(copy, f"{what} {overdue:.1f} s after its time to live")
 
     def _on_missed(self, home: str, id: str, at: float, since: float) -> None:
@@ -484,10 +484,11 @@ class Checker:
         copies = [self._copies[home, id] for id in ids if (home, id) in self._copies]
         if any(later.is_before(copy) for n, copy in enumerate(copies) for later in copies[n + 1 :]):
             self.problems.append(f"session {session} of {home}: out of order: {', '.join(ids)}")
+        last = self._max_delivery_count.get(home, inf) - 1  # with one delivery more it is dead-lettered
         for other in self._copies.values():
             if other.of.session != session or other.home != home or other.states != {ACTIVE} or other in copies:
                 continue
-            if copies and other.is_before(copies[-1]) and other.of.ttl is None:  # or it may have expired
+            if copies and other.is_before(copies[-1]) and other.of.ttl is None and other.deliveries < last:
                 self.problems.append(f"session {session} of {home}: {other.id} was skipped before {ids[-1]}")
 
     # -- settling
@@ -519,6 +520,7 @@ class Checker:
         if outcome != CONFIRMED:
             return
         self.totals.settled += 1
+        self._sound_at = max(self._sound_at, of.at)
         if of.to == ABANDON:
             self._remember(copy, at)
             copy.counted = max(copy.counted, of.deliveries + 1)
@@ -557,7 +559,7 @@ class Checker:
             self._narrow(copy, GONE, copy.fact_at, {}, is_lazy=False)
             self._forget(copy)
         self._owners.pop(home, None)
-        self._highest.pop(home, None)
+        self._highest.forget(home)
 
     def _on_left(self, receiver: Any) -> None:
         self._departures += 1
@@ -613,8 +615,8 @@ class Checker:
 
     def _on_started(self, durability: str, at: float) -> None:
         self._end_life(at)
-        self._durability, self._life = durability, self._event
-        self._highest_before = dict(self._highest)
+        self._durability, self._life, self._sound_at = durability, self._event, at
+        self._highest_before = self._highest.copy()
 
     def _on_stopped(self, at: float) -> None:
         self._end_life(at)
@@ -637,9 +639,7 @@ class Checker:
 
     def _remember(self, copy: _Copy, at: float, is_lazy: bool = True) -> None:
         if self._exact:
-            self._past.append(
-                _Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons))
-            )  # fmt: skip
+            self._past.append(_Past(self._event, at, is_lazy, copy, copy.states, copy.counted, set(copy.reasons)))
 
     def _is_undone(self, begun_at: float, synced: bool) -> bool:
         """Return whether an answer that comes now may be of a broker whose power was cut, with what it answered."""
@@ -665,6 +665,8 @@ class Checker:
             if not now.is_again:
                 return
             copy.sends += now.sends  # duplicates of it, which were stored nowhere
+            for send in now.sends:  # an answer that is still on its way is about it
+                send.copies = [copy if each is now else each for each in send.copies]
             self._copies[copy.key] = copy
         self._gone.pop(copy.key, None)
         copy.base |= states
@@ -683,13 +685,14 @@ class Checker:
                 copy.base.add(ABSENT)
                 for send in copy.sends:
                     send.copies.clear()  # a part of it may be there
-            before = self._highest_before.get(copy.home, 0)
-            copy.numbers = {key: number for key, number in copy.numbers.items() if number <= before}
-            copy.floor = min(copy.floor, before)
+            before = self._highest_before.of(copy.home)
+            copy.numbers = {key: number for key, number in copy.numbers.items() if is_within(number, before)}
+            if copy.of.due and False not in copy.numbers:
+                copy.stored_at = inf  # it may be scheduled again, and its lifetime begin anew
+            copy.floor = {partition: min(floor, before.get(partition, 0)) for partition, floor in copy.floor.items()}
         for home, owners in self._owners.items():
-            before = self._highest_before.get(home, 0)
-            self._owners[home] = {number: id for number, id in owners.items() if number <= before}
-        self._highest = dict(self._highest_before)
+            self._owners[home] = {n: id for n, id in owners.items() if is_within(n, self._highest_before.of(home))}
+        self._highest, self._learnt = self._highest_before.copy(), {}
         for event, key, values in self._past_values:
             if event > self._life:
                 self._values[key] = [*self._values[key], *values]
@@ -743,8 +746,8 @@ class Checker:
             return
         # What has just expired shows neither as active nor as dead before the broker has dead-lettered it.
         if self._exact and copy.of.ttl and copy.home in self._dead_on_expiry and self._can_expire(copy, until):
-            end = max(copy.of.due, self._clock.latest(copy.of.at, copy.of.at)) + copy.of.ttl
-            if self._clock.earliest(at) <= end + 2 * GRACE_S:
+            begun = max(copy.of.due, self._clock.latest(copy.of.at, copy.of.at), self._clock.last_set)
+            if self._clock.earliest(at) <= begun + copy.of.ttl + 2 * GRACE_S:
                 return
         if ABSENT in states and GONE not in states:
             if len(copy.sends) == 1 and copy.base != {ABSENT}:
@@ -790,8 +793,7 @@ def _became_active(looks: Sequence[Look]) -> bool:
     it has then a new number, behind those of the first page."""
     if [look.state for look in looks] != [SCHEDULED, ACTIVE]:
         return False
-    before, after = looks
-    return before.at < after.at and before.sequence < after.sequence
+    return looks[0].at < looks[1].at and looks[0].sequence < looks[1].sequence
 
 
 def known(values: Iterable[Any]) -> str:

@@ -7,19 +7,28 @@ the disk (a sector that rots, a write that went elsewhere) shows when the cache 
 
 `faults` are descriptions that strike by themselves, drawn by `draw_faults` or written down; `struck` tells which did,
 and in which call. Beside them a test may change `capacity` (bytes), `is_read_only_now`, `latency_s` (seconds per call)
-and `dies_at` (the number of the call in which the machine stops) at any time. `elapsed_s` is the simulated time that
+and `dies_at` (the number of the call in which the machine stops) at any time. While a folder is `stalled`, the calls
+that change something in it do not return (they raise LeftBehind, as if time had passed), and do their work now, when
+the folder is resumed, or never; a write goes to the cache as ever. `stalls_at` says with which call of theirs folders
+begin to stall. `elapsed_s` is the simulated time that
 all calls have taken. A disk that confirms a sync and has not synced is not simulated: nothing can be promised on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, NoReturn
+from typing import Concatenate, Final, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
+
+from pairbus.journal.stall import LeftBehind
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SECTOR_BYTES: Final = 64  # small, so that short records tear too
 CHANGES: Final = ("create", "lock", "pwrite", "fdatasync", "truncate", "fallocate", "rename", "unlink", "fsync_dir")
@@ -120,6 +129,26 @@ class Folder(NamedTuple):
     unsynced_names: list[_Change]
 
 
+def stalls(call: Callable[Concatenate[SimulatedDisk, P], R]) -> Callable[Concatenate[SimulatedDisk, P], R]:
+    """Let a call hang while the folder is stalled that it would change."""
+
+    def hanging(disk: SimulatedDisk, /, *arguments: P.args, **named: P.kwargs) -> R:
+        if disk.stalls_at:
+            disk.begin_to_stall(arguments[0], call.__name__)
+        if disk.stalled and disk.hangs(arguments[0], call.__name__):
+            when = disk.chance.choice(("now", "later", "never"))
+            if when == "now":
+                with contextlib.suppress(OSError):
+                    call(disk, *arguments, **named)
+            elif when == "later":
+                kept = disk.duplicate(arguments[0])
+                disk.late.append(lambda: call(disk, kept, *arguments[1:]))  # type: ignore[call-arg, arg-type]
+            raise LeftBehind
+        return call(disk, *arguments, **named)
+
+    return hanging
+
+
 class SimulatedDisk:
     def __init__(self, capacity: int | None = None, chance: random.Random | None = None) -> None:
         self.capacity = capacity
@@ -127,12 +156,17 @@ class SimulatedDisk:
         self.faults: list[DiskFault] = []
         self.struck: list[tuple[int, str, DiskFault]] = []
         self.is_read_only_now = False
+        self.stalled: set[str] = set()  # folders
+        self.stalls_at: dict[str, str] = {}  # folders that stall from a call of this name on
+        self.late: list[Callable[[], object]] = []  # calls that hang, and do their work in the end
         self.latency_s: dict[str, float] = {}
         self.elapsed_s = 0.0
         self.dies_at: int | None = None
         self.on_stop: Callable[[], None] | None = None  # called when the machine stops
+        self.on_read: Callable[[str], None] | None = None  # called with a folder that is stalled, and read all the same
         self.is_dead = False
         self.calls = 0
+        self.missed: list[str] = []  # what was to be opened, and is not there
         self._log: deque[tuple[str, str]] = deque(maxlen=1000)
         self._nodes: dict[str, _Node] = {}
         self._disk_names: dict[str, _Node] = {}
@@ -194,7 +228,7 @@ class SimulatedDisk:
         after = SimulatedDisk(self.capacity, self.chance)
         after.calls, after.elapsed_s, after.latency_s = self.calls, self.elapsed_s, self.latency_s
         after._salt, after._gone, after._changes = self._salt, set(self._gone), self._changes
-        after.struck = self.struck
+        after.struck, after.missed = self.struck, self.missed
         return after
 
     def fail(self, *calls: str, times: int = 1, number: int = errno.EIO, path: str = "") -> None:
@@ -251,6 +285,32 @@ class SimulatedDisk:
         nodes.update({id(node): node for node, _ in self._open.values()})
         return sum([node.allocated for node in nodes.values()])
 
+    def resume(self) -> None:
+        """Let the folders answer that are stalled, and the calls return that hang."""
+        self.stalled.clear()
+        self.stalls_at.clear()
+        late, self.late = self.late, []
+        for call in late:
+            with contextlib.suppress(OSError):
+                call()
+
+    def begin_to_stall(self, target: object, call: str) -> None:
+        folder = self._folder_of(target, call)
+        if self.stalls_at.get(folder) == call:
+            del self.stalls_at[folder]
+            self.stalled.add(folder)
+
+    def hangs(self, target: object, call: str) -> bool:
+        return self._folder_of(target, call) in self.stalled
+
+    def _folder_of(self, target: object, call: str) -> str:
+        path = target if isinstance(target, str) else self._open[target][1]  # type: ignore[index]
+        return path if call == "fsync_dir" else path.rpartition("/")[0]
+
+    def duplicate(self, target: object) -> object:
+        """Return another handle of an open file: the call that hangs on it has it until it returns."""
+        return self._handle(*self._open[target]) if isinstance(target, int) else target
+
     # -- the Files interface
 
     def make_folder(self, folder: str) -> None:
@@ -279,6 +339,7 @@ class SimulatedDisk:
         self._raise_after()
         return [path.rpartition("/")[2] for path in self._nodes if path.startswith(f"{folder}/")]
 
+    @stalls
     def create(self, path: str) -> int:
         self._call("create", path)
         self._check_folder(path)
@@ -291,6 +352,9 @@ class SimulatedDisk:
 
     def open(self, path: str) -> int:
         self._call("open", path)
+        self._note_read(path)
+        if path not in self._nodes:
+            self.missed.append(path)
         node = self._find(path)
         self._raise_after()
         return self._handle(node, path)
@@ -316,6 +380,7 @@ class SimulatedDisk:
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         node, path = self._open[fd]
         self._call("pread", path)
+        self._note_read(path)
         self._raise_after()
         return bytes(node.cache[offset : offset + length])
 
@@ -344,6 +409,7 @@ class SimulatedDisk:
         self._raise_after()
         return count
 
+    @stalls
     def fdatasync(self, fd: int) -> None:
         node, path = self._open[fd]
         try:
@@ -356,6 +422,7 @@ class SimulatedDisk:
         node.land()
         self._raise_after()
 
+    @stalls
     def truncate(self, fd: int, length: int) -> None:
         node, path = self._open[fd]
         self._call("truncate", path)
@@ -364,6 +431,7 @@ class SimulatedDisk:
         node.allocated = length
         self._raise_after()
 
+    @stalls
     def fallocate(self, fd: int, offset: int, length: int) -> None:
         node, path = self._open[fd]
         self._call("fallocate", path)
@@ -376,6 +444,7 @@ class SimulatedDisk:
             node.unsynced.append((end, b""))
         self._raise_after()
 
+    @stalls
     def rename(self, old: str, new: str) -> None:
         self._call("rename", old)
         node = self._find(old)
@@ -383,6 +452,7 @@ class SimulatedDisk:
         self._rename_to(new, node, old)
         self._raise_after()
 
+    @stalls
     def unlink(self, path: str) -> None:
         self._call("unlink", path)
         self._find(path)
@@ -391,12 +461,17 @@ class SimulatedDisk:
         self._changes += 1
         self._raise_after()
 
+    @stalls
     def fsync_dir(self, folder: str) -> None:
         self._call("fsync_dir", folder)
         self._check_folder(f"{folder}/")
-        for path, node, old in self._unsynced_names:
-            _change_names(self._disk_names, path, node, old)
-        self._unsynced_names.clear()
+        others = []
+        for change in self._unsynced_names:
+            if change[0].rpartition("/")[0] == folder:
+                _change_names(self._disk_names, *change)
+            else:
+                others.append(change)
+        self._unsynced_names = others
         self._raise_after()
 
     def salt(self) -> int:
@@ -486,6 +561,10 @@ class SimulatedDisk:
         spots = (offset - len(data), self.chance.randint(0, len(target.disk)) // SECTOR_BYTES * SECTOR_BYTES, offset)
         spot = max(0, self.chance.choice(spots if target is not node else spots[:2]))
         _apply(target.disk, spot, data[: max(0, len(target.disk) - spot)])
+
+    def _note_read(self, path: str) -> None:
+        if self.stalled and self.on_read is not None and (folder := path.rpartition("/")[0]) in self.stalled:
+            self.on_read(folder)
 
     def _check_folder(self, path: str) -> None:
         if self._gone and path.rpartition("/")[0] in self._gone:

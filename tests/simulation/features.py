@@ -6,6 +6,8 @@ entry    is forwarded to `arrived`, and its dead letters from there to `complain
 far      is forwarded from queue to queue until it was forwarded too often, and is dead-lettered then
 feed     gets a copy in `feed/plain`; copies by the rules of `feed/changed`; one by the rule of `feed/away`, which
          is forwarded to `outbox`
+closed   is disabled: what transactions send there goes to the transfer dead-letter queue of their via; only from seed
+         600,005 on
 
 For the checker the queues on the way of a message are one home, so that it is never in two of them or in none; and each
 rule with an action has a home of its own. Which entity a message was sent to, and which rules it matches, its id says.
@@ -17,6 +19,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+from dataclasses import replace
 from typing import Any, Final
 
 from pairbus.amqp.message import Properties, encode_message, read_application_properties, read_properties
@@ -24,13 +27,13 @@ from pairbus.amqp.types import Timestamp
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.model.rule_description import RuleDescription, SqlAction, SqlFilter
-from pairbus.wire import ReceivedMessage, Receiver, WireError
+from pairbus.wire import ReceivedMessage, Receiver, Sender, WireClient, WireError
 from pairbus.wire.transactions import Transaction, via_of
 
 from .broker import PORT
 from .checker import Checker
 from .disk import draw_faults
-from .history import ABANDON, CONFIRMED, DEAD, DEFERRED, GONE, GRACE_S, LOST, REFUSED, SCHEDULED, Look
+from .history import ABANDON, CONFIRMED, DEAD, DEFERRED, GONE, LOST, REFUSED, SCHEDULED, Look
 from .loop import EPOCH
 from .run import NAMESPACE, Run
 from .workload import _DUE, DEAD_LETTERS, Drainer, SimulatedClient, body_of, outcome_of, path_of
@@ -39,6 +42,10 @@ from .world import DELIVERIES_MAX, LEAVING, LOCK_S, Client, Step, World, _doom, 
 #: The first seed, and then every eighth: no other world has one of them.
 FIRST: Final = 400_005
 EVERY: Final = 8
+#: From this one on transactions also send to `closed`.
+FIRST_CLOSED: Final = 600_005
+CLOSED: Final = "closed"
+TRANSFER: Final = "/$Transfer"
 ENTITIES: Final = ("orders", "entry", "feed", "far")
 #: From which queues the messages of an entity can be received, and in which else they may be.
 RECEIVED_AT: Final = {
@@ -46,9 +53,10 @@ RECEIVED_AT: Final = {
     "entry": ("arrived", "complaints"),
     "feed": ("feed/plain", "feed/changed", "outbox"),
     "far": (),
+    CLOSED: (),
 }
 _FAR: Final = ("far", "far2", "far3", "far4", "far5", "far6")
-ON_THE_WAY: Final = {"orders": (), "entry": ("entry",), "feed": ("feed/away",), "far": _FAR}
+ON_THE_WAY: Final = {"orders": (), "entry": ("entry",), "feed": ("feed/away",), "far": _FAR, CLOSED: ()}
 #: Where what is received has the number that it was sent with, so that it can be deferred.
 _DEFERRABLE: Final = ("orders", "feed/plain")
 _COLOURS: Final = ("red", "green", "blue")
@@ -85,6 +93,8 @@ def draw_features(seed: int) -> FeatureWorld:
     dooms = []
     if rng.random() < 0.4:
         dooms = [(each.name, number, _doom(rng)) for each in clients for number in range(1, 6) if rng.random() < 0.3]
+    if seed >= FIRST_CLOSED:
+        clients, entities = _with_closed(rng, clients), (*entities, CLOSED)
     return FeatureWorld(
         seed,
         entities,
@@ -95,6 +105,26 @@ def draw_features(seed: int) -> FeatureWorld:
         tuple(dooms),
         tuple(draw_faults(rng, 300)) if rng.random() < 0.3 else (),
     )
+
+
+def _with_closed(rng: random.Random, clients: tuple[Client, ...]) -> tuple[Client, ...]:
+    """Let some transactions send to an entity that is disabled, too."""
+
+    def changed(step: Step) -> Step:
+        options = dict(step.options)
+        if step.action != "transact" or rng.random() < 0.3:
+            return step
+        more = ((CLOSED, rng.choice((1, 1, 3))),)
+        options["sends"] = more + options["sends"] if rng.random() < 0.5 else options["sends"] + more
+        return replace(step, options=tuple(options.items()))
+
+    return tuple(replace(client, steps=tuple(map(changed, client.steps))) for client in clients)
+
+
+def vias_of(world: World) -> list[str]:
+    """Return the entities through which transactions of a world go."""
+    places = [place for entity in world.entities for place in RECEIVED_AT[entity]]
+    return sorted({via_of(path_of(place)) for place in places})
 
 
 def _steps(rng: random.Random, entities: tuple[str, ...]) -> tuple[Step, ...]:
@@ -178,6 +208,7 @@ def plan_of_features(world: World) -> NamespacePlan:
         ],
         "feed": [QueueDescription(name="outbox", **common)],
         "far": [QueueDescription(name=_FAR[-1], **common), *reversed(far)],
+        CLOSED: [QueueDescription(name=CLOSED, status="SendDisabled")],
     }
     rules = {
         "plain": (),
@@ -218,7 +249,7 @@ def number_of(id: str) -> int:
 
 
 def entity_of(id: str) -> str:
-    return next(entity for entity in ENTITIES if entity.startswith(id[:2]))
+    return next(entity for entity in (*ENTITIES, CLOSED) if entity.startswith(id[:2]))
 
 
 def homes_of(entity: str, number: int) -> list[str]:
@@ -283,6 +314,8 @@ class FeatureClient(SimulatedClient):
         rule = said.get("RuleName")
         if entity == "feed":
             logical = (place if place.startswith("feed/") else "feed/away") + (f":{rule}" if rule else "")
+        elif entity == CLOSED:
+            logical = f"{CLOSED}:{place.removesuffix(TRANSFER)}"
         else:
             logical = entity
         reasons = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -323,8 +356,10 @@ class FeatureClient(SimulatedClient):
                 settlings.append(await self._settle_within(transaction, receiver, look, message, outcome))
             for entity, number in sends:
                 payloads, sending = self._encoded(entity, number)
+                if entity == CLOSED:
+                    sending["homes"] = [f"{CLOSED}:{via}"]
                 sendings.append(sending)
-                sender = await wire.sender(entity, via=None if entity == via else via)
+                sender = await self._sender_within(wire, entity, via)
                 for payload in payloads:
                     await sender.send(payload, transaction=transaction)
                 await sender.close()
@@ -344,6 +379,10 @@ class FeatureClient(SimulatedClient):
                 await transaction.roll_back()
                 for look, message in held:  # they are locked as before
                     await self._settle(place, receiver, look, message, "complete")
+
+    async def _sender_within(self, wire: WireClient, entity: str, via: str) -> Sender:
+        """Return a sender for a transaction that goes through an entity."""
+        return await wire.sender(entity, via=None if entity == via else via)
 
     async def _receive_some(self, place: str, count: int) -> tuple[Receiver, list[tuple[Look, ReceivedMessage]]]:
         receiver = await self._receiver(place, "lock", 0)
@@ -411,9 +450,18 @@ class FeatureDrainer(FeatureClient, Drainer):
     """Looks at all queues on the way of messages, and receives from those that don't forward."""
 
     def _places(self, world: World) -> list[str]:
-        return [place for entity in world.entities for place in (*ON_THE_WAY[entity], *RECEIVED_AT[entity])]
+        places = [place for entity in world.entities for place in (*ON_THE_WAY[entity], *RECEIVED_AT[entity])]
+        return places + ([via + TRANSFER for via in vias_of(world)] if CLOSED in world.entities else [])
+
+    async def _peek(self, home: str) -> list[Look]:
+        return [] if home.endswith(TRANSFER) else await super()._peek(home)  # there are dead letters alone
 
     async def _drain(self, home: str) -> None:
+        if home.startswith(CLOSED):
+            with contextlib.suppress(WireError):
+                path = home.partition(":")[2] + TRANSFER + DEAD_LETTERS
+                await self._do_receive(path, count=50, outcomes=("complete",), wait=0.5)
+            return
         entity = home.partition("/")[0]
         places = [*RECEIVED_AT[entity], *(place + DEAD_LETTERS for place in self._homes if place in ON_THE_WAY[entity])]
         places += [place + DEAD_LETTERS for place in RECEIVED_AT[entity] if place != "arrived"]
@@ -432,12 +480,25 @@ class FeatureRun(Run):
     def _plan(self) -> NamespacePlan:
         return plan_of_features(self.world)
 
+    def _homes_of(self, names: list[str]) -> tuple[list[str], bool]:
+        # all homes of the entities on whose way one of these is
+        failed = [
+            entity
+            for entity in self.world.entities
+            if any(place.partition("/")[0] in names for place in (entity, *RECEIVED_AT[entity], *ON_THE_WAY[entity]))
+        ]
+        return sorted({home for entity in failed for kind in range(_KINDS) for home in homes_of(entity, kind)}), False
+
     def _new_checker(self) -> Checker:
         homes = {home for entity in self.world.entities for kind in range(_KINDS) for home in homes_of(entity, kind)}
+        closed = {f"{CLOSED}:{via}" for via in vias_of(self.world)}
+        homes |= closed
         return Checker(
             max_delivery_count=dict.fromkeys(sorted(homes), DELIVERIES_MAX),
             lock_s=dict.fromkeys(sorted(homes), LOCK_S),
             exact=True,
-            late_s=60.0 if self.world.disk else GRACE_S,
-            undeliverable={"far": "MaxTransferHopCountExceeded"},
+            late_s=self.world.late_s,
+            notice_s=self.world.notice_s,
+            fails=bool(self.world.disk or self.world.stall_s),
+            undeliverable={"far": "MaxTransferHopCountExceeded"} | dict.fromkeys(closed, "MessagingEntityDisabled"),
         )

@@ -35,7 +35,7 @@ Paired clients: paired.py lists the rules.
 
 Ends of a broker
 - A kill undoes nothing. After a power cut, durability `strict` has everything; `default` may have undone settlements
-  that were answered in the last 0.1 s; of `none` everything since the broker started is uncertain.
+  that were answered in the last 0.1 s in which it ran; of `none` everything since the broker started is uncertain.
 
 Times (`at`) are seconds that pass evenly; `until` and `due` are the wall clock's, which `stepped` sets. Who does not
 know them leaves them out. The order of events is the order in which they were known. Where several clients receive in
@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +66,24 @@ TICK_S: Final = 0.001
 GRACE_S: Final = 2.0
 #: So long before a power cut an answered settlement may be undone: 0.1 s, and the time of the write and the sync.
 LAZY_S: Final = 0.15
+
+
+@dataclass(slots=True)
+class Totals:
+    """How much of what happened."""
+
+    confirmed: int = 0
+    refused: int = 0
+    unknown: int = 0
+    unknown_stored: int = 0
+    retried: int = 0
+    seen: int = 0
+    by_number: int = 0
+    settled: int = 0
+    written: int = 0
+    vanished: int = 0
+    kills: int = 0
+    audits: int = 0
 
 
 class Look(NamedTuple):
@@ -237,8 +256,14 @@ class History:
     def killed(self, at: float = 0.0) -> None:
         self.events.append(("killed", at))
 
+    def crashed(self, homes: Sequence[str], at: float, is_certain: bool = True) -> None:
+        """These homes, or some of them, were restarted from the journal while the broker went on: nobody has a lock
+        there."""
+        self.events.append(("crashed", tuple(homes), at, is_certain))
+
     def power_cut(self, at: float, since: float | None = None) -> None:
-        """`since`: settlements may be undone that were answered after it, for instance since the disk failed."""
+        """`since`: settlements may be undone that were answered after it, since the disk failed or the broker was
+        frozen."""
         self.events.append(("power_cut", at, since))
 
     def stepped(self, seconds: float, at: float) -> None:

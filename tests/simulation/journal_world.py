@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from pairbus.journal import Journal, JournalCorrupt, JournalError, Options, Record
+from pairbus.journal import Journal, JournalCorrupt, JournalError, JournalStalled, Options, Record
 from pairbus.journal.log import Done
 from pairbus.journal.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from pairbus.journal.segment import Segment, scan, segment_name, survey
@@ -25,7 +25,7 @@ from pairbus.journal.segment import Segment, scan, segment_name, survey
 from .disk import SECTOR_BYTES, DiskFault, FaultKind, Folder, MachineStopped, SimulatedDisk, draw_faults
 from .shrink import shrink
 
-FOLDER = "j"
+FOLDER, STANDBY = "j", "s"
 PUT, GONE = 1, 2
 NAME_BYTES = 6
 
@@ -70,9 +70,11 @@ class Story:
     options: Options
     write_here: bool
     steps: tuple[Step, ...]
+    standby: str | None = None
 
     def __str__(self) -> str:
-        return "\n  ".join((f"seed {self.seed}, {self.options}, write_here={self.write_here}", *map(str, self.steps)))
+        head = f"seed {self.seed}, {self.options}, write_here={self.write_here}, standby={self.standby}"
+        return "\n  ".join((head, *map(str, self.steps)))
 
     @property
     def size(self) -> int:
@@ -92,14 +94,15 @@ class Story:
         return False
 
     def run(self) -> World:
-        world = World(self.options, self.write_here, self.seed)
+        world = World(self.options, self.write_here, self.seed, self.standby)
         world.run(self.steps)
         return world
 
 
 def draw(seed: int) -> Story:
-    """Return the seed's story. From 10,000 on many faults strike just where a segment is made or removed."""
-    chance, is_narrow = random.Random(seed), seed >= 10_000
+    """Return the seed's story. From 10,000 on many faults strike just where a segment is made or removed; from 100,000
+    on folders stall, and most journals have a standby folder."""
+    chance, is_narrow, has_stalls = random.Random(seed), seed >= 10_000, seed >= STALLS_FROM
     options = Options(
         segment_bytes=chance.choice((1024, 2048, 4096)),
         reserve_bytes=chance.choice((0, 1024, 1024)),
@@ -108,9 +111,10 @@ def draw(seed: int) -> Story:
         durability=chance.choice(("default", "default", "default", "strict", "none")),
     )
     sizes = chance.choice(((40,), (0, 1, 40, 300), (0, 1, 40, 300, 1500)))
-    weights = [weight * chance.choice((0, 1, 1, 3)) for weight in _STEPS.values()]
+    kinds = _STEPS | _STALL_STEPS if has_stalls else _STEPS
+    weights = [weight * chance.choice((0, 1, 1, 3)) for weight in kinds.values()]
     steps = []
-    for kind in ["put", *chance.choices(list(_STEPS), weights, k=chance.choice((15, 60, 60, 150))), "crash"]:
+    for kind in ["put", *chance.choices(list(kinds), weights, k=chance.choice((15, 60, 60, 150))), "crash"]:
         value: Any = chance.randrange(1 << 30)
         if kind in ("put", "lazy"):
             value = chance.choice(sizes)
@@ -123,7 +127,8 @@ def draw(seed: int) -> Story:
             faults = draw_faults(chance, 20) if chance.random() < 0.2 else []
             value = (how, value, draw_name_faults(chance) if is_narrow and value % 4 == 0 else faults)
         steps.append(Step(kind, value))
-    return Story(seed, options, chance.random() < 0.5, tuple(steps))
+    write_here = chance.random() < 0.5
+    return Story(seed, options, write_here, tuple(steps), STANDBY if has_stalls and chance.random() < 0.8 else None)
 
 
 def draw_name_faults(chance: random.Random) -> list[DiskFault]:
@@ -140,6 +145,9 @@ _STEPS = {
     "put": 20, "lazy": 6, "drop": 12, "lazy_drop": 20, "turn": 30, "faults": 4, "heal": 2, "away": 1, "read_only": 1,
     "compact": 10, "read": 5, "crash": 4, "close": 1, "damage": 1, "calm": 1,
 }  # fmt: skip
+# Without "away": what is confirmed goes to the standby folder then.
+_STALL_STEPS = {"stall": 8, "resume": 5, "away": 0}
+STALLS_FROM = 100_000
 
 
 @functools.cache
@@ -148,9 +156,11 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 class World:
-    def __init__(self, options: Options, write_here: bool = False, seed: int = 0) -> None:
+    def __init__(self, options: Options, write_here: bool = False, seed: int = 0, standby: str | None = None) -> None:
         self.options = options
         self.write_here = write_here
+        self.standby = standby
+        self.was_standby_stalled = False
         self.disk = SimulatedDisk(chance=random.Random(seed))
         self.now = 1000.0
         self.tick_s = self.disk.chance.choice((0.0, 0.0003))  # that each look at the clock takes
@@ -204,7 +214,13 @@ class World:
             or self.disk.capacity is not None
             or self.disk.is_read_only_now
             or self.folder is not None
+            or self.is_stalled()
         )
+
+    def is_stalled(self) -> bool:
+        """Return whether a folder does not answer, or the journal has not yet found that it does."""
+        log = self.journal._log
+        return bool(self.disk.stalled) or (log is not None and bool(log.stalled or log.gate.folder))
 
     def must_write_again(self) -> bool:
         """Return whether there are lazy records that are in memory alone, since the disk failed."""
@@ -252,6 +268,8 @@ class World:
 
     def outcome(self, error: JournalError | None, lazy: bool, lsn: int, item: Item, what: str) -> State:
         if error is not None:
+            if isinstance(error, JournalStalled) and self.standby is not None and not self.was_standby_stalled:
+                self.violations.append(Violation(f"record {lsn} was refused although the standby folder answers"))
             return State.MAYBE if error.unknown else State.NEVER
         if self.options.durability == "none" or (self.options.durability == "default" and lazy):
             self.answered.append((lsn, item, what))
@@ -340,7 +358,22 @@ class World:
     def faults(self, faults: list[DiskFault]) -> None:
         self.disk.faults += [replace(fault, at=fault.at + self.disk.calls) for fault in faults]
 
+    def stall(self, which: int) -> None:
+        """Let the journal's folder hang, now and then the standby folder; or hold back what the writer does."""
+        if which % 4 == 0:
+            self.journal.stall(True)
+        elif which % 4 == 1 and self.standby is not None and which % 3 == 0:
+            self.disk.stalled.add(self.standby)
+            self.was_standby_stalled = True
+        else:
+            self.disk.stalled.add(FOLDER)
+
+    def resume(self, _: int) -> None:
+        self.disk.resume()
+        self.journal.stall(False)
+
     def heal(self, _: int) -> None:
+        self.resume(0)
         self.disk.faults.clear()
         self.disk.capacity = None
         self.disk.is_read_only_now = False
@@ -365,6 +398,8 @@ class World:
             self.turn(0.5)
         if (trouble := self.journal.trouble()) is not None:
             raise Violation(f"no fault is left, and yet: {trouble}")
+        if self.journal._log is not None and self.journal._log.folder != FOLDER:
+            raise Violation("the journal stays in its standby folder")
         self.put(40)
         item = next(reversed(self.items.values()))
         self.turn(0.0)
@@ -460,7 +495,7 @@ class World:
         self.answered = []
 
     def open(self, disk: SimulatedDisk, options: Options, asked: dict[int, tuple[int, bytes]]) -> list[Record]:
-        self.journal = Journal.open(FOLDER, options, disk, clock=self.clock)
+        self.journal = Journal.open(FOLDER, options, disk, self.clock, self.standby)
         try:
             records = list(self.journal.replay())
             self.journal.start(self.post, thread=False, write_here=self.write_here)
@@ -513,7 +548,9 @@ class World:
             if must_refuse:
                 raise Violation(f"{what} was accepted, known are {known}, changed {changed}")
             now = {(record.lsn, record.payload) for record in found}
-            missing = {r.lsn for r in records if r.offset + len(r.payload) <= known[_path(r)]} - {lsn for lsn, _ in now}
+            missing = {r.lsn for r in records if r.offset + len(r.payload) <= known[_path(clean, r)]} - {
+                lsn for lsn, _ in now
+            }
             if missing:
                 raise Violation(f"{what}: {sorted(missing)} are gone without a word")
             # The header of a last segment without records is alone in saying where the one before it ends.
@@ -538,7 +575,7 @@ def is_harmless(fault: DiskFault) -> bool:
 
 def inspect(disk: SimulatedDisk) -> tuple[list[Record], list[Segment]]:
     """Return what is on a sound disk."""
-    segments = survey(disk, FOLDER, False).segments
+    segments = survey(disk, FOLDER, False, STANDBY).segments
     return [each for segment in segments for chunk in scan(disk, segment, 0, False, []) for each in chunk], segments
 
 
@@ -569,7 +606,8 @@ def hurt(disk: SimulatedDisk, chance: random.Random, paths: list[str], records: 
         content[:] = disk._disk_names[path].disk
         return f"sector {sector} of {path} rotten"
     record, other = chance.choice(records), chance.choice(records)
-    content, target = disk.content(_path(record)), disk.content(_path(other) if chance.random() < 0.7 else path)
+    content = disk.content(_path(disk, record))
+    target = disk.content(_path(disk, other) if chance.random() < 0.7 else path)
     start, end = record.offset - RECORD_HEADER_BYTES, record.offset + len(record.payload)
     data = bytes(content[start:end])
     content[start:end] = bytes(len(data))
@@ -579,8 +617,9 @@ def hurt(disk: SimulatedDisk, chance: random.Random, paths: list[str], records: 
     return f"{record} written over {other}, at {spot}"
 
 
-def _path(record: Record) -> str:
-    return f"{FOLDER}/{segment_name(record.segment)}"
+def _path(disk: SimulatedDisk, record: Record) -> str:
+    name = segment_name(record.segment)
+    return f"{FOLDER}/{name}" if name in disk.listdir(FOLDER) else f"{STANDBY}/{name}"
 
 
 def _first_change(one: bytearray, other: bytearray) -> int:

@@ -39,6 +39,7 @@ class Locks:
         self._of_sessions: dict[tuple[str, str], list[Lock]] = {}
         self._renewals: dict[int, tuple[float, list[tuple[Lock, float]]]] = {}
         self._ended_at = -inf  # when a broker was last certainly over
+        self._freed_at: dict[str, float] = {}  # when a home was last restarted while the broker went on
 
     def __repr__(self) -> str:
         return f"<Locks: {len(self._by_token)} tokens>"
@@ -50,7 +51,8 @@ class Locks:
         since = at if since is None else since
         # That of a broker which has ended since is over.
         ends = self._ends(until, at, since)
-        lock = self._by_token[token] = Lock(what, home, receiver, is_of_session, *ends, since <= self._ended_at)
+        over_at = max(self._ended_at, self._freed_at.get(home, -inf))
+        lock = self._by_token[token] = Lock(what, home, receiver, is_of_session, *ends, since <= over_at)
         return lock
 
     def _ends(self, until: float, at: float, since: float) -> tuple[float, float]:
@@ -122,6 +124,16 @@ class Locks:
     def dropped(self, home: str) -> None:
         for lock in self._by_token.values():
             lock.has_left |= lock.home == home
+
+    def free(self, homes: tuple[str, ...], at: float, is_certain: bool) -> None:
+        """These homes are being restarted, or some of them: what was locked there is free, and nothing can be locked
+        yet."""
+        self._freed_at.update(dict.fromkeys(homes, at))
+        for lock in self._by_token.values():
+            if lock.home in homes:
+                lock.has_left = True
+                if is_certain:
+                    lock.last_end = min(lock.last_end, at)
 
     def end(self, at: float) -> None:
         """The broker has ended, and with it all locks."""

@@ -27,12 +27,12 @@ EPOCH = 1_800_000_000.0
 class Process:
     """One program of the world."""
 
-    __slots__ = ("frozen_until", "is_alive", "name", "on_death")
+    __slots__ = ("frozen_since", "frozen_until", "is_alive", "name", "on_death")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive = True
-        self.frozen_until = 0.0
+        self.frozen_since = self.frozen_until = 0.0
         self.on_death: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -43,6 +43,12 @@ class Process:
         context = contextvars.copy_context()
         context.run(_process.set, self)
         return context.run(function, *arguments)
+
+    def freeze(self, now: float, seconds: float) -> None:
+        """Let it do nothing for a time, or for longer than it does nothing anyway."""
+        if self.frozen_until < now:
+            self.frozen_since = now
+        self.frozen_until = max(self.frozen_until, now + seconds)
 
     def kill(self) -> None:
         """End it between two callbacks; what it had begun goes no further."""

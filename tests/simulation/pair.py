@@ -10,6 +10,9 @@ Rules
 - What the primary refuses for good is a dead letter of the backlog in the end, and nothing else is.
 - While only one of the two brokers is in trouble, sends fail no longer than the failover interval (P16).
 - In the calm the syphon empties the backlog, and every entity returns to its primary (P21).
+In some worlds the client belongs to a fleet: it has a ping phase, a share of a return ramp, and a control file that an
+operator changes, which pins nothing any more when the calm begins. In some it is in haste: it has a patience with the
+primary's silence, a brownout, a link to the backlog that stands ready, and callers who give up.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ from pairbus.pairing.events import SendPing
 from pairbus.pairing.options import Settings
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Failed, Sent, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.routing.patience import Brownout
+from pairbus.pairing.routing.pins import parse
 from pairbus.pairing.routing.verdicts import is_reach
 from pairbus.syphon.core.arrival import message_id_of
 from pairbus.syphon.core.transfer import Command, Complete, PendingTransfer, Send
@@ -87,6 +92,17 @@ class PairedSend:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlChange:
+    """An operator changes the control file."""
+
+    at: float
+    pins: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return f"at {self.at:g} s it says {dict(self.pins)}"
+
+
+@dataclass(frozen=True, slots=True)
 class PairWorld:
     """What a seed decides of two brokers, a paired client and a syphon."""
 
@@ -99,22 +115,39 @@ class PairWorld:
     sends: tuple[PairedSend, ...]
     troubles: tuple[tuple[str, Trouble], ...]  # of the primary, the secondary, or the syphon
     dooms: tuple[tuple[str, int, Doom], ...]
+    draw: float = 0.0  # what the client draws for its phase and its share of the ramp
+    return_ramp: float = 0.0
+    controls: tuple[ControlChange, ...] = ()
+    patience: str | float = "half"
+    brownout: Brownout | None = None
+    warm: int | None = None  # the backlog queue to which a link stands ready
+    given_up: tuple[tuple[str, float], ...] = ()  # calls, by message, whose caller waits only so long
 
     def describe(self) -> list[str]:
+        fleet = [f"a fleet: draws {self.draw:g}, return ramp {self.return_ramp:g} s"] if self.draw else []
         return [
             f"seed {self.seed}: a pair, failover after {self.failover_interval:g} s, {self.probe} every "
             f"{self.ping_interval:g} s, while suspect: {self.while_suspect}, segments of {self.segment_bytes} bytes",
+            *fleet,
+            *([f"in haste: {self.patience}, {self.brownout}, link to {self.warm}"] if self.is_hasty else []),
+            *(f"{id} is given up after {after_s:g} s" for id, after_s in self.given_up),
+            *(f"control file: {change}" for change in self.controls),
             *(f"paired client: {send}" for send in self.sends),
             *(f"{which}: {trouble}" for which, trouble in self.troubles),
             *(f"{name}, connection {number}: {doom}" for name, number, doom in self.dooms),
         ]
 
     @property
+    def is_hasty(self) -> bool:
+        return (self.patience, self.brownout, self.warm) != ("half", None, None)
+
+    @property
     def size(self) -> int:
-        return len(self.sends) + len(self.troubles) + len(self.dooms)
+        return len(self.given_up) + len(self.sends) + len(self.troubles) + len(self.dooms) + len(self.controls)
 
     def parts(self) -> list[tuple[str, int, int]]:
         counts = {"send": len(self.sends), "trouble": len(self.troubles), "doom": len(self.dooms)}
+        counts["control"], counts["given up"] = len(self.controls), len(self.given_up)
         return [(kind, index, 0) for kind, count in counts.items() for index in range(count)]
 
     def without(self, left_out: set[tuple[str, int, int]]) -> PairWorld:
@@ -126,6 +159,8 @@ class PairWorld:
             sends=kept("send", self.sends),
             troubles=kept("trouble", self.troubles),
             dooms=kept("doom", self.dooms),
+            controls=kept("control", self.controls),
+            given_up=kept("given up", self.given_up),
         )
 
 
@@ -168,7 +203,35 @@ def draw_pair(seed: int) -> PairWorld:
         sends,
         tuple(sorted(troubles, key=lambda each: each[1].at)),
         tuple(dooms),
+        *_draw_fleet(seed),
+        *_draw_haste(seed),
     )
+
+
+def _draw_haste(seed: int) -> tuple[str | float, Brownout | None, int | None, tuple[tuple[str, float], ...]]:
+    """Return what makes the client of some worlds a hasty one; by dice of its own, as for a fleet."""
+    rng = random.Random(f"{seed} haste")
+    if rng.random() < 0.6:
+        return "half", None, None, ()
+    return (
+        rng.choice(("half", 0.5, 1.5, "adaptive")),
+        rng.choice((None, None, Brownout(0.4, 2, 1.0))),
+        rng.choice((None, 0, 1)),
+        tuple((f"m{number}", rng.choice((0.01, 0.3, 1.0, 3.0, 6.0))) for number in range(1, 20) if rng.random() < 0.2),
+    )
+
+
+def _draw_fleet(seed: int) -> tuple[float, float, tuple[ControlChange, ...]]:
+    """Return what makes the client of some worlds one of a fleet; by dice of its own, so that the rest is as it was."""
+    rng = random.Random(f"{seed} fleet")
+    if rng.random() < 0.6:
+        return 0.0, 0.0, ()
+    changes = []
+    for at in sorted(rng.sample((0.0, 0.3, 1.0, 3.0, 5.0, 8.0, 13.0), rng.choice((0, 0, 1, 2, 3)))):
+        names = rng.sample(("orders", "ONCE", "*"), rng.choice((0, 1, 1, 2)))
+        pins = tuple((name, rng.choice(("failed-over", "healthy", "auto"))) for name in names)
+        changes.append(ControlChange(at, pins))
+    return rng.choice((0.25, 0.5, 0.75)), rng.choice((0.0, 2.0, 8.0)), tuple(changes)
 
 
 def _plan(name: str, queues: tuple[QueueDescription, ...]) -> NamespacePlan:
@@ -244,17 +307,25 @@ class PairedClient:
             backlog_retry_interval=2.0,
             probe=world.probe,
             while_suspect=world.while_suspect,
+            return_ramp=world.return_ramp,
+            primary_patience=world.patience,
+            brownout=world.brownout,
         )
-        self.coordinator = Coordinator(settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice)
-        self._write("began", settings, (0, 1))
+        self.coordinator = Coordinator(
+            settings, (0, 1), choose=random.Random(f"{world.seed} rotation").choice, draw=lambda: world.draw
+        )
+        self._write("began", settings, (0, 1), True, world.draw)
         self._senders: dict[tuple[str, str], Sender] = {}
         self._clients: dict[str, WireClient] = {}
         self._tick: asyncio.TimerHandle | None = None
         self._ticked_at, self._ticks = 0.0, 0
         self._numbers = 0
+        self._given_up = dict(world.given_up)
         self.is_done = False
 
     async def work(self) -> None:
+        if self._run.world.warm is not None:
+            self._loop.create_task(self._keep_warm(BACKLOG[self._run.world.warm]))
         for send in self._run.world.sends:
             await asyncio.sleep(send.after_s)
             calls = []
@@ -262,10 +333,34 @@ class PairedClient:
                 self._numbers += 1
                 call = self._loop.create_task(self._send(send.entity, f"m{self._numbers}"))
                 calls.append(call)
+                if (after_s := self._given_up.get(f"m{self._numbers}")) is not None:
+                    self._loop.call_later(after_s, call.cancel)
                 if not send.together:
                     await call
             await asyncio.gather(*calls)
         self.is_done = True
+
+    async def _keep_warm(self, path: str) -> None:
+        while not self.is_done:
+            await self._open(path)
+            await asyncio.sleep(5.0)
+
+    async def _open(self, path: str) -> None:
+        try:
+            await self._sender(SECONDARY, path, 2.0)
+        except WireError as error:
+            self._run.note(f"paired client: no link to {path}: {error}")
+
+    async def follow(self) -> None:
+        """Read the control file whenever the operator has changed it."""
+        for change in self._run.world.controls:
+            await asyncio.sleep(change.at - self._loop.now)
+            self.control(dict(change.pins))
+
+    def control(self, pins: dict[str, str]) -> None:
+        self._write("control_file", {name.lower(): word for name, word in pins.items()}, self._loop.now)
+        self.coordinator.set_pins(parse(pins), self._loop.now)
+        self._pump()
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -277,6 +372,16 @@ class PairedClient:
         dispatch = self.coordinator.begin(entity, "sender", began, None)
         self._write("called", id, entity, "sender", began, None)
         run.entities[id] = entity
+        try:
+            await self._carry_out(dispatch, entity, id, began)
+        except asyncio.CancelledError:  # the caller gave up
+            run.note(f"{id}: given up")
+            self._write("given_up", id, loop.now)
+            dispatch.abandon(loop.now, given_up=True)
+            self._pump()
+
+    async def _carry_out(self, dispatch: Dispatch, entity: str, id: str, began: float) -> None:
+        run, loop = self._run, self._loop
         is_confirmed = False
         while True:
             step = dispatch.step(loop.now)
@@ -284,6 +389,8 @@ class PairedClient:
             self._pump()
             if isinstance(step, Sent):
                 run.note(f"{id}: sent")
+                if dispatch.reason is not None and dispatch.route_word == "backlog":
+                    run.diverted(id, dispatch.reason.rule)
                 run.succeeded(entity)
             elif isinstance(step, Failed):
                 run.note(f"{id}: failed: {step.error!r}")
@@ -298,12 +405,20 @@ class PairedClient:
 
     async def _attempt(self, dispatch: Dispatch, entity: str, id: str, step: TryPrimary | TryBacklog) -> bool:
         is_primary = isinstance(step, TryPrimary)
+        if isinstance(step, TryBacklog):
+            step = self._over_warm_link(dispatch, id, step)
         host, path = (PRIMARY, entity) if isinstance(step, TryPrimary) else (SECONDARY, BACKLOG[step.queue])
         payload = payload_of(id)
         began = self._loop.now
+        terms = step.terms if isinstance(step, TryPrimary) else None
+        took_s = 0.0
         try:
-            sender = await self._sender(host, path, step.timeout_s)
-            left = step.timeout_s - (self._loop.now - began)
+            is_open = self._is_open(host, path)
+            limit = step.timeout_s if terms is None else min(step.timeout_s, terms.opening_s)
+            sender = await self._sender(host, path, limit)
+            left = limit - (self._loop.now - began)
+            if terms is not None and is_open:
+                left = min(step.timeout_s, terms.silence_s)
             await sender.send(payload if is_primary else divert_encoded(payload, entity), timeout=max(0.001, left))
         except WireError as error:
             self._run.note(f"{id}: {host}: {error}")
@@ -312,11 +427,33 @@ class PairedClient:
             (dispatch.primary_failed if is_primary else dispatch.backlog_failed)(self._loop.now, failure)
             is_confirmed = False
         else:
-            self._write("answered", id, None, self._loop.now)
-            (dispatch.primary_sent if is_primary else dispatch.backlog_sent)(self._loop.now)
+            if terms is not None and is_open:
+                took_s = self._loop.now - began
+            self._write("answered", id, None, self._loop.now, False, took_s)
+            if is_primary:
+                dispatch.primary_sent(self._loop.now, took_s)
+            else:
+                dispatch.backlog_sent(self._loop.now)
             is_confirmed = True
         self._pump()
         return is_confirmed
+
+    def _over_warm_link(self, dispatch: Dispatch, id: str, step: TryBacklog) -> TryBacklog:
+        """Aim a message whose own link is not open at the queue whose link is, and open its own for the next one."""
+        warm, path = self._run.world.warm, BACKLOG[step.queue]
+        if warm is None or self._is_open(SECONDARY, path) or not self._is_open(SECONDARY, BACKLOG[warm]):
+            return step
+        over = dispatch.over_warm_link(warm)
+        if over is None:
+            return step
+        self._run.note(f"{id}: over the link that stands ready")
+        self._write("redirected", id, over.queue)
+        self._loop.create_task(self._open(path))
+        return over
+
+    def _is_open(self, host: str, path: str) -> bool:
+        sender = self._senders.get((host, path))
+        return sender is not None and sender.is_open
 
     async def _sender(self, host: str, path: str, timeout_s: float) -> Sender:
         client = self._clients.get(host)
@@ -358,14 +495,16 @@ class PairedClient:
     async def _ping(self, entity: str) -> None:
         try:
             sender = await self._sender(PRIMARY, entity, 2.0)
+            began = self._loop.now
             await sender.send(_PING, timeout=2.0)
         except WireError as error:
             failure = as_sdk_error(error)
             self._write("ping_answered", entity, failure, self._loop.now)
             self.coordinator.ping_failed(entity, self._loop.now, failure, not is_reach(failure))
         else:
-            self._write("ping_answered", entity, None, self._loop.now)
-            self.coordinator.ping_succeeded(entity, self._loop.now)
+            took_s = self._loop.now - began
+            self._write("ping_answered", entity, None, self._loop.now, took_s)
+            self.coordinator.ping_succeeded(entity, self._loop.now, took_s)
         self._pump()
 
 
@@ -471,6 +610,17 @@ class PairRun:
     def succeeded(self, entity: str) -> None:
         self._failing_since.pop(entity, None)
 
+    def diverted(self, id: str, rule: str) -> None:
+        """A message was diverted, by this rule: the options must know it."""
+        self.note(f"{id}: rule {rule!r}")
+        world = self.world
+        rules = {"failed over", "unreachable", "not tried", "busy for too long"}
+        rules |= {"interval zero"} if world.failover_interval == 0 else {"interval over"}
+        if world.failover_interval and world.while_suspect == "divert":
+            rules.add("while suspect")
+        if rule not in rules:
+            self.problems.append(f"P19: {id} was diverted by the rule {rule!r}, which these options don't have")
+
     def failed(self, entity: str, id: str, began: float) -> None:
         """A send failed: with one broker well it may, for as long as nobody can tell an outage from an accident."""
         troubled = {which for which, _ in self.world.troubles}
@@ -478,8 +628,9 @@ class PairRun:
             return
         world = self.world
         since = self._failing_since.setdefault(entity, began)
+        is_pinned = any("healthy" in dict(change.pins).values() for change in world.controls)
         spared = world.while_suspect == "divert" or world.failover_interval == 0
-        if spared or self.loop.now - since > world.failover_interval + 2 * SEND_S:
+        if spared or (not is_pinned and self.loop.now - since > world.failover_interval + 2 * SEND_S):
             self.problems.append(f"{id} to {entity} failed, although only {troubled or 'nobody'} is in trouble")
 
     # -- the storm
@@ -489,8 +640,9 @@ class PairRun:
             await self._start(machine)
         self._start_syphon()
         working = self._client.process.run(self.loop.create_task, self._client.work())
+        following = self._client.process.run(self.loop.create_task, self._client.follow())
         meeting = [self.loop.create_task(self._meet(which, trouble)) for which, trouble in self.world.troubles]
-        await asyncio.gather(working, *meeting)
+        await asyncio.gather(working, following, *meeting)
         await self._calm()
 
     async def _meet(self, which: str, trouble: Trouble) -> None:
@@ -509,6 +661,8 @@ class PairRun:
                 return
             if trouble.kind == "power":
                 machine.cut_power(self._dice if trouble.torn else None)
+                if which == SECONDARY:
+                    self.history.paired("power_cut")
             else:
                 if trouble.kind == "stop":
                     await self._stop(machine)
@@ -553,6 +707,8 @@ class PairRun:
 
     async def _calm(self) -> None:
         self.note("calm")
+        if self.world.controls:
+            self._client.control({})
         deadline = self.loop.now + CALM_S
         while not self._is_home():
             if self.loop.now > deadline:

@@ -4,10 +4,14 @@ Whoever runs a client writes down in a `History` (`paired`) what it was told and
 `Paired`. From that the account knows the state that every entity must have and the only steps that a call may take:
 
 - Entities fail over one by one (P15), by their timer (P16, P17), come back by pings, trials or the operator (P21, P23,
-  P31, P34, P35), and are pinged once at a time, when it is due (P31, P33). Events tell all of it (P23).
+  P31, P34, P35), and are pinged once at a time, when it is due: first at the client's phase, then once per interval
+  (P31, P33). With a return ramp they come back by the client's share of it later (P21). What the control file pins
+  nothing else moves (P23). Events tell all of it (P23).
 - A call goes to the primary, to the backlog queue that its sender keeps (P12), to an ejected queue as its only trial
   (P13), to the primary once more, or fails with the error that is due; each attempt gets its share of the time (P19).
-- After server busy an entity pauses for ten seconds (P24).
+- After server busy an entity pauses for ten seconds (P24); too many slow sends count as a failure, slow pings for none.
+- The primary's silence is waited for as long as the patience says (P19), over any number of calls that are given up
+  (P16); after a short one a ping asks at once.
 - Sent is what a broker confirmed, and nothing else (P22). It arrives, and more than once only where an answer was lost,
   or where the syphon, which is watched as well (P39), could not know.
 
@@ -16,6 +20,7 @@ Of the product it knows what callers see: options, steps, events, states. After 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +39,10 @@ from pairbus.pairing.errors import BacklogUnavailableError, EntityUnreachableErr
 from pairbus.pairing.events import (
     BacklogQueueEjected,
     BacklogQueueReturned,
+    ControlFileChanged,
     EntityThrottled,
     Event,
+    OperatorActed,
     PingSucceeded,
     StateChanged,
 )
@@ -44,27 +51,14 @@ from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Failed, Sent, Step, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.routing.states import EntityState
 
-HALT_S: Final = 10.0
+from .paired_entity import FAILED_OVER, HEALTHY, SUSPECT, Attempt, Broken, Entity, demand, is_close
+
+GIVEN_UP_S: Final = 5.0
 LEAST_S: Final = 0.001
 #: So late the answer to an attempt may be whose time is over.
 SLACK_S: Final = 0.25
-CLOSE_S: Final = 1e-6
-HEALTHY, SUSPECT, FAILED_OVER, UNREACHABLE = EntityState
 #: What a failed attempt says: of the entity, or (late, not tried, large) of the answer, the client or the message.
 Kind = Literal["down", "late", "busy", "gone", "large", "not tried"]
-
-
-class Broken(Exception):
-    """A rule was broken."""
-
-
-def demand(holds: bool, text: str) -> None:
-    if not holds:
-        raise Broken(text)
-
-
-def is_close(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE_S
 
 
 def kind_of(error: BaseException) -> Kind:
@@ -99,19 +93,6 @@ def view_of(coordinator: Coordinator) -> View:
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
-    """A message at a broker: at the primary, or (`queue`) in the backlog."""
-
-    queue: int | None
-    granted_s: float
-    returns: int = 0
-    is_trial: bool = False
-    is_once_more: bool = False  # at the primary, after the last backlog queue
-    began_left: bool = False
-    term: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class Call:
     """One call of send_messages, and what the account expects of its next steps."""
 
@@ -137,136 +118,6 @@ class Call:
     in_backlog: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Probe:
-    """A ping or a trial, and in which stay it began."""
-
-    stay: int
-
-
-class Entity:
-    """What the state of one entity must be: P16, P17, P21, P23, P24, P31, P34, P35, in plain words."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.first_failure: float | None = None
-        self.left = False
-        self.refused = False
-        self.held = False
-        self.good = 0
-        self.due = 0.0
-        self.freed = 0.0  # when the last ping ended: the next may have been due before
-        self.probe: Probe | None = None
-        #: Counted: how often the primary was taken again, and how often it was left (or held).
-        self.returns = 0
-        self.stay = 0
-        self.halted_until = 0.0
-        self.busy_since: float | None = None
-
-    @property
-    def state(self) -> EntityState:
-        if self.left:
-            return UNREACHABLE if self.refused else FAILED_OVER
-        return HEALTHY if self.first_failure is None else SUSPECT
-
-    def wake(self) -> float | None:
-        """When the clock, rather than an answer, a message or the operator, will wake a sick entity."""
-        if self.first_failure is not None:
-            return self.first_failure + self.settings.failover_interval
-        if self.left and not self.held and self.probe is None and self.settings.probe == "ping":
-            return self.due
-        return None
-
-    def clock(self, now: float) -> None:
-        if self.first_failure is not None and now >= self.first_failure + self.settings.failover_interval:
-            self.leave(self.first_failure + self.settings.failover_interval)
-
-    def leave(self, at: float) -> None:
-        self.left, self.refused, self.held = True, False, False
-        self.first_failure = None
-        self.good = 0
-        self.stay += 1
-        self.due = at + self.settings.ping_primary_interval
-
-    def come_back(self) -> None:
-        self.left = self.refused = self.held = False
-        self.first_failure = None
-        self.returns += 1
-
-    def sent(self, now: float) -> None:
-        self.clock(now)
-        self.first_failure = None
-        self.busy_since = None
-
-    def failed(self, now: float, returns: int) -> None:
-        self.clock(now)
-        if not self.left and self.first_failure is None and returns == self.returns:
-            self.first_failure = now
-            self.clock(now)
-
-    def busy(self, now: float, *, sending: bool) -> bool:
-        """Return whether it was busy for too long."""
-        if now >= self.halted_until + HALT_S:
-            self.busy_since = None
-        if sending and self.busy_since is None:
-            self.busy_since = now
-        self.halted_until = max(self.halted_until, now + HALT_S)
-        limit = self.settings.busy_failover_after
-        return sending and limit is not None and self.busy_since is not None and now - self.busy_since >= limit
-
-    def begin_probe(self, now: float) -> None:
-        demand(self.left, f"P33: probed, and {self.state.value}")
-        demand(not self.held, "P23: probed, and held by the operator")
-        demand(self.probe is None, "P33: two probes under way")
-        demand(now >= self.due - CLOSE_S, f"P31: probed at {now:.3f}, before {self.due:.3f}")
-        self.probe = Probe(self.stay)
-        self.due = now + self.settings.ping_primary_interval
-
-    def end_probe(self, now: float, how: Literal["good", "refused", "unanswered", "nothing"]) -> bool:
-        """Return whether it was of the present failover."""
-        self.clock(now)
-        probe, self.probe = self.probe, None
-        demand(probe is not None, "P33: an answer to a probe that was over")
-        counts = self.left and not self.held and probe is not None and probe.stay == self.stay
-        if how == "nothing" or not counts:
-            return counts
-        if how == "good":
-            self.count_good()
-        else:
-            self.good = 0
-            self.refused = how == "refused"
-        return True
-
-    def count_good(self) -> None:
-        self.good += 1
-        self.refused = False
-        if self.good >= self.settings.pings_to_return:
-            self.come_back()
-
-    def sent_once_more(self, now: float, attempt: Attempt) -> None:
-        """As a good ping, if it began in this stay."""
-        self.clock(now)
-        if self.left and not self.held and attempt.began_left and attempt.returns == self.returns:
-            self.count_good()
-
-    def forced(self, now: float, hold: bool) -> None:
-        self.clock(now)
-        if not self.left:
-            self.leave(now)
-        elif self.held and not hold:  # the pings begin anew
-            self.due = now + self.settings.ping_primary_interval
-            self.good = 0
-        self.refused = False
-        self.held = hold
-        if hold:
-            self.stay += 1
-
-    def marked(self, now: float) -> None:
-        self.clock(now)
-        if self.left or self.first_failure is not None:
-            self.come_back()
-
-
 class Paired:
     """The account of one paired client and of the syphons behind it. Its verbs are the public methods."""
 
@@ -275,6 +126,9 @@ class Paired:
         self._is_broken = False
         self.settings = Settings()
         self._prompt = True
+        self._draw = 0.0
+        self._pins: dict[str, str] = {}
+        self._pinned_at = 0.0
         self._queues: list[int] = []
         self._entities: dict[str, Entity] = {}
         self._told: dict[str, EntityState] = {}
@@ -309,13 +163,27 @@ class Paired:
             self._problems.append(f"{broken} ({verb}: {what})")
 
     def _entity(self, name: str) -> Entity:
-        return self._entities.setdefault(name, Entity(self.settings))
+        if name not in self._entities:
+            entity = self._entities[name] = Entity(self.settings, self._draw)
+            entity.pinned(self._pinned_at, self._pin_of(name))
+        return self._entities[name]
+
+    def _pin_of(self, name: str) -> str | None:
+        word = self._pins.get(name, self._pins.get("*", "auto"))
+        return None if word == "auto" else word
 
     # -- what a client is told
 
-    def began(self, settings: Settings, queues: Sequence[int], prompt: bool = True) -> None:
-        """`prompt`: its timers are exact."""
-        self.settings, self._queues, self._prompt = settings, list(queues), prompt
+    def began(self, settings: Settings, queues: Sequence[int], prompt: bool = True, draw: float = 0.0) -> None:
+        """`prompt`: its timers are exact. `draw`: the number that it draws whenever it may draw one."""
+        self.settings, self._queues, self._prompt, self._draw = settings, list(queues), prompt, draw
+
+    def control_file(self, pins: Mapping[str, str], now: float) -> None:
+        """The control file says this from now on, with names in lower case."""
+        self._pins, self._pinned_at = dict(pins), now
+        self._owed.add((ControlFileChanged, ""))
+        for name, entity in self._entities.items():
+            entity.pinned(now, self._pin_of(name))
 
     def extended(self, queues: Sequence[int]) -> None:
         """It has its backlog queues now."""
@@ -327,6 +195,9 @@ class Paired:
     def operated(self, name: str, what: str, now: float) -> None:
         """The operator, or (busy) a receiver that met a busy server."""
         entity = self._entity(name)
+        if what != "busy":
+            demand(entity.pin is None, "P23: the operator was let, and the control file pins it")
+            self._owed.add((OperatorActed, name))
         if what == "mark":
             entity.marked(now)
         elif what == "busy":
@@ -365,6 +236,9 @@ class Paired:
         elif isinstance(step, TryPrimary):
             is_trial = entity.left and not is_once_more
             call.at = Attempt(None, step.timeout_s, entity.returns, is_trial, is_once_more, entity.left)
+            call.at.patience_s = self._patience(step, is_trial, is_once_more)
+            if entity.asked is None:
+                entity.asked = now
             call.at_primary += 1
             if is_trial:
                 entity.begin_probe(now)
@@ -373,8 +247,36 @@ class Paired:
             call.at = Attempt(step.queue, step.timeout_s, is_trial=is_trial, term=self._terms.get(step.queue, 0))
             call.in_backlog += 1
 
-    def answered(self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False) -> None:
-        """An attempt ended; `is_unknown`: a broker may have stored the message all the same."""
+    def _patience(self, step: TryPrimary, is_trial: bool, is_once_more: bool) -> float:
+        """Judge the terms of an attempt at the primary; return how long its silence is waited for (P19)."""
+        is_spared = self._is_spared() and not is_once_more
+        ends_early = step.terms is not None and step.terms.ends_at is not None
+        demand(ends_early == (is_spared or (is_trial and bool(self._queues))), "P19: what ends the attempt")
+        silence_s = math.inf if step.terms is None else step.terms.silence_s
+        wanted = self.settings.primary_patience
+        if wanted == "adaptive" and is_spared and not is_trial:
+            demand(silence_s >= 0.25, "P19: adaptive patience is never under 0.25 s")
+        else:
+            is_given = isinstance(wanted, float) and is_spared and not is_trial
+            demand(silence_s == (wanted if is_given else math.inf), f"P19: the patience is {wanted}")
+        return silence_s
+
+    def redirected(self, id: Any, queue: int) -> None:
+        """The attempt goes over the link that stands ready, to this queue; its sender keeps its own (P12, P19)."""
+        call = self._calls[id]
+        attempt = call.at
+        if attempt is None or attempt.queue is None:
+            raise Broken("P19: nothing is on its way to the backlog")
+        demand(not attempt.is_trial, "P13: the trial of an ejected queue goes to that queue")
+        demand(
+            queue in set(self._queues) - set(self._out) - call.tried, "P13: the ready link's queue is out, or failed"
+        )
+        attempt.queue, attempt.term = queue, self._terms.get(queue, 0)
+
+    def answered(
+        self, id: Any, error: BaseException | None, now: float, is_unknown: bool = False, took_s: float = 0.0
+    ) -> None:
+        """An attempt ended; `is_unknown`: a broker may have stored the message all the same. `took_s`: measured."""
         call = self._calls[id]
         attempt = call.last = call.at
         call.at = None
@@ -388,7 +290,7 @@ class Paired:
                 call.at_primary -= attempt.queue is None
                 call.in_backlog -= attempt.queue is not None
         if attempt.queue is None:
-            self._primary_answered(call, attempt, error, now)
+            self._primary_answered(call, attempt, error, now, took_s)
         else:
             self._backlog_answered(call, attempt, attempt.queue, error, now)
 
@@ -397,6 +299,10 @@ class Paired:
         call = self._calls[id]
         attempt, call.at = call.at, None
         call.is_over = True
+        if attempt is not None and attempt.queue is None and not attempt.is_trial and not attempt.is_once_more:
+            entity = self._entity(call.entity)
+            if entity.silent_for(now) > min(attempt.patience_s, (call.ends - call.began) / 2, GIVEN_UP_S):
+                entity.failed(now, attempt.returns)
         if attempt is None or not attempt.is_trial:
             return
         if attempt.queue is None:
@@ -408,8 +314,14 @@ class Paired:
     def _is_spared(self) -> bool:
         return bool(self._queues) and (self.settings.while_suspect == "divert" or self.settings.failover_interval == 0)
 
-    def _primary_answered(self, call: Call, attempt: Attempt, error: BaseException | None, now: float) -> None:
+    def _primary_answered(
+        self, call: Call, attempt: Attempt, error: BaseException | None, now: float, took_s: float
+    ) -> None:
         entity = self._entity(call.entity)
+        if error is None or kind_of(error) in ("busy", "gone", "large"):
+            entity.asked = None
+        if error is None and self._is_brownout(entity, attempt, now, took_s):
+            return
         entity.clock(now)
         if error is None:
             if attempt.is_once_more:
@@ -427,8 +339,8 @@ class Paired:
             entity.end_probe(now, "refused" if kind == "gone" else "nothing" if says_nothing else "unanswered")
         too_long = kind == "busy" and self._busy(call.entity, now, sending=True) and not attempt.is_trial
         if not attempt.is_trial and (too_long or kind in ("down", "late")):
-            entity.failed(now, attempt.returns)
-        is_stale = attempt.returns != entity.returns
+            self._primary_failed(entity, attempt, kind, now)
+        is_stale = attempt.returns != entity.returns and entity.pin is None
         if kind == "large" or (kind == "gone" and not (attempt.is_trial and entity.left)):
             call.due_error = error
         elif entity.left:
@@ -441,6 +353,30 @@ class Paired:
             call.leaving = True
         else:
             call.due_error = error
+
+    def _is_brownout(self, entity: Entity, attempt: Attempt, now: float, took_s: float) -> bool:
+        """A success that came too late counts as a failure; a trial tells by itself (P24)."""
+        if attempt.is_trial:
+            if not entity.is_slow(took_s):
+                return False
+            entity.end_probe(now, "unanswered")
+            return True
+        if not entity.is_browned_out(took_s):
+            return False
+        entity.failed(now, attempt.returns)
+        return True
+
+    def _primary_failed(self, entity: Entity, attempt: Attempt, kind: Kind, now: float) -> None:
+        is_silence = kind == "late"
+        is_impatient = attempt.granted_s < attempt.patience_s < math.inf  # the caller had less patience (P16)
+        if is_silence and is_impatient and entity.silent_for(now) <= min(attempt.patience_s, GIVEN_UP_S):
+            return
+        was_left = entity.left
+        entity.failed(now, attempt.returns)
+        is_hasty = self.settings.primary_patience == "adaptive" and attempt.patience_s < attempt.granted_s
+        is_new = entity.left and not was_left and entity.probe is None
+        if is_silence and is_hasty and is_new and self.settings.probe == "ping":
+            entity.due, entity.is_soon = min(entity.due, now), True  # it may be a false alarm: a ping asks at once
 
     def _failed_once_more(self, call: Call, entity: Entity, attempt: Attempt, error: BaseException, now: float) -> None:
         kind = kind_of(error)
@@ -523,7 +459,7 @@ class Paired:
                 return False
             if (
                 self.settings.probe == "trial" and not entity.held and entity.probe is None and not is_halted
-                and now >= entity.due and not call.failures
+                and now >= entity.due and entity.home is None and not call.failures
             ):  # fmt: skip
                 demand(isinstance(step, TryPrimary), "P31: whoever sends next is the trial")
                 self._compare_primary(call, entity, now, step)
@@ -599,10 +535,12 @@ class Paired:
         demand(is_due or not self._prompt, f"P31: a ping at {now:.3f}, and not at {entity.due:.3f}")
         entity.begin_probe(now)
 
-    def ping_answered(self, name: str, error: BaseException | None, now: float) -> None:
+    def ping_answered(self, name: str, error: BaseException | None, now: float, took_s: float = 0.0) -> None:
         entity = self._entity(name)
         entity.freed = now
         kind = None if error is None else kind_of(error)
+        if kind is None and entity.is_slow(took_s):
+            kind = "late"
         if kind == "busy":
             self._busy(name, now, sending=False)
         counts = entity.end_probe(now, "good" if kind is None else "refused" if kind == "gone" else "unanswered")
@@ -641,7 +579,10 @@ class Paired:
             entity = self._entity(name)
             entity.clock(now)
             demand(self._told.get(name, HEALTHY) is state, f"P23: events do not say that {name} is {state.value}")
-            is_over = state is SUSPECT and entity.state is FAILED_OVER  # and nobody has looked at the clock yet
+            # The interval or the return ramp is over, and nobody has looked at the clock yet.
+            is_over = (state is SUSPECT and entity.state is FAILED_OVER) or (
+                entity.ramp_s > 0 and state is not SUSPECT and entity.state is HEALTHY
+            )
             is_late = is_over and view.deadline is not None and view.deadline <= now
             demand(state is entity.state or is_late, f"P15–P35: {name} must be {entity.state.value}, not {state.value}")
             halt = view.halts[name]
@@ -667,6 +608,10 @@ class Paired:
             self._home.add(key)
         elif outcome == "refused":
             self._carried[id] -= 1
+
+    def power_cut(self) -> None:
+        """The secondary has lost its power, and perhaps what was completed last: a syphon can't know that."""
+        self._known_home.clear()
 
     def completes(self, syphon: str, key: Any) -> None:
         demand(key in self._home, f"P39: {syphon} completes {key}, which the primary has not confirmed")

@@ -10,21 +10,27 @@ import logging
 import random
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from pairbus.broker.access.unauthenticated import CONNECTION_BYTES
+from pairbus.broker.access.unauthenticated import CONNECTION_BYTES, WAIT_S_MAX, too_late
 from pairbus.broker.config.plan import EntityPlan, NamespacePlan, SubscriptionPlan, TopicPlan
+from pairbus.broker.control.faults import Fault
 from pairbus.broker.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.model.entity import TransferQueue
 from pairbus.broker.model.rule_description import CorrelationFilter, RuleDescription
-from pairbus.errors import BrokerError
+from pairbus.broker.model.transaction import OPEN, Send
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.server import NamespaceServer
+from pairbus.errors import BrokerError, InvalidFault
 from pairbus.journal import JournalCorrupt, JournalError, Options
 
 from .broker import PORT, SimulatedMachine
 from .checker import Checker
-from .disk import MachineStopped
+from .disk import MachineStopped, SimulatedDisk
 from .history import GRACE_S, LAZY_S
 from .loop import EPOCH, Livelock, SimulatedLoop
 from .network import SimulatedNetwork
@@ -36,6 +42,8 @@ NAMESPACE = "contoso"
 CALM_S = 600.0
 _STARTS_MAX = 100
 _WATCH_S = 0.25
+#: For which a broker was frozen in all, at most.
+_FROZEN_S_MAX = 60.0
 #: What clients without a token may take together.
 STRANGERS_BYTES_MAX = 300_000
 
@@ -102,6 +110,7 @@ def deterministic(seed: int, loop: SimulatedLoop, network: SimulatedNetwork) -> 
         "pairbus.broker.net.listener._new_socket": network.new_socket,
         # so that a few strangers are enough to use it up
         "pairbus.broker.access.unauthenticated.TOTAL_BYTES_MAX": STRANGERS_BYTES_MAX,
+        "pairbus.broker.access.unauthenticated.too_late": partial(_sent_away, loop.problems),
     }
     log = logging.getLogger("pairbus")
     handler = _Errors(loop.problems)
@@ -120,6 +129,13 @@ def deterministic(seed: int, loop: SimulatedLoop, network: SimulatedNetwork) -> 
         log.removeHandler(handler)
         log.setLevel(level)
         log.propagate = propagates
+
+
+def _sent_away(problems: list[str], seconds: float) -> Refusal:
+    """Note where a client without a token is sent away long before its time, since the wall clock was set."""
+    if seconds > WAIT_S_MAX + _FROZEN_S_MAX:
+        problems.append(f"a client without a token was sent away for {seconds:g} s, by a clock that was set")
+    return too_late(seconds)
 
 
 class _Errors(logging.Handler):
@@ -151,11 +167,17 @@ class Run:
             durability=world.durability,  # type: ignore[arg-type]
             reserve_bytes=min(1024, world.segment_bytes),
             allocate_bytes=min(1024, world.segment_bytes),
+            stall_s=world.stall_s or Options().stall_s,
         )
-        self.machine = SimulatedMachine(NAMESPACE, self.loop, self.network, self._plan(), options, str(world.seed))
+        self.machine = SimulatedMachine(
+            NAMESPACE, self.loop, self.network, self._plan(), options, str(world.seed), world.standby
+        )
         self.machine.disk.faults += world.disk
+        self.machine.on_diagnosed = self._diagnosed
+        self.crashes = 0
         self.trace = Trace(self.loop)
         self.checker = self._new_checker()
+        self._was_stepped = False
         self.clients = [
             self._client(client.name, client.steps, self.loop, self.network, NAMESPACE, self.trace, world.seed)
             for client in world.clients
@@ -184,8 +206,9 @@ class Run:
             window_s={"once": WINDOW_S},
             dead_on_expiry=("brief",),
             exact=True,
-            # what becomes active is written first, and tried again while the disk fails
-            late_s=60.0 if world.disk else GRACE_S,
+            late_s=world.late_s,
+            notice_s=world.notice_s,
+            fails=bool(world.disk or world.stall_s),
         )
 
     def run(self) -> str:
@@ -205,7 +228,9 @@ class Run:
 
     def _judge(self) -> None:
         self.checker.fold(self.trace.facts)
-        found = [*self.checker.problems, *self.loop.problems]
+        # Nothing is deleted here, and what has failed is only down for a while.
+        missing = [event[2] for event in self.trace.events if event[0] == "note" and "could not be found" in event[2]]
+        found = [*self.checker.problems, *self.loop.problems, *missing]
         if found:
             raise Violation("\n".join(found[:20]))
 
@@ -239,16 +264,36 @@ class Run:
                 if ended and not connection._is_behind and not connection.is_silent:
                     self.checker.problems.append(f"the broker goes on serving {ended[0]}, which has ended")
                     return
+            self._check_transactions(server)
             if "jobs" in server.namespace.queues:
                 for session in server.namespace.queues["jobs"].active.sessions or ():
                     if session.lock is not None and session.lock.on_lost is None:
                         self.checker.problems.append(f"{session} is locked, and its receiver has gone")
                         return
 
+    def _check_transactions(self, server: NamespaceServer) -> None:
+        """A transaction with something to do with an entity that fails is rolled back with it."""
+        for transaction in server.namespace._store.transactions._started:
+            for operation in transaction.operations if transaction.state == OPEN else ():
+                is_send = isinstance(operation, Send)
+                for queue in (operation.target, operation.via) if is_send else (operation.queue,):
+                    if queue is not None and queue.entity.suspended is not None:
+                        self.checker.problems.append(f"a transaction goes on although {queue.path} has failed")
+
     def _settlements_at_risk_since(self) -> float:
         """Return since when settlements were answered that are not on the disk, as it fails; infinity: there are
         none."""
-        return min(self._behind_since, self.loop.now - _WATCH_S - LAZY_S) if self.machine.is_behind else inf
+        if self.machine.is_behind:
+            return min(self._behind_since, self.machine.hangs_since - LAZY_S, self.loop.now - _WATCH_S - LAZY_S)
+        return self.machine.hangs_since - LAZY_S
+
+    def _unsynced_since_it_froze(self) -> float:
+        """Return since when settlements were answered that a broker which is frozen has not synced; infinity: it is
+        not."""
+        process = self.machine.process
+        if process is None or self.loop.now > process.frozen_until or self.world.durability != "default":
+            return inf
+        return process.frozen_since - LAZY_S
 
     # -- the storm
 
@@ -268,16 +313,56 @@ class Run:
             self._step_clock(trouble.seconds)
         elif trouble.kind == "freeze":
             if machine.process is not None:
-                thaws_at = max(machine.process.frozen_until, self.loop.now + trouble.seconds)
-                machine.process.frozen_until = thaws_at
+                machine.process.freeze(self.loop.now, trouble.seconds)
         elif trouble.kind == "cut-off":
             self.network.cut_off(NAMESPACE, trouble.seconds)
+        elif trouble.kind in ("crash-entity", "crash-node", "storage-stall"):
+            self._set_fault(trouble)
+        elif trouble.kind.startswith("stall "):
+            machine.stall(*trouble.kind.split()[1:])
+            self.loop.call_later(trouble.seconds, self._resume, machine.disk)
         else:
             await self._end(trouble)
             await asyncio.sleep(trouble.seconds)
             await self._start()
 
+    def _resume(self, disk: SimulatedDisk) -> None:
+        if disk is self.machine.disk:
+            self.trace.note("the folders answer again")
+            self.machine.resume()
+
+    def _set_fault(self, trouble: Trouble) -> None:
+        server, process = self.machine.server, self.machine.process
+        if server is None or process is None or not process.is_alive or process.frozen_until > self.loop.now:
+            return
+        fault = Fault(trouble.kind, entity=trouble.entity or None, until=server.clock() + trouble.seconds)
+        try:
+            process.run(server.faults.set, fault)
+        except InvalidFault as error:  # another crash of it is under way
+            self.trace.note(f"broker: {error}")
+
+    def _diagnosed(self, said: dict[str, Any]) -> None:
+        """Note what the broker says of a crash, at which all locks are free: memory and journal must agree."""
+        assert self.machine.server is not None
+        self._check_transactions(self.machine.server)
+        homes, is_certain = self._homes_of(said["failed"])
+        self.trace.crashed(homes, self.loop.now, is_certain)
+        self.crashes += 1
+        self._let_ids_rest()
+        # What was refused has used up sequence numbers, which are not in the journal.
+        if not self.world.disk and not self.machine.refused_for_stalls:
+            for each in said["entities"]:
+                # A broker that was started while the clock was ahead has forgotten ids which the journal still has.
+                expected = "the message ids that it remembers: " if self._was_stepped else "-"
+                found = [line for line in each["differences"] if not line.startswith(expected)]
+                self.checker.problems.extend(f"{each['entity']}: {difference}" for difference in found)
+
+    def _homes_of(self, names: list[str]) -> tuple[list[str], bool]:
+        """Return the homes in which entities of these names hold messages, and whether it is they alone."""
+        return [home for name in names for home in HOMES[name]], True
+
     def _step_clock(self, seconds: float) -> None:
+        self._was_stepped = True
         self.machine.clock.offset += seconds
         self.trace.stepped(seconds, self.loop.now)
 
@@ -288,12 +373,18 @@ class Run:
             self.machine.kill()
             self.trace.killed(self.loop.now)
         elif trouble.kind == "power":
-            since = self._settlements_at_risk_since()
+            since = min(self._settlements_at_risk_since(), self._unsynced_since_it_froze())
             self.machine.cut_power(self._dice if trouble.torn else None)
             self.trace.power_cut(self.loop.now, None if since == inf else since)
+            for client in self.clients if self.world.durability == "none" else ():
+                # Their numbers may be those of other messages from now on.
+                client._scheduled.clear()
+                client._deferred.clear()
         else:
+            # What its disk refuses to take is in the memory of the process alone.
+            since = self._settlements_at_risk_since() if self.world.durability == "default" else inf
             self.machine.kill()
-            self.trace.killed(self.loop.now)
+            self.trace.killed(self.loop.now) if since == inf else self.trace.power_cut(self.loop.now, since)
 
     async def _start(self) -> None:
         """Start the broker, again and again while its disk is too sick for it."""
@@ -301,6 +392,7 @@ class Run:
             try:
                 await self.machine.start()
                 self.trace.started(self.world.durability, self.loop.now)
+                self._let_ids_rest()
                 return
             except JournalCorrupt as error:
                 raise Violation(f"the broker takes its journal for damaged: {error}") from None
@@ -311,6 +403,11 @@ class Run:
                 await asyncio.sleep(1.0)
         raise Violation(f"the broker did not start in {_STARTS_MAX} attempts")
 
+    def _let_ids_rest(self) -> None:
+        """Where the clock was set, who reads the journal can't know how old the ids are that it finds there."""
+        for client in self.clients if self._was_stepped else ():
+            client.may_repeat = dict.fromkeys(client.plain, 0.0)
+
     # -- the calm
 
     async def _let_all_arrive(self) -> None:
@@ -319,11 +416,21 @@ class Run:
         last = max((frozen, self.network.all_arrived_at))
         await asyncio.sleep(max(0.0, last - self.loop.now) + 1.0)
 
+    async def _let_journal_go_home(self) -> None:
+        """Wait until the journal has noticed that its folders answer, and is written in its own."""
+        await asyncio.sleep(self.world.stall_s + 1.0)
+        log = self.machine.server.namespace.journal._log if self.machine.server is not None else None
+        if log is not None and (log.stalled or log.folder != log.home):
+            raise Violation(f"the folders answer, but the journal waits for {log.stalled} or stays in {log.folder}")
+
     async def _calm(self) -> None:
         self.trace.note("calm")
         await self._let_all_arrive()
         self.machine.disk.faults.clear()
         self.machine.disk.capacity = None
+        self.machine.resume()
+        if self.machine.server is not None and self.machine.is_serving:
+            self.machine.server.faults.clear("storage-stall")
         if self.machine.clock.offset != EPOCH:
             self._step_clock(EPOCH - self.machine.clock.offset)
             await asyncio.sleep(3.0)  # until the broker has noticed: tokens are judged by its time
@@ -332,6 +439,10 @@ class Run:
             self.trace.killed(self.loop.now)
             await self._start()
         deadline = self.loop.now + CALM_S
+        while self.machine.server is not None and self.machine.server.crashes.under_way:
+            if self.loop.now > deadline:
+                raise Violation(f"after {CALM_S:g} s of calm {self.machine.server.crashes}")
+            await asyncio.sleep(0.5)
         while not all(client.is_done for client in self.clients):
             if self.loop.now > deadline:
                 waiting = ", ".join(repr(client) for client in self.clients if not client.is_done)
@@ -342,6 +453,8 @@ class Run:
             if self.loop.now > deadline:
                 raise Violation(f"after {CALM_S:g} s of calm clients without a token have not been sent away")
             await asyncio.sleep(0.5)
+        if self.world.stall_s:
+            await self._let_journal_go_home()
         drainer = self._drainer(self.loop, self.network, NAMESPACE, self.trace, self.world, self._registers)
         if self.world.disk and "brief" in self.world.entities:
             await asyncio.sleep(3.0)  # what expired while the disk refused shows only when it is dead-lettered
@@ -396,8 +509,22 @@ class Run:
             "bytes of open transactions": namespace._store.transactions.size_bytes,
             "messages": namespace.message_count,
             "bytes of messages": namespace.resident_bytes,
+            "suspended entities": sum(each.suspended is not None for each in namespace._store.by_id.values()),
+            "queues to take apart": len(namespace.maintenance._deleted_queues),
             "links": sum(entity.links for entity in namespace._store.by_id.values()),
+            "transfer queues of nobody": sum(
+                isinstance(each, TransferQueue) and namespace._store.by_id.get(each.owner_id) is not each.owner
+                for each in namespace._store.by_id.values()
+            ),
         }
         for what, count in left.items():
             if count:
                 self.checker.problems.append(f"at the end there are {what}: {count}")
+        if self.machine.disk.missed and not self.world.disk:
+            self.checker.problems.append(f"files were to be opened that are gone: {self.machine.disk.missed}")
+        has_others = any(each.kind.startswith(("stall standby", "stall all")) for each in self.world.troubles)
+        is_always_one_left = self.world.standby and not has_others and not self.world.disk
+        if is_always_one_left and self.machine.refused_for_stalls:
+            self.checker.problems.append(
+                f"{self.machine.refused_for_stalls} records were refused for a stall, although a folder answered"
+            )

@@ -12,7 +12,7 @@ from pairbus.journal import segment as segment_module
 from pairbus.journal.log import Log
 
 from .disk import DiskFault, FaultKind, SimulatedDisk
-from .journal_world import Step, Story, Violation, World, draw, run_seed
+from .journal_world import STALLS_FROM, Step, Story, Violation, World, draw, run_seed
 from .shrink import shrink
 
 SMALL = Options(segment_bytes=2048, reserve_bytes=1024, allocate_bytes=256)
@@ -31,8 +31,21 @@ def test_many_worlds_hold(first: int) -> None:
         run_seed(seed)
 
 
+@pytest.mark.parametrize("first", range(STALLS_FROM, STALLS_FROM + 400, 50))
+def test_p48_worlds_with_folders_that_stall_hold(first: int) -> None:
+    for seed in range(first, first + 50):
+        run_seed(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(STALLS_FROM + 1000, STALLS_FROM + 5000, 500))
+def test_p48_many_worlds_with_folders_that_stall_hold(first: int) -> None:
+    for seed in range(first, first + 500):
+        run_seed(seed)
+
+
 def test_a_seed_is_always_the_same_world() -> None:
-    for seed in range(20):
+    for seed in (*range(20), *range(STALLS_FROM, STALLS_FROM + 20)):
         once, again = draw(seed), draw(seed)
         assert once == again and str(once) == str(again)
         assert once.run().disk.log == again.run().disk.log
@@ -123,7 +136,7 @@ SABOTAGE: dict[str, tuple[object, str, Any]] = {
     "forget what was answered after a failed sync": (Log, "_abandon", forget_lazy_records),
     "claim records that were not synced": (Log, "_close_segment", claim_what_was_not_synced),
     "do not sync the folder": (SimulatedDisk, "fsync_dir", lambda disk, folder: None),
-    "do not look whether the folder is in place": (Log, "_check_in_place", lambda log: None),
+    "do not look whether the folder is in place": (Log, "_check_in_place", lambda log, *_: None),
     "start on what is in the cache alone": (journal_module, "write_again", lambda *_, **__: None),
     "leave out a record in compaction": (Journal, "_append_copy", copy_half),
     "take damage for a torn tail": (segment_module, "_judge", believe_every_tail),

@@ -13,7 +13,9 @@ SEEDS = range(9, 2009, 10)
 #: What is looked for in the traces, since a simulation in which nothing happens proves nothing.
 EVENTS = (
     "'send failed'", "'interval over'", "'ping succeeded'", "'trial succeeded'", "'send succeeded'", "PingFailed",
-    "BacklogQueueEjected", "BacklogQueueReturned", ": sent", ": failed",
+    "BacklogQueueEjected", "BacklogQueueReturned", ": sent", ": failed", "'control file'", "'return ramp over'",
+    "rule 'interval zero'", "rule 'interval over'", "rule 'while suspect'", "rule 'failed over'", ": given up",
+    ": over the link that stands ready",
 )  # fmt: skip
 
 

@@ -9,15 +9,23 @@ from collections import Counter
 
 import pytest
 
-from .__main__ import main
-from .features import EVERY, FIRST, FeatureRun, draw_features
-from .run import Violation
+from pairbus.journal.log import Log
+
+from . import __main__ as command_line
+from . import crashes, partitioned, stalls
+from .__main__ import main, run_many
+from .features import EVERY, FIRST, FIRST_CLOSED, FeatureRun, draw_features
+from .run import Run, Violation
 from .shrink import shrink
 from .world import Step, World, draw
 from .worlds import run_of, world_of
 
-#: A pair of brokers is one world in ten; two have what changes and moves messages.
-SEEDS = (*range(20), FIRST, FIRST + EVERY)
+#: A pair of brokers is one world in ten; two have what changes and moves messages, two nodes that
+#: fail, one has partitions, and one both; in two the storage stalls.
+SEEDS = (
+    *range(20), FIRST, FIRST + EVERY, crashes.FIRST, crashes.FIRST + crashes.EVERY, partitioned.FIRST, 700_874,
+    stalls.FIRST, stalls.FIRST + stalls.EVERY,
+)  # fmt: skip
 DIGESTS = (
     "from tests.simulation.worlds import run_of, world_of\n"
     f"for seed in {list(SEEDS)}: print(run_of(world_of(seed)).run())"
@@ -43,6 +51,24 @@ def test_the_command_runs_worlds_on_several_cores() -> None:
     assert (said.returncode, said.stdout[:22]) == (0, "60 seeds from 0 held, ")
 
 
+@pytest.mark.parametrize("seed", [3197, 409469, 410975, 411414, 411753, 413500, 422748, 423942])
+def test_worlds_that_once_objected_hold(seed: int) -> None:
+    """Defects of the broker were 409469 (a refused record that may turn up after a restart), 411753 (time stood still
+    after a message was dead-lettered late), 413500 (a header of which a part was written) and 422748 (a writer that
+    spun on a full disk)."""
+    run_of(world_of(seed)).run()
+
+
+@pytest.mark.slow
+def test_worlds_go_on_when_processes_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "_CHUNK", 2)
+    monkeypatch.setattr(command_line, "_CHUNKS_PER_PROCESS", 1)
+    assert run_many(0, 9, jobs=2) == 0
+    assert capsys.readouterr().out.startswith("9 seeds from 0 held, ")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_five_hundred_worlds_hold() -> None:
@@ -54,7 +80,8 @@ def test_five_hundred_worlds_hold() -> None:
 def test_worlds_of_actions_forwarding_and_transactions_hold() -> None:
     """And much happens in them, since a simulation in which nothing happens proves nothing."""
     happened: Counter[str] = Counter()
-    for seed in range(FIRST, FIRST + 60 * EVERY, EVERY):
+    closed = range(FIRST_CLOSED, FIRST_CLOSED + 20 * EVERY, EVERY)
+    for seed in (*range(FIRST, FIRST + 60 * EVERY, EVERY), *closed):
         run = FeatureRun(draw_features(seed))
         try:
             run.run()
@@ -71,9 +98,79 @@ def test_worlds_of_actions_forwarding_and_transactions_hold() -> None:
         )
     wanted = (
         "entry", "dead entry", "dead far", "feed/changed:even", "feed/changed:red", "feed/away:odd", "committed",
-        "refused", "unknown",
+        "refused", "unknown", "dead closed:orders",
     )  # fmt: skip
     assert [what for what in wanted if happened[what] < 5] == [], happened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_p49_worlds_in_which_nodes_fail_hold() -> None:
+    """And many of them do, while the disk fails or the broker is killed, too."""
+    happened: Counter[str] = Counter()
+    for seed in range(crashes.FIRST, crashes.FIRST + 40 * crashes.EVERY, crashes.EVERY):
+        run = run_of(world_of(seed))
+        assert isinstance(run, Run)
+        try:
+            run.run()
+        except Violation as violation:
+            raise AssertionError(f"{violation}\nreplay it: make simulate SEED={seed}") from None
+        happened["crashes"] += run.crashes
+        happened["kills"] += any(trouble.kind == "kill" for trouble in run.world.troubles)
+        happened["disk"] += bool(run.world.disk)
+    assert happened["crashes"] >= 40 and min(happened.values()) >= 3, happened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_worlds_of_partitioned_entities_hold() -> None:
+    """Their messages go to many partitions, and some of those are down when something is sent to them."""
+    happened: Counter[object] = Counter()
+    every, churned = partitioned.EVERY, partitioned.FIRST_OF_CHURN
+    seeds = (
+        *range(partitioned.FIRST, partitioned.FIRST + 40 * every, every),
+        *range(churned, churned + 9 * every, every),
+    )
+    for seed in seeds:
+        run = partitioned.PartitionedRun(partitioned.draw_partitioned(seed))
+        try:
+            run.run()
+        except Violation as violation:
+            raise AssertionError(f"{violation}\nreplay it: make simulate SEED={seed}") from None
+        for verb, *fields in run.trace.events:
+            if verb == "locked":
+                happened[fields[0].sequence >> 48] += 1
+            elif verb in ("sent", "settled"):
+                happened[fields[1]] += 1
+    assert len([each for each in happened if isinstance(each, int)]) > 10, happened
+    assert min(happened["confirmed"], happened["refused"], happened["unknown"]) >= 5, happened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_p48_worlds_in_which_the_storage_stalls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standby folder takes over in many of them, the journal returns to its own, and the power is cut meanwhile."""
+    happened: Counter[str] = Counter()
+    choose = Log._choose_folder
+
+    def choose_and_count(log: Log) -> None:
+        before = log.folder
+        choose(log)
+        happened["takes over"] += log.folder != log.home
+        happened["returns"] += before != log.folder == log.home
+
+    monkeypatch.setattr(Log, "_choose_folder", choose_and_count)
+    for seed in range(stalls.FIRST, stalls.FIRST + 80 * stalls.EVERY, stalls.EVERY):
+        run = run_of(world_of(seed))
+        assert isinstance(run, Run)
+        try:
+            run.run()
+        except Violation as violation:
+            raise AssertionError(f"{violation}\nreplay it: make simulate SEED={seed}") from None
+        happened["crashes"] += run.crashes
+        happened["refused"] += run.machine.refused_for_stalls
+        happened["power cuts"] += sum(event[0] == "power_cut" for event in run.trace.events)
+    assert happened["takes over"] >= 20 and len(happened) == 5 and min(happened.values()) >= 5, happened
 
 
 @pytest.mark.soak

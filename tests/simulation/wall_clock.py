@@ -10,9 +10,10 @@ from .history import GRACE_S, TICK_S
 
 class WallClock:
     """How far the wall clock was ahead of the time that passes evenly, since when. The broker notices a step within
-    GRACE_S."""
+    `notice_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, notice_s: float = GRACE_S) -> None:
+        self._notice_s = notice_s
         self._steps: list[tuple[float, float]] = [(-inf, 0.0)]
 
     def __repr__(self) -> str:
@@ -25,11 +26,11 @@ class WallClock:
         """Return how far ahead the broker may believe the wall clock to be, then and so long before."""
         ends = [begun for begun, _ in self._steps[1:]] + [inf]
         both = zip(self._steps, ends, strict=True)
-        return [offset for (begun, offset), end in both if begun <= at and end > at - GRACE_S - before_s]
+        return [offset for (begun, offset), end in both if begun <= at and end > at - self._notice_s - before_s]
 
     def moments(self, time: float, since: float, at: float) -> list[float]:
         """Return the moments between these two at which the broker may have believed that it was this time."""
-        ends = [begun + GRACE_S for begun, _ in self._steps[1:]] + [inf]
+        ends = [begun + self._notice_s for begun, _ in self._steps[1:]] + [inf]
         both = zip(self._steps, ends, strict=True)
         return [
             time - offset
@@ -43,9 +44,15 @@ class WallClock:
 
     def latest(self, since: float, at: float) -> float:
         """Return the latest time that the broker may have believed it was, between these."""
-        ends = [begun + GRACE_S for begun, _ in self._steps[1:]] + [inf]
+        ends = [begun + self._notice_s for begun, _ in self._steps[1:]] + [inf]
         both = zip(self._steps, ends, strict=True)
         return max(min(end, at) + offset for (begun, offset), end in both if begun <= at and end > since)
+
+    @property
+    def last_set(self) -> float:
+        """The time that it showed when it had last been set: what is due by then may have waited for it."""
+        begun, offset = self._steps[-1]
+        return begun + offset
 
     def moved(self, since: float) -> float:
         """Return by how much the wall clock was set since then, forth and back."""

@@ -49,7 +49,7 @@ from .history import (
 )
 from .loop import EPOCH, Clock, Process, SimulatedLoop
 from .network import SimulatedNetwork
-from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, Step, World
+from .world import BRIEF_S, DELIVERIES_MAX, HOMES, LOCK_S, SESSIONS, WINDOW_S, Step, World
 
 PING = "application/vnd.ms-servicebus-ping"
 DEAD_LETTERS = "/$deadletterqueue"
@@ -126,7 +126,7 @@ def body_of(id: str) -> bytes:
 
 def path_of(home: str) -> str:
     """Return the address of a home."""
-    return home.replace("/", "/Subscriptions/", 1) if home.startswith(("news/", "feed/")) else home
+    return home.replace("/", "/Subscriptions/", 1) if home[:5] in ("news/", "feed/") and "$T" not in home else home
 
 
 def _unlinked(payload: bytes) -> ReceivedMessage:
@@ -169,7 +169,8 @@ class SimulatedClient:
         self._receivers: dict[tuple[Any, ...], Receiver] = {}
         self._opened_at: dict[Receiver, float] = {}
         self._ids: list[str] = []
-        self._plain: list[str] = []  # of messages that may be sent again: nothing is special about them
+        self.plain: list[str] = []  # of messages that may be sent again: nothing is special about them,
+        self.may_repeat: dict[str, float] = {}  # until then
         self._scheduled: list[tuple[str, int, str]] = []  # entity, sequence number, id
         self._deferred: list[tuple[str, int, str]] = []
         self.process.on_death.append(lambda: network.lose(self.process, silently=False))
@@ -243,20 +244,20 @@ class SimulatedClient:
 
     async def _session(self, home: str, session: str | None, credit: int) -> Receiver:
         """Return a receiver of that session, or of any that is free, once it has its lock."""
-        wire, since = self._connected(), self._now
+        wire = self._connected()
         receiver = NextSession(
             wire, home, mode="lock", credit=credit, session_id=session, timeout=_TIMEOUT_S, message_bytes_max=2**20
         )
-        await wire._with_link(receiver, None)
+        link = None
+        while link is None:  # one that is lost at once would be opened again by a receive, and its lock not be noted
+            since = self._now
+            await wire._with_link(receiver, None)
+            link = receiver._link
         self._opened_at[receiver] = since
-        link = receiver._link
-        until = 0.0
-        if link is not None and link.properties is not None:
-            until = link.properties["com.microsoft:locked-until-utc"] / 10_000_000 - 62_135_596_800.0 - EPOCH
+        assert link.properties is not None
+        until = link.properties["com.microsoft:locked-until-utc"] / 10_000_000 - 62_135_596_800.0 - EPOCH
         name = self._name(receiver)
         self._trace.accepted(home, str(receiver.session_id), name, until, at=self._now, since=since)
-        if link is None:
-            self._trace.left(name)
         return receiver
 
     def _name(self, receiver: Receiver) -> str:
@@ -298,8 +299,7 @@ class SimulatedClient:
             self._network.silence(transport._socket)
         else:  # the connection stays, and with it whatever the broker forgot to end
             self._left.append(wire)
-        self._wire = None
-        self._senders, self._receivers = {}, {}
+        self._wire, self._senders, self._receivers = None, {}, {}
 
     # -- sending
 
@@ -327,9 +327,10 @@ class SimulatedClient:
         due_ms = _POISON_MS if poison else 0 if due_in is None else int((self.clock() + due_in) * 1000)
         ids = [self._new_id(big) for _ in range(count)]
         if not (due_ms or ttl or ping):
-            if again and self._plain:
-                ids[0] = self._rng.choice(self._plain[-10:])
-            self._plain += ids
+            if again and self.plain and self._now < self.may_repeat[chosen := self._rng.choice(self.plain[-10:])]:
+                ids[0] = chosen
+            self.plain += ids
+            self.may_repeat = dict.fromkeys(ids, self._now + WINDOW_S - 10.0) | self.may_repeat
         payloads = [
             encode_message(
                 header=None if ttl is None else Header(ttl=UInt(int(ttl * 1000))),
@@ -388,8 +389,7 @@ class SimulatedClient:
         await self._do_send(entity, 1, ping=True)
 
     async def _do_schedule(self, entity: str, count: int, due_in: float) -> None:
-        wire = self._connected()
-        ticket, payloads = self._begin(entity, count, due_in=due_in)
+        wire, (ticket, payloads) = self._connected(), self._begin(entity, count, due_in=due_in)
         ids = self._ids[-count:]
         body = {"messages": [{"message-id": id, "message": each} for id, each in zip(ids, payloads, strict=True)]}
         answers: list[Any] = []
@@ -471,14 +471,14 @@ class SimulatedClient:
         self, home: str, receiver: Receiver, count: int, outcomes: tuple[str, ...], wait: float, hold: float
     ) -> None:
         since: float | None = self._opened_at[receiver] if receiver.credit else self._now
+        left = max(0, len(receiver._buffer) - count)  # of an earlier call, whose messages arrived after its end
         messages = await receiver.receive(count, wait)
-        if not receiver.credit and receiver._buffer:
+        if not receiver.credit and len(receiver._buffer) > left:
             self._loop.problems.append(f"{self.name} asked for {count} messages of {home} and got more")
         if receiver.mode == "lock" and not receiver.session_id:
             since = None  # until when it is locked says when it was sent
-        looks = [
-            self._look(home, message, None if home.endswith(DEAD_LETTERS) else ACTIVE, since) for message in messages
-        ]
+        state = None if home.endswith(DEAD_LETTERS) else ACTIVE
+        looks = [self._look(home, message, state, since) for message in messages]
         name = self._name(receiver)
         for look, message in zip(looks, messages, strict=True):
             if receiver.mode == "delete":
@@ -695,7 +695,7 @@ class SimulatedClient:
         if kind == "stay":
             transport.connection.begin()
             await asyncio.sleep(130.0)  # a minute, and another one where the clock was set back
-            if wire.is_connected:
+            if not transport._socket.peer.is_gone:  # the broker's end of it: a silent network tells the client nothing
                 self._loop.problems.append("a client without a token is connected for more than two minutes")
             return
         if kind == "pieces":

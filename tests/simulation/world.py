@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .disk import DiskFault, draw_faults
+from .history import GRACE_S
 from .network import Doom
 
 #: After which nothing goes wrong any more.
@@ -50,14 +51,16 @@ class Trouble:
     """Something that happens to the broker's machine."""
 
     at: float
-    kind: str  # kill, power, stop, clock, freeze, cut-off
+    kind: str  # kill, power, stop, clock, freeze, cut-off, crash-entity, crash-node, storage-stall, stall FOLDER [CALL]
     seconds: float = 0.0
     torn: bool = False  # of a power cut: parts of what was not synced are there
     answers: int = 0  # after so many confirmations that clients got; `at` counts from then
+    entity: str = ""  # of a crash
 
     def __str__(self) -> str:
         begin = f"{self.answers} answers and " if self.answers else ""
-        return f"at {begin}{self.at:g} s {self.kind} {self.seconds:g}{' torn' if self.torn else ''}"
+        end = " torn" if self.torn else f" {self.entity}" if self.entity else ""
+        return f"at {begin}{self.at:g} s {self.kind} {self.seconds:g}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,36 @@ class World:
     troubles: tuple[Trouble, ...]
     dooms: tuple[tuple[str, int, Doom], ...]
     disk: tuple[DiskFault, ...]
+    standby: bool = False  # whether the journal has a standby folder
+    stall_s: float = 0.0  # after which an operation that does not return is a stall; 0: nothing stalls
 
     def describe(self) -> list[str]:
         """Return what was drawn, line by line."""
         return [
             f"seed {self.seed}: {', '.join(self.entities)}; durability {self.durability}, "
-            f"segments of {self.segment_bytes} bytes",
+            f"segments of {self.segment_bytes} bytes" + self._storage,
             *(f"{client.name}: {step}" for client in self.clients for step in client.steps),
             *(f"broker: {trouble}" for trouble in self.troubles),
             *(f"{name}, connection {number}: {doom}" for name, number, doom in self.dooms),
             *(f"disk: {fault}" for fault in self.disk),
         ]
+
+    @property
+    def _storage(self) -> str:
+        standby = "a standby folder" if self.standby else "no standby folder"
+        return f", {standby}, stalls noticed after {self.stall_s:g} s" if self.stall_s else ""
+
+    @property
+    def late_s(self) -> float:
+        """How late what is due by itself may be: it is tried again while the disk fails, and waits for a restart."""
+        may_wait = self.disk or self.stall_s or any(trouble.entity for trouble in self.troubles)
+        return 60.0 if may_wait else self.notice_s
+
+    @property
+    def notice_s(self) -> float:
+        """How late the broker may notice something: who asks first when a frozen one wakes sees what it had no time
+        for."""
+        return GRACE_S + max((trouble.seconds for trouble in self.troubles if trouble.kind == "freeze"), default=0.0)
 
     @property
     def size(self) -> int:

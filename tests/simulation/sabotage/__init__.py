@@ -10,6 +10,7 @@ in before the module is imported for the first time, in a process of its own: no
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import json
@@ -34,8 +35,8 @@ _FIRST = "first-catch"
 @dataclass(frozen=True)
 class Sabotage:
     """A bug: `new` in place of `old`, which occurs once in the module. `why`: what a user would lose by it. `needs`:
-    words that the description of a world must have for the bug to show in it. `of_features`: only worlds of that kind
-    can show it."""
+    words that the description of a world must have for the bug to show in it. `kind`: the module of the worlds that
+    alone can show it."""
 
     name: str
     module: str
@@ -43,7 +44,7 @@ class Sabotage:
     new: str
     why: str
     needs: tuple[str, ...] = ()
-    of_features: bool = False
+    kind: str = ""
 
     @property
     def path(self) -> Path:
@@ -60,12 +61,32 @@ class Sabotage:
         return source.replace(self.old, self.new)
 
 
+def parts() -> tuple[ModuleType, ...]:
+    """Return the modules that list sabotages."""
+    from . import (
+        broker_sabotages,
+        client_sabotages,
+        combined_sabotages,
+        crash_sabotages,
+        feature_sabotages,
+        partition_sabotages,
+        storage_sabotages,
+    )
+
+    return (
+        storage_sabotages,
+        broker_sabotages,
+        client_sabotages,
+        feature_sabotages,
+        crash_sabotages,
+        partition_sabotages,
+        combined_sabotages,
+    )
+
+
 def sabotages() -> dict[str, Sabotage]:
     """Return all sabotages by name."""
-    from . import broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages
-
-    lists = (storage_sabotages, broker_sabotages, client_sabotages, feature_sabotages)
-    return {sabotage.name: sabotage for part in lists for sabotage in part.SABOTAGES}
+    return {sabotage.name: sabotage for part in parts() for sabotage in part.SABOTAGES}
 
 
 class _Loader(SourceFileLoader):
@@ -155,9 +176,13 @@ def _first_catch(name: str, known_kind: str, known_seed: int, seconds: float) ->
         return None
 
     found = tried(known_kind, (known_seed,), seconds) if known_kind else None
-    if found is None and sabotage.module.startswith("pairbus.journal"):
-        found = tried("journal", itertools.count(), seconds / 3)
-    seeds = itertools.count(features.FIRST, features.EVERY) if sabotage.of_features else itertools.count()
+    if found is None and sabotage.module.startswith("pairbus.journal") and sabotage.kind in ("", "stalls"):
+        found = tried("journal", itertools.count(journal_world.STALLS_FROM if sabotage.kind else 0), seconds / 3)
+    seeds = itertools.count()
+    if sabotage.kind:
+        own = importlib.import_module(f"tests.simulation.{sabotage.kind}")
+        first = features.FIRST_CLOSED if features.CLOSED in sabotage.needs else own.FIRST
+        seeds = itertools.count(first, own.EVERY)
     return found or tried("broker", filter(is_promising, seeds), seconds)
 
 

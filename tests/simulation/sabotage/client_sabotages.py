@@ -10,6 +10,7 @@ _TRANSFERS = "pairbus.syphon.core.transfer_state"
 _COORDINATOR = "pairbus.pairing.routing.coordinator"
 _DISPATCH = "pairbus.pairing.routing.dispatch"
 _FAILOVER = "pairbus.pairing.routing.failover"
+_PINS = "pairbus.pairing.routing.pins"
 _ROTATION = "pairbus.pairing.routing.rotation"
 
 SABOTAGES = (
@@ -150,12 +151,11 @@ SABOTAGES = (
         _TRANSFERS,
         """\
             if len(transfers) > 1:
-                for transfer in reversed(transfers):
+                self.destinations.batch_refused(path, error, len(transfers))
 """,
         """\
             if len(transfers) > 1:
                 return self.confirmed(transfers)
-                for transfer in reversed(transfers):
 """,
         "All messages of a batch are gone if the primary refuses one of them.",
         needs=("a pair",),
@@ -233,10 +233,11 @@ SABOTAGES = (
     Sabotage(
         "one-entity-takes-the-others-along",
         _COORDINATOR,
-        "            self._note(failover, failover.primary_failed(now, epoch))\n",
+        "        self._note(failover, commands)\n",
         """\
-            for each in self._entities.values():
-                self._note(each, each.primary_failed(now, each.epoch))
+        self._note(failover, commands)
+        for each in self._entities.values():
+            self._note(each, each.primary_failed(now, each.epoch))
 """,
         "An entity that fails takes healthy ones with it into the backlog.",
         needs=("a pair",),
@@ -250,10 +251,26 @@ SABOTAGES = (
         needs=("a pair", "while suspect: divert"),
     ),
     Sabotage(
+        "definite-failures-are-waited-on",
+        _COORDINATOR,
+        "        return PrimaryTerms(self.ends_at)\n",
+        "        return None\n",
+        "The SDK's retries of a refused connection come before the backlog.",
+        needs=("a pair",),
+    ),
+    Sabotage(
+        "trial-waits-for-retries",
+        _DISPATCH,
+        "self._to_primary(now, remaining, coordinator.trial_terms)",
+        "self._to_primary(now, remaining, None)",
+        "The message that tries the primary waits for all retries, though the backlog is behind it.",
+        needs=("a pair", "trial every"),
+    ),
+    Sabotage(
         "primary-takes-all-the-time",
         _DISPATCH,
-        "return TryPrimary(remaining / 2 if coordinator.rotation.count else remaining)",
-        "return TryPrimary(remaining)",
+        "return TryPrimary(granted_s, terms)",
+        "return TryPrimary(remaining, terms)",
         "A silent primary leaves no time for the backlog.",
         needs=("a pair",),
     ),
@@ -320,5 +337,118 @@ SABOTAGES = (
         "                if now >= out.due and queue not in tried:\n",
         "All messages wait for a backlog queue that one of them could have tried.",
         needs=("a pair", "fabrikam"),
+    ),
+    # -- fleets: the phase of pings, the return ramp, the control file
+    Sabotage(
+        "all-clients-ping-at-once",
+        _FAILOVER,
+        "            self._next = at + self.phase * self.ping_interval\n",
+        "            self._next = at + self.ping_interval\n",
+        "A fleet that failed over in one second pings in one second.",
+        needs=("a pair", "a fleet"),
+    ),
+    Sabotage(
+        "all-clients-return-at-once",
+        _FAILOVER,
+        "        if not self.return_delay or not self.is_diverting:\n",
+        "        if self.return_delay or not self.is_diverting:\n",
+        "A primary that comes up meets all clients of a fleet in one second.",
+        needs=("a pair", "return ramp 8 s"),
+    ),
+    Sabotage(
+        "return-ramp-has-no-end",
+        _FAILOVER,
+        "        if self._home_at is not None and now >= self._home_at:\n",
+        "        if self._home_at is not None and now >= self._home_at + 1e9:\n",
+        "Messages go through the backlog for ever, although the primary is well again.",
+        needs=("a pair", "return ramp 2 s"),
+    ),
+    Sabotage(
+        "pings-in-the-return-ramp",
+        _FAILOVER,
+        "        if self._home_at is not None:\n            return self._home_at\n        if self.state is H",
+        "        if self.state is H",
+        "A primary that was found healthy is pinged until the ramp is over.",
+        needs=("a pair", "return ramp 8 s"),
+    ),
+    Sabotage(
+        "pinned-entity-fails-over",
+        _FAILOVER,
+        "        if state is previous or (self.pin is not None and heading is not Input.RAMP_OVER):\n",
+        "        if state is previous:\n",
+        "An entity that the operator keeps at the primary fails over.",
+        needs=("a pair", "'healthy'", "contoso"),
+    ),
+    Sabotage(
+        "ping-ends-a-pinned-failover",
+        _FAILOVER,
+        "self.forced(now, hold=True, heading=Input.PINNED_FAILED_OVER)",
+        "self.forced(now, hold=False, heading=Input.PINNED_FAILED_OVER)",
+        "A fleet that the operator keeps away from the primary goes back to it.",
+        needs=("a pair", "'failed-over'"),
+    ),
+    Sabotage(
+        "lifted-pin-holds",
+        _FAILOVER,
+        "        elif self.is_diverting:\n            commands += self.forced(now, hold=False)\n",
+        "",
+        "Messages go through the backlog for ever after the operator has lifted the pin.",
+        needs=("a pair", "'failed-over'"),
+    ),
+    Sabotage(
+        "pins-by-letter-case",
+        _PINS,
+        "{name.lower(): _WORDS[word] for",
+        "{name: _WORDS[word] for",
+        "A line of the control file does nothing because it spells the entity in another way.",
+        needs=("a pair", "'ONCE'"),
+    ),
+    Sabotage(
+        "star-wins-over-the-name",
+        _PINS,
+        "return self._by_name.get(entity.lower(), self._others)",
+        "return self._others or self._by_name.get(entity.lower())",
+        "An exception in the control file does nothing.",
+        needs=("a pair", "'*'", "'orders'"),
+    ),
+    Sabotage(
+        "entity-used-later-not-pinned",
+        _COORDINATOR,
+        "        if self.pins is not NO_PINS:\n            self._note",
+        "        if self.pins is NO_PINS:\n            self._note",
+        "A sender that is made after the operator's change goes to the primary all the same.",
+        needs=("a pair", "'*'"),
+    ),
+    Sabotage(
+        "change-of-the-control-file-not-told",
+        _COORDINATOR,
+        "        self.commands.append(Announce(ControlFileChanged(pins.written)))\n",
+        "",
+        "Nobody hears that the operator's file has changed.",
+        needs=("a pair", "control file"),
+    ),
+    Sabotage(
+        "calls-given-up-never-count",
+        _DISPATCH,
+        "            if silent_s > patience:\n",
+        "            if silent_s > math.inf:\n",
+        "Where every caller gives up early, nothing ever fails over.",
+        needs=("a pair", "is given up after"),
+    ),
+    Sabotage(
+        "ready-link-to-a-queue-that-failed",
+        _DISPATCH,
+        "pick is None or pick.trial or queue in self._tried:",
+        "pick is None or queue in self._tried:",
+        "The trial of an ejected queue goes to another one, and the queue never returns.",
+        needs=("a pair", "in haste", "link to"),
+    ),
+    Sabotage(
+        "slow-sends-forgotten",
+        _COORDINATOR,
+        "(slow_sends.is_slow(took_s) if trial else slow_sends.noted(took_s))",
+        "trial and slow_sends.is_slow(took_s)",
+        "A primary that takes seconds for each message is never left.",
+        needs=("a pair", "Brownout"),
     ),
 )

@@ -12,7 +12,7 @@ _FORWARD = "pairbus.broker.operations.forward"
 _TRANSACTIONS = "pairbus.broker.operations.transactions"
 _PUBLISH = "pairbus.broker.operations.publish"
 
-_sabotage = partial(Sabotage, of_features=True)
+_sabotage = partial(Sabotage, kind="features")
 
 SABOTAGES = (
     # -- forwarding
@@ -95,6 +95,14 @@ SABOTAGES = (
         needs=("power", "transact", "durability default"),
     ),
     _sabotage(
+        "half-a-transaction-after-a-write-error",
+        _TRANSACTIONS,
+        "                written(error, segment, offset + at)\n",
+        "                written(error if at == places[0] else None, segment, offset + at)\n",
+        "Of a transaction that the disk has refused all but the first operation is done.",
+        needs=("disk:", "transact"),
+    ),
+    _sabotage(
         "rolled-back-send-kept",
         _TRANSACTIONS,
         """\
@@ -113,7 +121,7 @@ SABOTAGES = (
     _sabotage(
         "settlement-done-before-the-commit",
         _TRANSACTIONS,
-        "        return refusal or self._store.transactions.add(transaction, operation, via, now)\n",
+        "        return refusal or self._store.transactions.add(transaction, operation, via, now, most)\n",
         """\
         refusal = refusal or self._store.transactions.add(transaction, operation, via, now)
         if refusal is None and not isinstance(operation, Send):
@@ -139,6 +147,41 @@ SABOTAGES = (
         "LIFETIME_S: Final = 12000.0",
         "A transaction that its client has forgotten can be committed after hours.",
         needs=("hold=125.0, end='commit",),
+    ),
+    # -- transfer dead letters
+    _sabotage(
+        "transfer-dead-letters-described-by-nobody",
+        "pairbus.broker.operations.transfer",
+        "        if transfer.segment >= 0:\n            return\n",
+        "        return\n",
+        "Messages in a transfer dead-letter queue are gone after a restart.",
+        needs=("closed",),
+    ),
+    _sabotage(
+        "transfer-dead-letters-forgotten-by-compaction",
+        _LIVE,
+        "records.SUBSCRIPTION, records.TRANSFER)",
+        "records.SUBSCRIPTION)",
+        "Messages in a transfer dead-letter queue are gone after a compaction and a restart.",
+        needs=("closed", "segments of 2048"),
+    ),
+    _sabotage(
+        "transfer-dead-letter-of-a-rollback-kept",
+        "pairbus.broker.operations.transfer",
+        """\
+        if error is not None:
+            done(refusal_of(error))
+            return
+        self._journal.release(segment, beside)
+""",
+        """\
+        if error is not None:
+            done(refusal_of(error))
+        else:
+            self._journal.release(segment, beside)
+""",
+        "A message of a transaction that the disk has refused is in the transfer dead-letter queue.",
+        needs=("closed", "disk:"),
     ),
     # -- SQL actions
     _sabotage(

@@ -12,6 +12,38 @@ _LIVE = "pairbus.broker.storage.live_records"
 SABOTAGES = (
     # -- the journal
     Sabotage(
+        "written-out-of-order-in-a-stall",
+        _LOG,
+        "todo, self._redo = sorted(self._redo + self._todo, key=lambda entry: entry[0]), []",
+        "todo, self._redo = self._redo + self._todo, []",
+        "A message that was confirmed while the data folder stalled is taken for a repeat after a restart.",
+        kind="stalls",
+    ),
+    Sabotage(
+        "answered-settlements-lost-in-a-stall",
+        _LOG,
+        "            self._redo += [self._answered(entry, number, offset) for entry, offset in self._unsynced]\n",
+        "",
+        "Messages that were completed before the data folder stalled are delivered again after a restart.",
+        kind="stalls",
+    ),
+    Sabotage(
+        "journal-stays-in-its-standby-folder",
+        _LOG,
+        "if not self.number or self.home in self.stalled:",
+        "if self.number or self.home in self.stalled:",
+        "The standby folder takes everything for ever, after one stall of the data folder.",
+        kind="stalls",
+    ),
+    Sabotage(
+        "removed-names-come-back-in-the-other-folder",
+        _JOURNAL,
+        "                for folder in self._locks:\n",
+        "                for folder in ():\n",
+        "The broker does not start after a power cut, since both folders have a segment of one number.",
+        kind="stalls",
+    ),
+    Sabotage(
         "confirm-before-sync",
         _LOG,
         """\
@@ -62,13 +94,13 @@ SABOTAGES = (
     Sabotage(
         "failed-sync-taken-for-success",
         _LOG,
-        "        self.files.fdatasync(self._fd)\n",
-        "        with contextlib.suppress(OSError):\n            self.files.fdatasync(self._fd)\n",
+        "            self.unwatched.fdatasync(fd)\n",
+        "            with contextlib.suppress(OSError):\n                self.unwatched.fdatasync(fd)\n",
         "A message that the disk never got is confirmed.",
     ),
     Sabotage(
         "short-write-taken-for-whole",
-        _LOG,
+        "pairbus.journal.files",
         "while done < len(data):",
         "while done < 0:",
         "A message of which the disk took only a part is confirmed, and is gone after a restart.",
@@ -83,8 +115,8 @@ SABOTAGES = (
     Sabotage(
         "refused-send-left-in-the-log",
         _LOG,
-        'end = self.offset if self.options.durability == "none" else self.synced',
-        "end = self.offset",
+        'return self.offset if self.options.durability == "none" else self.synced',
+        "return self.offset",
         "A message that was refused, and that its sender sent again, is there twice after a restart.",
     ),
     Sabotage(

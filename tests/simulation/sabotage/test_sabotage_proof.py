@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from . import Sabotage, catch, known, sabotages
+from . import Sabotage, catch, known, parts, sabotages
 
 ALL = sabotages()
 #: The defects that trials have found, and one of the syphon.
@@ -29,10 +29,7 @@ def test_the_list_is_long_and_names_the_defects_that_trials_have_found() -> None
 
 
 def test_no_two_have_one_name() -> None:
-    from . import broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages
-
-    parts = (broker_sabotages, client_sabotages, feature_sabotages, storage_sabotages)
-    names = Counter(each.name for part in parts for each in part.SABOTAGES)
+    names = Counter(each.name for part in parts() for each in part.SABOTAGES)
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -1,0 +1,68 @@
+"""Worlds in which the storage stalls (P48): a folder does not answer for a while, and most journals have a standby
+folder.
+
+A world of any kind with one broker, and a few stalls beside its own troubles. Often the broker is killed, or the power
+cut, while one lasts. A stall is brought about by the fault `storage-stall`, or the disk itself does not answer: the
+journal's folder, the standby folder, or both.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from .crashes import draw_crashes
+from .features import draw_features
+from .partitioned import draw_partitioned
+from .world import Trouble, World, draw
+
+#: The first seed, and then every eighth: no other kind of world has one of them.
+FIRST: Final = 800_000
+EVERY: Final = 8
+
+_DRAWERS: Final[tuple[Callable[[int], World], ...]] = (draw, draw, draw_features, draw_partitioned, draw_crashes)
+
+
+def is_of_stalls(seed: int) -> bool:
+    return seed >= FIRST and (seed - FIRST) % EVERY == 0
+
+
+def draw_stalls(seed: int) -> World:
+    """Return the world of a seed."""
+    rng = random.Random(f"{seed} stalls")
+    world = rng.choice(_DRAWERS)(seed)
+    has_standby = rng.random() < 0.75
+    drawn = [*world.troubles]
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        drawn += draw_stall(rng, has_standby)
+    return replace(
+        world,
+        troubles=tuple(sorted(drawn, key=lambda each: (each.answers or 99, each.at))),
+        disk=world.disk if rng.random() < 0.5 else (),
+        standby=has_standby,
+        stall_s=rng.choice((0.05, 0.05, 0.2, 0.5, 2.0, 5.0)),
+    )
+
+
+def draw_stall(rng: random.Random, has_standby: bool) -> list[Trouble]:
+    """Return a stall, and perhaps the end of the broker in the middle of it."""
+    kind = rng.choice(("storage-stall", "stall home", "stall home", "stall home"))
+    if has_standby and rng.random() < 0.2:
+        kind = rng.choice(("stall standby", "stall all"))
+    elif kind == "stall home" and rng.random() < 0.4:
+        kind += " " + rng.choice(("create", "fsync_dir", "rename", "unlink", "unlink"))  # where segments are changed
+    seconds = rng.choice((0.3, 1.0, 3.0, 10.0, 30.0))
+    if rng.random() < 0.7:
+        begin, answers = rng.choice((0.0, 0.0, 0.001, 0.02, 0.3)), rng.choice((1, 2, 3, 5, 8, 13))
+    else:
+        begin, answers = rng.choice((0.0, 0.5, 1.0, 2.0, 4.0, 8.0)), 0
+    stall = Trouble(begin, kind, seconds, answers=answers)
+    if rng.random() < 0.5:
+        return [stall]
+    # With answers its time counts from the one before.
+    later = rng.choice((0.05, 0.3, 0.6, 2.2, 5.5)) + (0.0 if answers else begin)
+    end = rng.choice(("kill", "power", "power", "stop"))
+    pause = rng.choice((0.0, 0.2, 1.0))
+    return [stall, Trouble(later, end, pause, end == "power" and rng.random() < 0.6, answers=answers)]
