@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks import (
     modes,
     outage,
     pairing,
+    reports,
     rounds,
     scale,
     sdk,
@@ -42,7 +44,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 FORMAT = 1
-TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon, spark, scale)
+TABLES = (brokers, sdk, growth, fanout, modes, pairing, outage, syphon, spark, scale, reports)
 FIGURES_START, FIGURES_END = "<!-- figures: start -->", "<!-- figures: end -->"
 
 
@@ -64,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="CHECKOUT",
         help="another checkout with a .venv of its own beside this one, as ratios",
     )
+    parser.add_argument("--lines", type=int, metavar="N", help="of the ledgers in the table reports")
     parser.add_argument("--turns", action="store_true", help=argparse.SUPPRESS)  # see against.py
     parser.add_argument("--report", action="store_true", help="put the kept results into docs/benchmarks.md")
     options = parser.parse_args(arguments)
@@ -71,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {options.only}: there is {names}")
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds: at least 1")
+    if options.lines is not None and options.lines < 1000:
+        parser.error("--lines: at least 1000")
     if options.against and (reason := against.why_not(options.against)):
         parser.error(f"--against {options.against}: {reason}")
     if options.report:
@@ -90,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
         settings = Settings.tiny(data, options.rounds or 1, options.only, rivals=not options.turns)
     else:
         settings = Settings(data, options.rounds or ROUNDS_MIN, only=options.only, rivals=not options.turns)
+    if options.lines:
+        settings = replace(settings, ledger_lines=options.lines)
     if options.turns:
         rounds.turn = against.turn
     # the page shows rivals and this checkout, so a comparison of versions must not take its place
@@ -109,6 +116,7 @@ def run(options: argparse.Namespace) -> int:
             if options.against:
                 told = ["--only", options.only or module.NAME, "--rounds", str(settings.rounds)]
                 told += ["--data", str(data.parent), *(["--quick"] if options.quick else [])]
+                told += ["--lines", str(settings.ledger_lines)]
                 table, failed = against.measure(module.NAME, options.against, data, told)
             else:
                 table, failed = _loop_run(module.measure(settings))

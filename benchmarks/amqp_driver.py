@@ -22,11 +22,11 @@ def _admin(server: PairbusServer) -> ServiceBusAdministrationClient:
     return ServiceBusAdministrationClient.from_connection_string(server.connection_string, **verify)
 
 
-async def create_queues(server: PairbusServer, names: Sequence[str]) -> None:
+async def create_queues(server: PairbusServer, names: Sequence[str], **properties: Any) -> None:
     """Through the official admin client. Large enough for a million messages of 1 KB."""
     with _admin(server) as admin:
         for name in names:
-            admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M")
+            admin.create_queue(name, max_size_in_megabytes=5120, lock_duration="PT5M", **properties)
 
 
 async def create_forwarding_queue(server: PairbusServer, name: str, to: str) -> None:

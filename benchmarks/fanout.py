@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import forwarding
+from benchmarks import forwarding, partitioning
 from benchmarks.amqp_driver import AmqpDriver, add_rules, create_queues, create_topic, subscription_path
 from benchmarks.figures import Column, Row, Table
 from benchmarks.meter import Meter, disk_bytes, process_tree, resident_bytes
@@ -244,10 +244,12 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     judged = await _measure_rules(ruled, settings) if settings.wants(NAME, "rules") else nothing
     stored = await _measure_stored(ends, settings) if settings.wants(NAME, "stored") else nothing
     forward = await forwarding.measure(settings) if settings.wants(NAME, forwarding.NAME) else nothing
+    parted = await partitioning.measure(settings) if settings.wants(NAME, partitioning.NAME) else nothing
     who = [outlet.who for outlet in outlets]
     table.rows = rows_from(publish, (PUBLISH, RECEIVE), who) + rows_from(stored, (MEMORY, RESTART, AFTER), who)
     table.rows += rows_from(judged, (RULES,), [outlet.who for outlet in ruled])
     table.rows += rows_from(forward, (forwarding.THROUGH,), [forwarding.who(hops) for hops in forwarding.HOPS])
+    table.rows += rows_from(parted, (partitioning.THROUGH,), [partitioning.PLAIN, partitioning.PARTITIONED])
     table.notes += [
         f"1 KB messages, confirmed when all copies are synced; {settings.published:,} a round. Every subscription has "
         "the rule it is born with and gets a copy of each. A message is one publish, whatever becomes of it.",
@@ -259,5 +261,6 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         "broker has is taken off before dividing.",
         "Forwarded: sent to the first of a chain of queues, each of which forwards to the next, and received from the "
         "last meanwhile; with a hop each message is stored, synced and removed once more.",
+        "Partitioned: messages without a key, which go to the sixteen partitions in turn.",
     ]
-    return table, publish.failures + judged.failures + stored.failures + forward.failures
+    return table, publish.failures + judged.failures + stored.failures + forward.failures + parted.failures

@@ -1,28 +1,37 @@
-"""Table `scale`: how the rate of the syphon on Spark depends on the size of the backlog and on executors; what starting
-Spark, and a query, costs. A report without a goal: on one machine executors, brokers and Spark share the same cores.
+"""Table `scale`: how the rate of the syphon on Spark depends on the size of the backlog, on queues and receivers, and
+on executors, with a destination that is near and one 20 ms away; what starting Spark, and a query, costs. On one
+machine executors, brokers and Spark share the same cores, so that only waiting can be shared among executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from benchmarks import spark
 from benchmarks.amqp_driver import create_queues
-from benchmarks.figures import Column, Row, Series, Table
+from benchmarks.figures import Column, Goal, Row, Series, Table
 from benchmarks.rounds import Outcome, Progress, Step, run_rounds
-from benchmarks.servers import PairbusServer
+from benchmarks.servers import COMMAND, PairbusServer
 from benchmarks.settings import Settings
 from benchmarks.spark_host import SparkHost
 
 NAME = "scale"
-DEPTH, EXECUTORS, START = "by backlog", "by executors", "start-up of Spark"
+DEPTH, RECEIVERS, EXECUTORS, START = "by backlog", "by queues", "by executors", "start-up of Spark"
+FAR_S = 0.02
+FAR = f"{EXECUTORS}, {FAR_S * 1000:.0f} ms away"
+#: Two executors ÷ one: what must be carried more, or at least not less.
+GOALS = {EXECUTORS: 1.0, FAR: 1.6}
+#: Queues and least tasks of a batch.
+SHAPES = ((1, 1), (1, 2), (spark.QUEUES, 1))
 #: Half a million messages take minutes.
 ROUNDS_MAX = 3
 COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("first_s", "first after", "s"),
     Column("flowing", "flowing", "rate"),
-    Column("flat", "÷ smallest", "ratio"),
+    Column("flat", "÷ first", "ratio"),
     Column("client_us", "Spark's CPU", "us"),
     Column("server_us", "brokers' CPU", "us"),
     Column("seconds", "seconds", "s"),
@@ -38,9 +47,31 @@ def rows_from(outcome: Outcome, depths: Sequence[str], starts: Mapping[str, floa
             if smallest is not None and "flowing" in metrics and who != depths[0]:
                 metrics["flat"] = metrics["flowing"].over(smallest)
             rows.append(Row(DEPTH, who, metrics))
-    rows += [Row(EXECUTORS, who, dict(metrics)) for (case, who), metrics in outcome.series.items() if case == EXECUTORS]
+    for case in (RECEIVERS, EXECUTORS, FAR):
+        first: Series | None = None
+        for (found, who), series in outcome.series.items():
+            if found == case:
+                metrics = dict(series)
+                goal = None
+                if first is None:
+                    first = metrics["rate"]
+                else:
+                    metrics["flat"] = metrics["rate"].over(first)
+                    goal = Goal("flat", at_least=GOALS[case]) if case in GOALS else None
+                rows.append(Row(case, who, metrics, goal))
     rows += [Row(START, master, {"seconds": Series((seconds,))}) for master, seconds in starts.items()]
     return rows
+
+
+@contextmanager
+def far_away(server: PairbusServer) -> Iterator[None]:
+    """While the block runs the broker's answers come later, as if it were elsewhere."""
+    command = [str(COMMAND), "fault", "--data", str(server.folder / "data"), "bench", "latency"]
+    subprocess.run([*command, "--delay", str(FAR_S)], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*command, "--clear"], check=True, capture_output=True)
 
 
 async def measure(settings: Settings) -> tuple[Table, list[str]]:
@@ -69,17 +100,29 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 ]
                 await steps[0].run()  # all of Spark's first times, in the smallest of them
                 await add(steps, warm_up=False)
+        count = settings.spark_messages
+        if settings.wants(NAME, "queues"):
+            with SparkHost(spark.LOCAL) as host:
+                steps = [
+                    bench.spark_step(host, RECEIVERS, f"{queues} queues, at least {tasks} tasks", count, queues,
+                                     min_partitions=tasks)
+                    for queues, tasks in SHAPES
+                ]  # fmt: skip
+                await add(steps, warm_up=True)
         if settings.wants(NAME, "executors"):
             for master in settings.spark_clusters:
                 with SparkHost(master) as host:
                     starts[master] = host.start_s
-                    await add([bench.spark_step(host, EXECUTORS, master, settings.spark_messages)], warm_up=True)
+                    await add([bench.spark_step(host, EXECUTORS, master, count)], warm_up=True)
+                    with far_away(primary):
+                        await add([bench.spark_step(host, FAR, master, count)], warm_up=True)
     table.rows = rows_from(outcome, depths, starts)
     table.notes.append(
         f"1 KB messages, {spark.QUEUES} backlog queues, {len(spark.DESTINATIONS)} destinations; by executors "
         f"{settings.spark_messages:,} of them. Messages a second are those of the whole drain, from its start to the "
         "look that finds the queues empty. The start of its query takes as long for few as for many, so it is shown "
         "apart: the first messages are confirmed after so many seconds, and flowing is the rate of those that come "
-        "after them. It is the flowing rates that are held against the smallest backlog's."
+        "after them. Flowing rates are held against the smallest backlog's; of queues and executors those "
+        f"of the whole drain. {FAR_S * 1000:.0f} ms away: the primary's answers come so much later."
     )
     return table, outcome.failures

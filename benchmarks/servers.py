@@ -58,11 +58,11 @@ def environment() -> dict[str, str]:
 class Helper:
     """A module of the benchmark as a process of its own, told lines on stdin and answering with lines on stdout."""
 
-    def __init__(self, module: str, *arguments: str, python: Path | str = sys.executable) -> None:
+    def __init__(self, module: str, *arguments: str, python: Path | str = sys.executable, **environ: str) -> None:
         self._process = subprocess.Popen(
             [python, "-m", module, *arguments],
             cwd=ROOT,
-            env=environment(),
+            env=environment() | environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

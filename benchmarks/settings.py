@@ -46,6 +46,7 @@ class Settings:
     spark_looped: int = 10_000
     spark_depths: tuple[int, ...] = (10_000, 100_000, 500_000)
     spark_clusters: tuple[str, ...] = ("local-cluster[1,1,1024]", "local-cluster[2,1,1024]")
+    ledger_lines: int = 6_000_000
 
     @classmethod
     def tiny(cls, data: Path, rounds: int = 1, only: str | None = None, *, rivals: bool = True) -> Settings:
@@ -81,6 +82,7 @@ class Settings:
             spark_looped=1_000,
             spark_depths=(1_000, 2_000),
             spark_clusters=(),
+            ledger_lines=20_000,
         )
 
     def wants(self, table: str, case: str | None = None) -> bool:

@@ -2,22 +2,27 @@
 the connector's read and write. How it grows: table `scale`.
 
 The brokers and Spark are processes of their own. Spark's session stands before the first round, as in a syphon that
-runs all the time; what its start costs stands in the notes. A drain's time holds the start of its query and the look
+runs all the time; its start is shown apart. A drain's time holds the start of its query and the look
 that finds the queues empty; of the in-process engine's, which is the command `pairbus syphon`, those are taken off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from benchmarks import syphon
 from benchmarks.amqp_driver import AmqpDriver, create_queues
 from benchmarks.figures import Column, Goal, Row, Table
-from benchmarks.meter import Reading
+from benchmarks.meter import Reading, cpu_seconds, process_tree
 from benchmarks.rounds import Key, Metrics, Outcome, Progress, Step, run_rounds
-from benchmarks.servers import PairbusServer
+from benchmarks.servers import COMMAND, ROOT, PairbusServer, environment
 from benchmarks.settings import BATCH, MESSAGE_BYTES, WINDOW, Settings
 from benchmarks.spark_host import SparkHost
 
@@ -31,11 +36,16 @@ LOCAL = "local[2,4]"
 QUEUES = 10
 DESTINATIONS = ("orders", "news", "bills")
 TABLE_ROWS = "rows"
+FIRST_JOB = "session and first job"
+START_GOAL, START_ROUNDS_MAX = 5.0, 5
+CPU_GOAL, ENGINE_GOAL = 80.0, 0.85
 COLUMNS = (
     Column("rate", "messages", "rate"),
     Column("ratio", "Spark ÷ it", "ratio"),
     Column("client_us", "mover's CPU", "us"),
     Column("server_us", "brokers' CPU", "us"),
+    Column("seconds", "seconds", "s"),
+    Column("cpu_s", "CPU", "s"),
 )
 PATHS = syphon.backlog_paths(QUEUES)
 
@@ -44,8 +54,8 @@ class Bench:
     def __init__(self, primary: PairbusServer, secondary: PairbusServer) -> None:
         self.primary, self.secondary = primary, secondary
 
-    async def fill(self, total: int) -> None:
-        await syphon.fill(self.secondary, PATHS, DESTINATIONS, total)
+    async def fill(self, total: int, queues: int = QUEUES) -> None:
+        await syphon.fill(self.secondary, PATHS[:queues], DESTINATIONS, total)
 
     async def empty(self, total: int) -> None:
         """Every message is at its destination, and gone for the next round."""
@@ -65,13 +75,15 @@ class Bench:
         client = None if host is None else host.pid
         return await syphon.metered(work, self.primary.pid, self.secondary.pid, client=client)
 
-    def spark_step(self, host: SparkHost, case: str, who: str, count: int) -> Step:
+    def spark_step(
+        self, host: SparkHost, case: str, who: str, count: int, queues: int = QUEUES, **options: object
+    ) -> Step:
         async def run() -> Mapping[Key, Metrics]:
-            await self.fill(count)
+            await self.fill(count, queues)
             said: dict[str, float] = {}
 
             async def work() -> None:
-                said.update(await self._drain(host))
+                said.update(await self._drain(host, count=queues, **options))
 
             reading = await self.metered(work, host)
             await self.empty(count)
@@ -79,9 +91,9 @@ class Bench:
 
         return Step(f"{case}: {who}", run)
 
-    async def _drain(self, host: SparkHost) -> dict[str, float]:
+    async def _drain(self, host: SparkHost, **options: object) -> dict[str, float]:
         namespaces = {"primary": self.primary.connection_string, "secondary": self.secondary.connection_string}
-        return await asyncio.to_thread(host.ask, "drain", **namespaces, primary_name=syphon.PRIMARY_NAME, count=QUEUES)
+        return await asyncio.to_thread(host.ask, "drain", **namespaces, primary_name=syphon.PRIMARY_NAME, **options)
 
     def engine_step(self, count: int) -> Step:
         async def run() -> Mapping[Key, Metrics]:
@@ -116,6 +128,59 @@ class Bench:
 
         return Step("connector", run)
 
+    def session_step(self, who: str, **environ: str) -> Step:
+        """From the start of a process to the end of its session's first job."""
+
+        async def run() -> Mapping[Key, Metrics]:
+            with await asyncio.to_thread(SparkHost, LOCAL, **environ) as host:
+                cpu_s = sum(map(cpu_seconds, process_tree(host.pid)))
+            return {(START, who): {"seconds": host.start_s, "cpu_s": cpu_s}}
+
+        return Step(f"{START}: {who}", run)
+
+    def command_step(self, who: str, *command: str, count: int = 0, **environ: str) -> Step:
+        """A whole command, with `count` messages to move."""
+        namespaces = {
+            "PAIRBUS_PRIMARY": self.primary.connection_string,
+            "PAIRBUS_SECONDARY": self.secondary.connection_string,
+        }
+
+        async def run() -> Mapping[Key, Metrics]:
+            if count:
+                await self.fill(count)
+            begun = time.perf_counter()
+            ran = await asyncio.to_thread(
+                subprocess.run, [str(COMMAND), *command], env={**os.environ, **namespaces, **environ},
+                capture_output=True, text=True,
+            )  # fmt: skip
+            seconds = time.perf_counter() - begun
+            if ran.returncode:
+                raise RuntimeError(f"{who} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
+            if count:
+                await self.empty(count)
+            return {(START, who): {"seconds": seconds}}
+
+        return Step(f"{START}: {who}", run)
+
+    def start_steps(self, folder: Path, cache: Mapping[str, str]) -> list[Step]:
+        ledger = str(folder / "ledger")
+        drain = ("syphon", "--drain", "--count", str(QUEUES), "--primary-name", syphon.PRIMARY_NAME, "--ledger", ledger)
+        return [
+            self.session_step(FIRST_JOB, **cache),
+            self.session_step(f"{FIRST_JOB}, no archive of classes", **cache, PAIRBUS_CLASS_ARCHIVE="off"),
+            self.command_step("pairbus syphon --drain", *drain, count=BATCH * len(DESTINATIONS), **cache),
+            self.command_step("pairbus audit", "audit", ledger, "--json", **cache),
+        ]
+
+
+def archive_cache(folder: Path) -> dict[str, str]:
+    """Return the environment in which Spark's classes are archived, and archive them: once, before anything is
+    measured. A checkout that has no archive of them goes without."""
+    environ = {"XDG_CACHE_HOME": str(folder / "cache")}
+    training = [sys.executable, "-m", "pairbus.spark.runtime.archive_training"]
+    subprocess.run(training, cwd=ROOT, env=environment() | environ, capture_output=True)
+    return environ
+
 
 def flow(said: Mapping[str, float]) -> Metrics:
     """When a drain's first messages were confirmed, and the rate after them, if there were more."""
@@ -130,10 +195,10 @@ def rows_from(outcome: Outcome) -> list[Row]:
         metrics = dict(outcome.series.get((HOME, who), {}))
         if not metrics:
             continue
-        goal = None
+        goal = Goal("client_us", below=CPU_GOAL)
         if spark and who != SPARK:
             metrics["ratio"] = spark["rate"].over(metrics["rate"])
-            goal = Goal("ratio", at_least=GOAL) if who == LOOP else None
+            goal = Goal("ratio", at_least=GOAL if who == LOOP else ENGINE_GOAL)
         rows.append(Row(HOME, who, metrics, goal))
     for case, bound in ((READ, READ_GOAL), (WRITE, WRITE_GOAL)):
         rows += [
@@ -141,6 +206,9 @@ def rows_from(outcome: Outcome) -> list[Row]:
             for (found, who), metrics in outcome.series.items()
             if found == case
         ]
+    for (case, who), metrics in outcome.series.items():
+        if case == START:
+            rows.append(Row(START, who, dict(metrics), Goal("seconds", below=START_GOAL) if who == FIRST_JOB else None))
     return rows
 
 
@@ -153,7 +221,11 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
         await create_queues(primary, [*DESTINATIONS, TABLE_ROWS])
         await create_queues(secondary, PATHS)
         bench = Bench(primary, secondary)
-        with SparkHost(LOCAL) as host:
+        cache = archive_cache(settings.data)
+        if settings.wants(NAME, "start"):
+            steps = bench.start_steps(settings.data, cache)
+            outcome = await run_rounds(steps, min(START_ROUNDS_MAX, settings.rounds), progress)
+        with SparkHost(LOCAL, **cache) as host:
             steps = []
             if settings.wants(NAME, "home"):
                 steps += [
@@ -163,12 +235,15 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                 ]
             if settings.wants(NAME, "connector"):
                 steps.append(bench.connector_step(host, settings.spark_messages))
-            outcome = await run_rounds(steps, settings.rounds, progress)
+            moved = await run_rounds(steps, settings.rounds, progress)
+            outcome = Outcome(outcome.series | moved.series, outcome.failures + moved.failures)
     table.rows = rows_from(outcome)
     table.notes += [
         f"{settings.spark_messages:,} messages of 1 KB, {QUEUES} backlog queues, {len(DESTINATIONS)} destinations; the "
         f"plain loop moves {settings.spark_looped:,} of them, since its rate does not depend on how many there are.",
-        f"Spark on {LOCAL}. Its start-up, {host.start_s:.1f} s to the end of the first job, is not in the rates.",
+        f"Spark on {LOCAL}. Its start-up is not in the rates: seconds from the start of a process to the end of its "
+        "session's first job, with the archive of classes that `pairbus` keeps, and without; and whole commands, with "
+        "300 messages and with the ledger about them.",
         "The in-process engine's figures are without what `pairbus syphon` takes with nothing to move.",
         "The mover's CPU is the engine's or the loop's process; for Spark the driver, the JVM and the Python workers. "
         "All of it, the two brokers too, shares the machine's cores.",

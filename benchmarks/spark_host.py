@@ -21,9 +21,9 @@ LOOK_S = 0.01
 class SparkHost(Helper):
     """The near side. `start_s` is the time from the process's start to a session that has done its first job."""
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, **environ: str) -> None:
         begun = time.perf_counter()
-        super().__init__("benchmarks.spark_host", master)
+        super().__init__("benchmarks.spark_host", master, **environ)
         self._answer()
         self.start_s = time.perf_counter() - begun
 
@@ -47,9 +47,9 @@ def _serve(master: str) -> None:
     spark = session(master)
     spark.range(2).count()
 
-    def drain(primary: str, secondary: str, primary_name: str, count: int) -> dict[str, float]:
+    def drain(primary: str, secondary: str, **options: Any) -> dict[str, float]:
         begun = time.perf_counter()
-        moving = syphon(primary, secondary, spark=spark, primary_name=primary_name, count=count, drain=True)
+        moving = syphon(primary, secondary, spark=spark, drain=True, **options)
         seen = [(0, begun)]
         is_running = True
         while is_running:
