@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
-    *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon")),
+    *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")),
     "tests/aio/stage.py",
     *(f"tests/aio/test_{name}.py" for name in ("client", "guarded_sender", "health_monitor", "provisioning")),
     *(f"tests/aio/test_{name}.py" for name in ("receiver", "sender")),

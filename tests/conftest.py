@@ -13,6 +13,15 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("house")
 
+# `requests` looks for proxies by going through the environment, which fails on any thread while pytest removes
+# PYTEST_CURRENT_TEST from it on another. It does not look for a host that needs none.
+os.environ["no_proxy"] = ",".join(
+    [*filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"),)), "localhost", "127.0.0.1"]
+)
+
+# No test leaves a process behind that makes an archive, and none finds one that a user of this machine has made.
+os.environ["PAIRBUS_CLASS_ARCHIVE"] = "off"
+
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 

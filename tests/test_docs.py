@@ -73,6 +73,16 @@ def test_every_command_that_is_shown_could_be_typed(document: str) -> None:
             check(words)
 
 
+def test_the_tests_that_prove_what_a_fault_costs_are_there() -> None:
+    named = set(re.findall(r"\| `(test_\w+)` \|", (ROOT / "docs/how-to/run-on-a-cluster.md").read_text()))
+    there = {
+        name
+        for file in (ROOT / "tests/spark").glob("test_*_proof.py")
+        for name in re.findall(r"def (test_\w+)\(", file.read_text())
+    }
+    assert len(named) > 10 and named <= there
+
+
 class Serving:
     """A command that goes on, as in a terminal of its own: what it prints is kept, Ctrl-C reaches all of it."""
 

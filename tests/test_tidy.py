@@ -61,7 +61,7 @@ ROOMS: dict[str, set[str]] = {
     "broker": {"", "amqp", "errors", "journal", "ledger", "sas"},
     "wire": {"", "amqp", "billing", "connection_string", "credentials", "errors"},
     "pairing": {"", "amqp", "billing", "credentials", "errors", "ledger", "moved"},
-    "syphon/core": {"amqp", "pairing/backlog", "wire/errors"},
+    "syphon/core": {"amqp", "pairing/backlog", "wire/batches", "wire/errors"},
     "syphon": {"", "amqp", "billing", "credentials", "errors", "ledger", "pairing", "wire"},
     "sync": {"", "errors", "ledger", "pairing", "syphon", "wire"},
     "aio": {"", "errors", "ledger", "pairing", "syphon"},

@@ -227,13 +227,19 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("@refused orders folder", 1, "orders of 127.0.0.1 can't be received from: 127.0.0.1:1: Connection refused…"),
     ],
     "restore": [
-        ("", 2, "Missing argument 'FOLDER'"),
-        ("folder", 2, "Missing argument 'NS'"),
+        ("", 2, "Missing argument 'TABLE'"),
+        ("folder", 2, "where to? Name the namespace, as NS or with --to"),
         ("folder @missing", 2, f"NS: missing can't be read: {NO_FILE}"),
         ("folder @good --max-rate 0", 2, "Invalid value for '--max-rate': 0.0 is not in the range x>0"),
         ("folder @good --max-rate fast", 2, "Invalid value for '--max-rate': 'fast' is not a valid float range"),
-        ("missing @good", 1, "missing holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`"),
-        ("nothing @good", 1, "nothing holds no archive: it has no batch=*/*.parquet; name the FOLDER of `archive`"),
+        ("missing @good", 1, "missing holds no messages: it has neither …; name the FOLDER of `archive`, or the TABLE of `ingest`"),
+        ("nothing @good", 1, "nothing holds no messages: it has neither …; name the FOLDER of `archive`, or the TABLE of `ingest`"),
+    ],
+    "ingest": [
+        ("@good orders", 2, "Missing argument 'TABLE'"),
+        ("@missing orders table", 2, f"NS: missing can't be read: {NO_FILE}"),
+        ("@good nowhere table", 1, "127.0.0.1 has no queue or subscription 'nowhere'; check the name"),
+        ("@refused orders table", 1, "orders of 127.0.0.1 can't be received from: 127.0.0.1:1: Connection refused…"),
     ],
     "audit": [
         ("", 2, "Missing argument 'LEDGER...'"),
@@ -249,6 +255,17 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("missing", 1, "missing does not exist; name a folder with *.jsonl files, or such a file"),
         ("text", 1, "text is no ledger: the first line, which names its schema and its writer, is missing; …"),
         ("ledger-other", 1, "ledger-other/a.jsonl is a ledger of schema 99, and this pairbus reads schema 1; update pairbus"),
+    ],
+    "ledger": [
+        ("", 2, "Missing command"),
+        ("compct", 2, "No such command 'compct'…"),
+        ("--json", 2, "No such option '--json'…"),
+    ],
+    "ledger compact": [
+        ("", 2, "Missing argument 'LEDGER...'"),
+        ("missing", 1, "missing does not exist; name a folder with *.jsonl files, or such a file"),
+        ("nothing", 1, "nothing holds no ledger: no *.jsonl file in it or below; a broker writes one with --ledger, …"),
+        ("s3a://bucket/ledger", 1, "s3a://bucket/ledger is not on this machine; name a folder with *.jsonl files, or such a file"),
     ],
     "cost": [
         ("", 2, "Missing command"),

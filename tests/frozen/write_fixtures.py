@@ -1,4 +1,5 @@
-"""`python -m tests.frozen.write_fixtures` writes what this version leaves on disk to data/VERSION-DATE.
+"""`python -m tests.frozen.write_fixtures` writes what this version leaves on disk to data/VERSION-DATE, and with
+`features` only the data folder of the second story (feature_story.py) to feature_data/VERSION-DATE.
 
 Run it before a release that changes a format; the folder is committed and never changed again.
 """
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 from pairbus import __version__
 from pairbus.testing import ManualClock
+from tests.frozen import feature_story
 from tests.frozen.scenario import archive, carry, examine, examine_with_spark, play, served
 from tests.frozen.subjects import HERE, text_of
 
@@ -48,5 +51,18 @@ def tell(fixture: Path, folder: Path, now: float) -> None:
     (fixture / "expected.json").write_text(text_of(told))
 
 
+def write_features(fixture: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        now = feature_story.play(made := Path(name, "broker"))
+        shutil.copytree(made, fixture / "broker", ignore=LEFT_OUT)
+        copy = opened(fixture, Path(name)) / "broker"
+        told = {"now": now, "kinds": feature_story.kinds(copy), "broker": feature_story.examine(copy, now)}
+        (fixture / "expected.json").write_text(text_of(told))
+
+
 if __name__ == "__main__":
-    write(HERE / "data" / f"{__version__}-{dt.date.today()}")
+    today = f"{__version__}-{dt.date.today()}"
+    if sys.argv[1:] == ["features"]:
+        write_features(HERE / "feature_data" / today)
+    else:
+        write(HERE / "data" / today)
