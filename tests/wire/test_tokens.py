@@ -99,6 +99,22 @@ async def test_a_token_is_renewed_in_time_although_the_wall_clock_was_set(
         await soon(lambda: len(peer.tokens) >= 2)
 
 
+async def test_nothing_is_renewed_on_a_connection_that_is_lost(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tokens_module, "LOOK_S_MAX", 0.01)
+    clock = Clock()
+    caplog.set_level(logging.WARNING, "pairbus.wire")
+    async with WireClient.from_connection_string(connection_string(peer), clock=clock) as client:
+        await client.sender("orders")
+        [renewal] = [task for task in asyncio.all_tasks() if "Tokens._renew" in repr(task)]
+        await peer.stop()
+        await soon(lambda: not client.is_connected)
+        clock.now += 3500
+        await soon(renewal.done)
+    assert "renewing the token" not in caplog.text
+
+
 async def test_a_renewal_that_fails_is_tried_again(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

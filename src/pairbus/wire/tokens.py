@@ -107,7 +107,8 @@ class Tokens:
         return self._entra
 
     async def _renew(self) -> None:
-        while True:
+        """Renew what is due until the connection is lost: the next one starts with new tokens."""
+        while self._transport.error is None:
             left_s = {audience: self._left_s(due) for audience, due in self._renew_at.items()}
             delay = min(left_s.values(), default=math.inf)
             if delay > 0:
