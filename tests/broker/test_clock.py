@@ -12,7 +12,7 @@ from pairbus.broker import serve_sync
 from pairbus.broker.clock import STEP_S_MIN, BrokerClock
 from pairbus.broker.control.faults import Fault, Faults
 from pairbus.broker.model.outcomes import Complete
-from pairbus.testing import ManualClock
+from pairbus.testing import ManualClock, fault
 
 from .namespace_rig import Rig, make, make_special
 
@@ -245,3 +245,23 @@ def test_a_broker_on_a_clock_that_is_set(tmp_path: Path, step: float) -> None:
                 clock.advance(61)
                 (second,) = receiver.receive_messages(max_wait_time=5)
                 assert (first.delivery_count, second.delivery_count) == (0, 1)
+
+
+def test_a_settlement_that_is_answered_late_goes_by_the_clock_as_it_is_then(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with serve_sync("contoso", data=tmp_path, clock=clock) as broker:
+        contoso = broker.namespaces["contoso"]
+        with ServiceBusAdministrationClient.from_connection_string(
+            contoso.connection_string, connection_verify=contoso.ca_file
+        ) as admin:
+            admin.create_queue("orders")
+        with ServiceBusClient.from_connection_string(contoso.connection_string) as client:
+            with client.get_queue_sender("orders") as sender:
+                sender.send_messages(ServiceBusMessage("one book"))
+            with client.get_queue_receiver("orders") as receiver:
+                (message,) = receiver.receive_messages(max_wait_time=5)
+                with fault(broker, "latency", entity="orders", delay=2.5):
+                    clock.step(-HOUR)  # which the broker sees while the settlement waits
+                    receiver.complete_message(message)
+                assert abs(contoso.clock() - clock()) < 1.0
+                assert receiver.peek_messages() == []

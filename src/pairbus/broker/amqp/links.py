@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -441,20 +441,17 @@ class SourceNode:
             entries.append(self.unsettled.pop(delivery_id))
             connection.forget(self.link, delivery_id)
         tokens = [token for token, _, _ in entries]
-        settle = partial(
-            host.namespace.settle,
-            self.queue,
-            tokens,
-            outcome,
-            now,
-            partial(self._settled, delivery_ids, entries, settled, answer, outcome, now),
-            session=self.session,
-        )
+        done = partial(self._settled, delivery_ids, entries, settled, answer, outcome, now)
         delay = host.faults.latency(self.path, now) if host.faults else 0.0
         if delay:
-            connection.loop.call_later(delay, settle)
+            connection.loop.call_later(delay, self._settle_late, tokens, outcome, done)
         else:
-            settle()
+            host.namespace.settle(self.queue, tokens, outcome, now, done, session=self.session)
+
+    def _settle_late(self, tokens: Sequence[bytes], outcome: Outcome, done: Callable[[Refusal | None], None]) -> None:
+        # By the time of now: the clock may have been set since the disposition came.
+        host = self.connection.host
+        host.namespace.settle(self.queue, tokens, outcome, host.clock(), done, session=self.session)
 
     def _settled(
         self,
