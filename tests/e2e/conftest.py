@@ -13,7 +13,7 @@ from tests.untidy_sdk import swept as swept
 
 from ..broker.broker_process import quiet_port
 from .scenarios import Stage
-from .world import OTHER, PRIMARIES, SECONDARIES
+from .world import OTHERS, PRIMARIES, SECONDARIES
 
 HERE = Path(__file__).parent
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """On a thread of its own, so that a hung caller hangs alone. Ports outside the range of outgoing connections: a
     client that tries a refusing port again and again would else end up connected to itself."""
-    names = [f"{name}:{quiet_port()}" for name in (*PRIMARIES, *SECONDARIES, OTHER)]
+    names = [f"{name}:{quiet_port()}" for name in (*PRIMARIES, *SECONDARIES, *OTHERS)]
     with serve_sync(*names, data=tmp_path_factory.mktemp("e2e")) as broker:
         yield broker
 

@@ -15,7 +15,7 @@ from pairbus.pairing.errors import AlreadyPaired, BacklogUnavailableError, Pairi
 from ..pairing.silent_proxy import SilentProxy
 from .account import ids
 from .scenarios import in_both_apis
-from .world import AT_ONCE, OTHER, SHORT, Pair, World
+from .world import AT_ONCE, OTHERS, SHORT, Pair, World
 
 
 @in_both_apis()
@@ -215,7 +215,7 @@ async def test_p5_a_queue_that_cannot_be_made_is_left_out(world: World, queue: s
 async def test_p6_several_primaries_share_one_secondary(world: World) -> None:
     """The same names on both sides; each primary's messages come home to it."""
     async with World(world.broker, world.api, world.lane, world.folder) as other:
-        other.primary = world.broker.namespaces[OTHER]
+        other.primary = world.broker.namespaces[OTHERS[world.lane]]
         name = await world.queue()
         await other.manage("create_queue", name)
         other.queues.append(name)

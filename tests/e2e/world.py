@@ -52,7 +52,8 @@ APIS: tuple[Api, ...] = ("sync", "aio")
 LANES = 6
 PRIMARIES = tuple(f"contoso{lane}" for lane in range(LANES))
 SECONDARIES = tuple(f"backup{lane}" for lane in range(LANES))
-OTHER = "fabrikam"
+#: A second primary, of each lane too: whoever leaves ends all faults of its namespaces.
+OTHERS = tuple(f"fabrikam{lane}" for lane in range(LANES))
 
 #: How far past its time a caller may be on a busy machine.
 GRACE_S = 1.0
