@@ -719,7 +719,7 @@ class Checker:
         self._check_sessions()
 
     def _find(self, looks: list[Look]) -> None:
-        if _became_active(looks):
+        if _became_due(looks):
             before = looks.pop(0)
             copy = self._observe(before)
             if copy is not None:
@@ -788,10 +788,11 @@ class Checker:
                 self._problem(look, f"it is still {look.state}, and no receiver got it")
 
 
-def _became_active(looks: Sequence[Look]) -> bool:
-    """Return whether these are one message, which was scheduled on one page of an inventory and active on a later one:
-    it has then a new number, behind those of the first page."""
-    if [look.state for look in looks] != [SCHEDULED, ACTIVE]:
+def _became_due(looks: Sequence[Look]) -> bool:
+    """Return whether these are one message, which was scheduled on one page of an inventory and due on a later one,
+    where it is active or has gone on to a dead-letter queue: it has then a new number, behind those of the first
+    page."""
+    if [look.state for look in looks] not in ([SCHEDULED, ACTIVE], [SCHEDULED, DEAD]):
         return False
     return looks[0].at < looks[1].at and looks[0].sequence < looks[1].sequence
 

@@ -364,6 +364,7 @@ RIGHT = [
     "send a due=5 elsewhere=1 outcome=unknown | audit | wait 5 | see a:1 | settle a complete",
     # an inventory takes a while
     "send a due=1 | wait 0.9 | audit a:1:scheduled / a:2 | see a:2 | settle a complete",
+    "send a due=1 ttl=1 to=buried | wait 1.9 | audit a:1:scheduled / a:2:dead:expired home=buried",
     "send a ttl=5 | wait 4.9 | audit /",
     # without syncs a power cut can take an entity and leave what it has forwarded
     "start none | send a | cut | offer b | see a:1 | answer b | see b:1",
