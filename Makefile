@@ -49,10 +49,10 @@ lint: setup
 # More workers than the two cores of the machine that it must pass on: many tests wait for time-outs. A file stays on one
 # of them, with its broker (tests/conftest.py).
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not soak" -n 6 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not soak" -n 6 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --max-worker-restart 1 $(PYTEST_ARGS)
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

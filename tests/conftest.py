@@ -1,13 +1,15 @@
 """With PAIRBUS_REQUIRE=all, as in CI, a test that is skipped because something is missing has failed. No Hypothesis
-example has a time limit of its own: two busy cores are no bug."""
+example has a time limit of its own: two busy cores are no bug. A process whose test outlasts its time-out is ended."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -40,6 +42,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "spark" if config.option.markexpr == "slow" and file.startswith(SPARK) else file
 
     return ByFile(config, log)
+
+
+#: How much longer than its time-out a test may take, and how long its teardown. The time-out raises an error once; what
+#: catches it, or hangs in the teardown after it, would go on for ever. Then the process prints where its threads are
+#: and ends, and xdist goes on with another one.
+HANG_S = 300.0
+
+
+def _end_later(item: pytest.Item, seconds: float) -> None:
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    mark = item.get_closest_marker("timeout")
+    given = item.config.getoption("timeout", None)
+    timeout = float(item.config.getini("timeout") if given is None else given) if mark is None else float(mark.args[0])
+    if timeout and given != 0:
+        _end_later(item, timeout + HANG_S)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    _end_later(item, HANG_S)  # pytest ends the other when a test fails
+    return (yield)
 
 
 def _fail_if_skipped(report: Any) -> None:
