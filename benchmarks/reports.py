@@ -80,6 +80,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     progress = Progress(NAME)
     starts: list[float] = []
     steps: list[Step] = []
+    reports = REPORTS[:1] if settings.quick else REPORTS  # each starts Spark
     written = Written(0, 0, 0, 0)
 
     def made(name: str, *, skewed: bool = False) -> tuple[Path, Written]:
@@ -90,10 +91,10 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
     if settings.wants(NAME, "json") or settings.wants(NAME, "parquet"):
         lines, written = made("ledger")
         if settings.wants(NAME, "json"):
-            steps += [report_step(JSON, report, lambda: lines, written, starts) for report in REPORTS]
+            steps += [report_step(JSON, report, lambda: lines, written, starts) for report in reports]
         if settings.wants(NAME, "parquet"):
             parquet = await asyncio.to_thread(packed, lines)
-            steps += [report_step(PARQUET, report, lambda: parquet, written, starts) for report in REPORTS]
+            steps += [report_step(PARQUET, report, lambda: parquet, written, starts) for report in reports]
     if settings.wants(NAME, "skewed"):
         folder, skewed = made("skewed", skewed=True)
         steps.append(report_step(SKEWED, "audit", lambda: folder, skewed, starts))

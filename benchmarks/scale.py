@@ -108,7 +108,7 @@ async def measure(settings: Settings) -> tuple[Table, list[str]]:
                                      min_partitions=tasks)
                     for queues, tasks in SHAPES
                 ]  # fmt: skip
-                await add(steps, warm_up=True)
+                await add(steps, warm_up=not settings.quick)
         if settings.wants(NAME, "executors"):
             for master in settings.spark_clusters:
                 with SparkHost(master) as host:
