@@ -5,11 +5,13 @@ read them again. With Spark and real kills: test_ingest_kill_proof."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.dataset
@@ -17,6 +19,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JNetworkError
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import Broker, serve_sync
@@ -272,6 +275,68 @@ def test_a_namespace_that_is_away_is_waited_for_and_other_failures_end_it(
     with pytest.raises(TransferFailed, match=r"can't be ingested into .*No space left on device; what is not in the"):
         Failing(world.address, world.queue, world.table, **more).run()
     assert next(failures) == 5 and world.in_table().total() == 3
+
+
+def test_a_commit_that_fails_after_its_rename_leads_to_no_second_copy(
+    served: Broker, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(served, clock, tmp_path)
+    world.send(3)
+    assert world.run(monkeypatch, 1000, False) is not None, "the day has files"
+    world.send(6)
+    commit, calls = LocalFiles.commit, itertools.count(1)
+
+    def loses_an_answer(self: LocalFiles, *given: str) -> None:
+        commit(self, *given)
+        if next(calls) == 2:
+            world.expire()
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LocalFiles, "commit", loses_an_answer)
+    ingester = ArrowIngester(
+        world.address, world.queue, world.table, dies_at=1000, relocks=False, expire=world.expire, patience_s=5.0
+    )
+    assert ingester.run() == [] and ingester.already == 6
+    assert world.in_table() == Counter(world.sent) and peeked(world.namespace, world.queue) == []
+
+
+def test_that_the_jvm_has_died_is_told_where_the_staging_can_t_be_cleared_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Files:
+        jvm_lives = True
+
+        def clear(self, below: str = "") -> None:
+            if not self.jvm_lives:
+                raise Py4JNetworkError("Answer from Java side is empty")
+
+    files = Files()
+
+    class Dying(Ingester):
+        def _session(self) -> Any:
+            return None
+
+        def _ingest(self, *given: Any) -> Any:
+            files.jvm_lives = False
+            raise TransferFailed("Spark's JVM has died; run again, and it goes on where it was")
+
+    for name in ("check_writable", "has_sessions"):
+        monkeypatch.setattr(ingest_module, name, lambda *given: None)
+    monkeypatch.setattr(ingest_module, "leased", lambda *given: contextlib.nullcontext(files))
+    monkeypatch.setattr(ingest_module.listing, "depth", lambda *given: None)
+    with pytest.raises(TransferFailed, match="Spark's JVM has died"):
+        Dying(Address(host="x"), "orders", "s3a://lake/table").run()
+
+
+def test_files_that_can_t_be_read_are_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a look-up passes over would be written a second time."""
+    found = {"spark.sql.files.ignoreCorruptFiles": "true"}
+    session = SimpleNamespace(conf=SimpleNamespace(set=found.__setitem__), createDataFrame=lambda *given: None)
+    monkeypatch.setattr(ingest_module, "beside", lambda spark: session)
+    ingester = Ingester(Address("x"), "orders", "t")
+    ingester._start = lambda: None  # type: ignore[assignment,misc,return-value]
+    assert ingester._session() is session
+    assert [found[f"spark.sql.files.ignore{kind}Files"] for kind in ("Corrupt", "Missing")] == ["false"] * 2
 
 
 def test_wrong_settings_are_told() -> None:

@@ -129,7 +129,7 @@ class Ingester(Transfer):
                 check_writable(spark, self._shown)
                 files = stack.enter_context(leased(spark, self._shown))
             files.clear()
-            stack.callback(files.clear)
+            stack.callback(_clear, files)
             stack.callback(self._stop_polling)
             depth = listing.depth(self._address, self._entity)
             if depth is not None:
@@ -140,6 +140,8 @@ class Ingester(Transfer):
         """Return a session with our settings, beside the application's."""
         spark = beside(self._start())
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics, unlike INT96
+        for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):
+            spark.conf.set(f"spark.sql.files.{name}", "false")  # what is passed over would be written a second time
         spark.createDataFrame([], "none int")  # makes it this thread's
         return spark
 
@@ -279,7 +281,11 @@ class Ingester(Transfer):
         if plan.drop:
             rows = self._rewrite(spark, stage, f"{stage}/_rest", plan)
         for each in staged_files(rows, self._entity, f"{self._name}{stage[-6:]}"):
-            files.commit(each.path, each.date, each.name)
+            try:
+                files.commit(each.path, each.date, each.name)
+            except BaseException:
+                self._index.forget(each.date)  # the file may be in the table all the same
+                raise
             self._index.committed(each.date, each.name)
 
     def _rewrite(self, spark: SparkSession, stage: str, rest: str, plan: CommitPlan) -> list[StagedRow]:
@@ -363,6 +369,14 @@ class Ingesting(Running):
     def already(self) -> int:
         """Messages that were in the table already, and were completed only."""
         return self._inner.already
+
+
+def _clear(files: TableFiles) -> None:
+    """Remove what is staged, unless the JVM has died: then the next run does it, and the error that says so stays."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):
+        files.clear()
 
 
 def _read(spark: SparkSession, *paths: str) -> DataFrame:
