@@ -32,6 +32,7 @@ from pairbus.spark.pipelines.ingest import Ingester
 from pairbus.spark.pipelines.message_table import DATE, CommitPlan, Identity, StagedRow
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.table_files import LocalFiles
+from pairbus.spark.pipelines.transfer_loop import RoundResult
 from pairbus.spark.runtime import connections
 from pairbus.wire.errors import Unreachable
 from tests.moving_clock import Clock
@@ -326,6 +327,21 @@ def test_that_the_jvm_has_died_is_told_where_the_staging_can_t_be_cleared_for_it
     monkeypatch.setattr(ingest_module.listing, "depth", lambda *given: None)
     with pytest.raises(TransferFailed, match="Spark's JVM has died"):
         Dying(Address(host="x"), "orders", "s3a://lake/table").run()
+
+
+def test_paths_are_read_as_they_are_and_not_as_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    reader: Any = SimpleNamespace(schema=lambda schema: reader, parquet=lambda *paths: seen.extend(paths))
+    spark: Any = SimpleNamespace(read=reader)
+    ingest_module._read(spark, "file:/t[1]/a", "file:/t[1]/b")
+    assert seen == [r"file:/t\[1\]/a", r"file:/t\[1\]/b"]
+    ingester = Ingester(Address("x"), "orders", tmp_path / "t[1]", write=lambda rows: seen.append(rows))
+    row = StagedRow("file", "2026-11-17", Identity("orders", 1, 1), "token", 1, 1)
+    monkeypatch.setattr(ingester, "_stage", lambda *given: [row])
+    monkeypatch.setattr(ingester, "_settle", lambda *given: RoundResult(1, 0, 0))
+    monkeypatch.setattr(ingest_module, "_without", lambda rows, plan: SimpleNamespace(drop=lambda name: "rows"))
+    ingester._take(spark, None, "run/000001", 1)  # type: ignore[arg-type]
+    assert seen[2:] == [f"file:{tmp_path}/t\\[1\\]/_staging/run/000001", "rows"]
 
 
 def test_files_that_can_t_be_read_are_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from pairbus.spark.connector.long_poll import LongPoll
 from pairbus.spark.connector.options import Address, InvalidOption
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.locations import check_writable, located
+from pairbus.spark.runtime.locations import check_writable, escaped, located
 from pairbus.spark.runtime.running import Running
 from pairbus.spark.runtime.session import beside, is_gone
 from pairbus.syphon.core.draining import Unavailable
@@ -202,7 +202,7 @@ class Ingester(Transfer):
         present = set() if self._write is not None else self._present(spark, files, rows)
         plan = plan_commit(rows, present)
         if self._write is not None:
-            self._write(_without(spark.read.parquet(stage), plan).drop(DATE))
+            self._write(_without(spark.read.parquet(escaped(stage)), plan).drop(DATE))
         else:
             self._commit(spark, files, stage, rows, plan)
         result = self._settle(rows, plan)
@@ -382,7 +382,8 @@ def _clear(files: TableFiles) -> None:
 def _read(spark: SparkSession, *paths: str) -> DataFrame:
     from pyspark.sql.types import StringType, StructType
 
-    return spark.read.schema(StructType([*SCHEMA.fields]).add(DATE, StringType())).parquet(*paths)
+    schema = StructType([*SCHEMA.fields]).add(DATE, StringType())
+    return spark.read.schema(schema).parquet(*map(escaped, paths))
 
 
 def _without(rows: DataFrame, plan: CommitPlan) -> DataFrame:
