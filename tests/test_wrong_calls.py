@@ -238,6 +238,9 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
     "ingest": [
         ("@good orders", 2, "Missing argument 'TABLE'"),
         ("@missing orders table", 2, f"NS: missing can't be read: {NO_FILE}"),
+        ("@good orders table --every -1", 2, "Invalid value for '--every': -1.0 is not in the range x>=0"),
+        ("@good orders table --every nan", 2, "Invalid value for '--every': 'nan' is no finite number"),
+        ("@good orders table --max-rate inf", 2, "Invalid value for '--max-rate': 'inf' is no finite number"),
         ("@good nowhere table", 1, "127.0.0.1 has no queue or subscription 'nowhere'; check the name"),
         ("@refused orders table", 1, "orders of 127.0.0.1 can't be received from: 127.0.0.1:1: Connection refused…"),
     ],

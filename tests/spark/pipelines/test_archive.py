@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.pipelines import archive as archive_module
 from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, archived
 from pairbus.spark.pipelines.preflight import TransferFailed
@@ -71,6 +72,12 @@ def test_paths_are_read_as_they_are_and_not_as_patterns(
     with pytest.raises(Read) as found:
         archiver._round(spark, None, batch, 2)  # type: ignore[arg-type]
     assert str(found.value) == f"{shown}/batch={archiver._name}-0002"
+
+
+def test_a_wrong_patience_is_told(pair: Pair) -> None:
+    for wrong in (-1, "x", float("nan")):
+        with pytest.raises(InvalidOption, match="patience_s is a number of seconds of at least 0, not "):
+            Archiver(pair.primary_address, "orders", "x", patience_s=wrong)  # type: ignore[arg-type]
 
 
 def test_a_restore_s_progress_is_what_its_tasks_say_and_never_more_than_there_is(pair: Pair, tmp_path: Path) -> None:

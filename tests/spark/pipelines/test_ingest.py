@@ -355,8 +355,21 @@ def test_files_that_can_t_be_read_are_never_passed_over(monkeypatch: pytest.Monk
     assert [found[f"spark.sql.files.ignore{kind}Files"] for kind in ("Corrupt", "Missing")] == ["false"] * 2
 
 
-def test_wrong_settings_are_told() -> None:
-    with pytest.raises(InvalidOption, match="min_partitions is a whole number of at least 1, not 0"):
-        Ingester(Address("x"), "orders", "t", min_partitions=0)
-    with pytest.raises(InvalidOption, match="max_rate"):
-        Ingester(Address("x"), "orders", "t", max_rate=-1)
+@pytest.mark.parametrize(
+    ("setting", "values", "words"),
+    [
+        ("min_partitions", (0, 2.5, float("nan"), "2"), "is a whole number of at least 1, not "),
+        ("min_partitions", (1001, 10**6), "is at most 1000, not .*: each is a task with a receiver"),
+        ("max_rate", (-1, 0, "x", float("nan"), float("inf")), "is a number of messages a second above 0, not "),
+        ("every_s", (-1, "x", float("nan"), float("inf"), 1e12), "is a number of seconds from 0 to 31622400, not "),
+        ("patience_s", (-1, "x", float("nan"), None, True), "is a number of seconds of at least 0, not "),
+    ],
+)
+def test_wrong_settings_are_told(setting: str, values: tuple[Any, ...], words: str) -> None:
+    for value in values:
+        with pytest.raises(InvalidOption, match=f"^{setting} {words}"):
+            Ingester(Address("x"), "orders", "t", **{setting: value})
+
+
+def test_settings_at_their_limits_are_taken() -> None:
+    Ingester(Address("x"), "orders", "t", min_partitions=1000, every_s=0, patience_s=float("inf"), max_rate=0.1)

@@ -49,7 +49,7 @@ from .preflight import (
 )
 from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, shares
 from .settling import settle
-from .transfer import Transfer, rate_of
+from .transfer import Transfer, rate_of, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Archiver(Transfer):
         self._shown, self._folder = str(folder), located(folder)
         self._remove = remove
         self._label = label
-        self._patience_s = patience_s
+        self._patience_s = seconds_of("patience_s", patience_s)
         now = dt.datetime.now(dt.UTC)
         self._name = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.archived = 0

@@ -26,7 +26,7 @@ from pairbus.spark.connector.batch_limits import shares
 from pairbus.spark.connector.held_sessions import WORKER_S
 from pairbus.spark.connector.lock_batch_size import LockBatchSize
 from pairbus.spark.connector.long_poll import LongPoll
-from pairbus.spark.connector.options import Address, InvalidOption
+from pairbus.spark.connector.options import PARTITIONS_MAX, Address, InvalidOption
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.runtime import connections
 from pairbus.spark.runtime.locations import check_writable, escaped, located
@@ -42,7 +42,7 @@ from .message_table import DATE, STAGING, CommitPlan, FileIndex, Identity, Stage
 from .preflight import EVERYTHING, TransferFailed, first_line, has_sessions, is_empty, still_there
 from .settling import settle
 from .table_files import TableFiles, check_table, folder_of, leased, owned
-from .transfer import Transfer, rate_of
+from .transfer import Transfer, rate_of, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, TASK_MAX, Over, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 #: Between the beginnings of two batches of a continuous ingest that has caught up: each makes a file.
 EVERY_S: Final = 10.0
+EVERY_S_MAX: Final = 366 * 86_400.0
 _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 #: The day in UTC, whatever the session's time zone.
 _DAY: Final = "date_from_unix_date(cast(floor(unix_micros(enqueued_time) / 86400000000) as int))"
@@ -89,16 +90,20 @@ class Ingester(Transfer):
         **session: Any,
     ) -> None:
         super().__init__(None, **session)
-        if min_partitions < 1:
+        if not isinstance(min_partitions, int) or min_partitions < 1:
             raise InvalidOption(f"min_partitions is a whole number of at least 1, not {min_partitions!r}")
+        if min_partitions > PARTITIONS_MAX:
+            raise InvalidOption(
+                f"min_partitions is at most {PARTITIONS_MAX}, not {min_partitions}: each is a task with a receiver"
+            )
         self._address = replace(address, cause=MOVE)
         self._entity = entity.strip("/")
         self._shown, self._table = str(table), located(table)
         self._drain, self._write = drain, write
         self._rate = RateLimit(rate_of(max_rate))
         self._min_partitions = min_partitions
-        self._every_s = every_s
-        self._label, self._patience_s = label, patience_s
+        self._every_s = seconds_of("every_s", every_s, EVERY_S_MAX)
+        self._label, self._patience_s = label, seconds_of("patience_s", patience_s)
         self._name = secrets.token_hex(6)
         self._numbers = itertools.count(1)
         self._index = FileIndex(self._entity)
