@@ -39,7 +39,7 @@ FILES = {
     "odd-namespace/contoso": b"in place of a folder",
 }
 NO_FILE = "No such file or directory"
-WANTED = "a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential) is wanted"
+WANTED = "a connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then DefaultAzureCredential) is wanted"
 REFUSED = "127.0.0.1 can't be reached: 127.0.0.1:1: Connection refused; check host and port, and that it is up"
 NO_HOST = "nowhere.invalid can't be reached: nowhere.invalid:5671: …; check host and port, and that it is up"
 WRONG_KEY = "127.0.0.1 refuses access to orders: …; the key must be right, and give"
@@ -164,6 +164,9 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
         ("@good", 2, "Missing argument 'ENTITY'"),
         ("@missing orders", 2, f"NS: missing can't be read: {NO_FILE}"),
         ("@empty orders", 2, f"NS: @empty is empty; {WANTED}"),
+        ("env:NOWHERE orders", 2, "NS: the environment variable NOWHERE is not set"),
+        ("env:Endpoint=sb://x;Key=s orders", 2,
+         "NS: the name of an environment variable is wanted after env:, such as env:CONTOSO"),
         ("contoso orders", 2, "NS contoso: give the whole host name, such as contoso.servicebus.windows.net"),
         ("@good orders --count 0", 2, "Invalid value for '--count': 0 is not in the range x>=1"),
         ("@good /", 2, "ENTITY is empty; right is a queue, or TOPIC/Subscriptions/NAME"),
@@ -238,6 +241,9 @@ CALLS: dict[str, list[tuple[str, int, str]]] = {
     "ingest": [
         ("@good orders", 2, "Missing argument 'TABLE'"),
         ("@missing orders table", 2, f"NS: missing can't be read: {NO_FILE}"),
+        ("@good orders table --every -1", 2, "Invalid value for '--every': -1.0 is not in the range x>=0"),
+        ("@good orders table --every nan", 2, "Invalid value for '--every': 'nan' is no finite number"),
+        ("@good orders table --max-rate inf", 2, "Invalid value for '--max-rate': 'inf' is no finite number"),
         ("@good nowhere table", 1, "127.0.0.1 has no queue or subscription 'nowhere'; check the name"),
         ("@refused orders table", 1, "orders of 127.0.0.1 can't be received from: 127.0.0.1:1: Connection refused…"),
     ],

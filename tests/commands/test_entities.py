@@ -397,7 +397,7 @@ class TestWhatGoesWrong:
         result = run(command, "nowhere", *more, namespace=bus.connection_string)
         assert result.err.splitlines()[0] == (
             "pairbus: NS holds a secret, which others on this machine can see in the list of processes; "
-            "@FILE and - keep it to yourself"
+            "@FILE, env:NAME and - keep it to yourself"
         )
 
 

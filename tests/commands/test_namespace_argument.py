@@ -35,6 +35,34 @@ def test_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == ""
 
 
+def test_from_a_variable_of_one_s_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CONTOSO", f" {TEXT}\n")
+    monkeypatch.setenv("HOST", "contoso.servicebus.windows.net")
+    monkeypatch.setenv("EMPTY", "")
+    assert parse("env:CONTOSO", "NS") == NamespaceArgument("contoso.servicebus.windows.net", TEXT)
+    assert parse("env:HOST", "NS") == NamespaceArgument("contoso.servicebus.windows.net")
+    assert parse("env:CONTOSO", "--primary", from_command_line=False).connection_string == TEXT
+    assert capsys.readouterr().err == "", "nobody sees the secret"
+    with pytest.raises(click.UsageError, match=r"^NS: the environment variable NOWHERE is not set$"):
+        parse("env:NOWHERE", "NS")
+    with pytest.raises(click.UsageError, match=r"^NS: env:EMPTY is empty; a connection string, @FILE, env:NAME"):
+        parse("env:EMPTY", "NS")
+    for odd in (f"env:{TEXT}", "env:", "env:-", "env:my variable"):
+        with pytest.raises(click.UsageError) as raised:
+            parse(odd, "NS")
+        assert raised.value.message == (
+            "NS: the name of an environment variable is wanted after env:, such as env:CONTOSO"
+        )
+
+
+def test_what_a_variable_holds_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (TEXT + ";EntityPath", TEXT[20:], "s3cret", "-", "@s3cret", "env:s3cret"):
+        monkeypatch.setenv("CONTOSO", value)
+        with pytest.raises(click.UsageError) as raised:
+            parse("env:CONTOSO", "NS")
+        assert "s3cret" not in raised.value.format_message()
+
+
 def test_from_stdin_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXT}\n"))
     with click.Context(click.Command("syphon")):

@@ -151,9 +151,9 @@ def peek(
 ) -> None:
     """Look at the messages of an entity. Nothing is taken away or locked.
 
-    NS names the namespace: a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential). ENTITY
-    is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue (orders/$DeadLetterQueue). Deferred and
-    scheduled messages are shown too, and those of every session.
+    NS names the namespace: a connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then
+    DefaultAzureCredential). ENTITY is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue
+    (orders/$DeadLetterQueue). Deferred and scheduled messages are shown too, and those of every session.
 
     \b
     Examples:
@@ -243,8 +243,9 @@ def send(
 ) -> None:
     """Send a message, or one a line, and print the ids of those that were confirmed.
 
-    NS names the namespace: a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential). ENTITY
-    is a queue or a topic. BODY is a text, @FILE, or - for stdin; files and stdin are sent byte for byte.
+    NS names the namespace: a connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then
+    DefaultAzureCredential). ENTITY is a queue or a topic. BODY is a text, @FILE, or - for stdin; files and stdin are
+    sent byte for byte.
 
     \b
     Examples:
@@ -365,8 +366,9 @@ def purge(
 ) -> None:
     """Remove the messages of an entity for good. There is no way back.
 
-    NS names the namespace: a connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential). ENTITY
-    is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue (orders/$DeadLetterQueue).
+    NS names the namespace: a connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then
+    DefaultAzureCredential). ENTITY is a queue, a subscription (news/Subscriptions/all) or a dead-letter queue
+    (orders/$DeadLetterQueue).
 
     Deferred and scheduled messages stay, and those that somebody has locked; it says how many. An entity with sessions
     is emptied session by session.

@@ -8,6 +8,7 @@ moved or removed, and 130 where a signal ended it early. All of them run on Spar
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -40,11 +41,22 @@ if TYPE_CHECKING:
     from pairbus.spark.runtime.running import Runnable
     from pairbus.syphon.engine import Outcome
 
+
+class _FiniteRange(click.FloatRange):
+    """A range without "inf", and without "nan", which click finds in every range."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        found: float = super().convert(value, parameter, context)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number", parameter, context)
+        return found
+
+
 _where = click.option(
     "--where", metavar="SQL", help="Only messages for which this Spark SQL is true; the columns are the connector's."
 )
 _max_rate = click.option(
-    "--max-rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second at most."
+    "--max-rate", type=_FiniteRange(min=0, min_open=True), metavar="N", help="Messages a second at most."
 )
 
 
@@ -140,7 +152,7 @@ def archive(
 @_max_rate
 @min_partitions_option
 @click.option(
-    "--every", "every_s", type=click.FloatRange(min=0), default=10.0, metavar="SECONDS", show_default=True,
+    "--every", "every_s", type=_FiniteRange(min=0), default=10.0, metavar="SECONDS", show_default=True,
     help="Between two batches once it has caught up; each makes a file.",
 )  # fmt: skip
 @ca_file_option
@@ -157,9 +169,9 @@ def ingest(
 ) -> None:
     """Take the messages of ENTITY into the Parquet TABLE, each once, and go on with those that come.
 
-    ENTITY is a queue, a subscription or a dead-letter queue without sessions, TABLE a folder: a path, or a URL that
-    Spark can write to. A message leaves ENTITY only when it is in TABLE; one that is there already, since something
-    died before it could be completed, is completed and not written again. Readers see committed files only.
+    ENTITY is a queue, a subscription or a dead-letter queue, TABLE a folder: a path, or a URL that Spark can write to.
+    A message leaves ENTITY only when it is in TABLE; one that is there already, since something died before it could be
+    completed, is completed and not written again. Readers see committed files only.
 
     The exit code of --drain is 3 when messages remain that could not be taken.
 

@@ -1,4 +1,4 @@
-"""Reads a namespace from the command line: a connection string, `@file`, `-` for stdin, or a host name.
+"""Reads a namespace from the command line: a connection string, `@file`, `env:NAME`, `-` for stdin, or a host name.
 
 A host name is reached with `DefaultAzureCredential`. PAIRBUS_PRIMARY and PAIRBUS_SECONDARY stand in for the options. A
 literal secret on the command line works, and a line warns of it. No message of this module shows a secret.
@@ -6,6 +6,7 @@ literal secret on the command line works, and a line warns of it. No message of 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,10 +18,14 @@ from click.core import ParameterSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SOURCES = "A connection string, @FILE, - (stdin), or a host name (then DefaultAzureCredential)."
+SOURCES = "A connection string, @FILE, env:NAME (a variable), - (stdin), or a host name (then DefaultAzureCredential)."
 _WANTED = f"{SOURCES[0].lower()}{SOURCES[1:-1]} is wanted"
 #: What stands in for an option. An argument, and the options of other commands, have no such thing.
 VARIABLES = {"--primary": "PAIRBUS_PRIMARY", "--secondary": "PAIRBUS_SECONDARY"}
+_TYPED = "the command line"
+#: How the name of an environment variable begins that holds the namespace.
+_ENV = "env:"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 
 
@@ -76,17 +81,19 @@ def parse(text: str, option: str, *, from_command_line: bool = True) -> Namespac
         text, source = _from_stdin(option), "stdin"
     elif text.startswith("@"):
         text, source = _from_file(text[1:], option), text
+    elif text.startswith(_ENV):
+        text, source = _from_environment(text.removeprefix(_ENV), option), text
     else:
-        source = "the command line" if from_command_line else "the environment"
+        source = _TYPED if from_command_line else "the environment"
     if not text:
         raise click.UsageError(f"{option}: {source} is empty; {_WANTED}")
     if "=" not in text and ";" not in text:
-        return _host(text, option)
+        return _host(text, option, is_shown=source == _TYPED)
     try:
         parsed = ConnectionString.parse(text)
     except ConnectionStringError as error:
         raise click.UsageError(f"{option}: {error}") from None
-    if source == "the command line":
+    if source == _TYPED:
         click.echo(
             f"pairbus: {option} holds a secret, which others on this machine can see in the list of processes; "
             f"{_safer(option)} to yourself",
@@ -96,7 +103,9 @@ def parse(text: str, option: str, *, from_command_line: bool = True) -> Namespac
 
 
 def _safer(option: str) -> str:
-    return f"@FILE, - or {VARIABLES[option]} keep it" if option in VARIABLES else "@FILE and - keep it"
+    if option in VARIABLES:
+        return f"@FILE, env:NAME, - or {VARIABLES[option]} keep it"
+    return "@FILE, env:NAME and - keep it"
 
 
 def _from_stdin(option: str) -> str:
@@ -119,12 +128,24 @@ def _from_file(name: str, option: str) -> str:
         raise click.UsageError(f"{option}: {name} is not a text file in UTF-8") from None
 
 
-def _host(text: str, option: str) -> NamespaceArgument:
+def _from_environment(name: str, option: str) -> str:
+    if not _VARIABLE.fullmatch(name):  # not shown: it may be the secret itself
+        raise click.UsageError(
+            f"{option}: the name of an environment variable is wanted after {_ENV}, such as env:CONTOSO"
+        )
+    if name not in os.environ:
+        raise click.UsageError(f"{option}: the environment variable {name} is not set")
+    return os.environ[name].strip()
+
+
+def _host(text: str, option: str, *, is_shown: bool) -> NamespaceArgument:
+    """`is_shown`: it was typed, and can't be a key that somebody has taken for a connection string."""
     host = text.removeprefix("sb://").removeprefix("https://").rstrip("/")
     if not _HOST.fullmatch(host):
         raise click.UsageError(f"{option} is neither a connection string nor a host name; {_WANTED}")
     if "." not in host:
-        raise click.UsageError(f"{option} {host}: give the whole host name, such as {host}.servicebus.windows.net")
+        shown, example = (f" {host}", host) if is_shown else ("", "contoso")
+        raise click.UsageError(f"{option}{shown}: give the whole host name, such as {example}.servicebus.windows.net")
     return NamespaceArgument(host)
 
 

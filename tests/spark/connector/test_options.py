@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark.connector.options import NAMES, InvalidOption, parse, wanted_entity
+from pairbus.spark.connector.options import NAMES, InvalidOption, check_batch, check_stream, parse, wanted_entity
 
 CS = "Endpoint=sb://contoso.example;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
 
@@ -110,3 +110,15 @@ def test_a_wrong_option_is_named_with_what_would_be_right(given: dict[str, str],
 def test_an_entity_is_asked_for_where_it_is_needed() -> None:
     with pytest.raises(InvalidOption, match=r"source needs the option entity"):
         wanted_entity(parse({"connectionString": CS}, {}), "source")
+
+
+@pytest.mark.parametrize("mode", ["lock", "delete", "LOCK"])
+def test_a_batch_read_only_peeks(mode: str) -> None:
+    options = parse({"connectionString": CS, "mode": mode}, {})
+    check_stream(options)
+    with pytest.raises(InvalidOption) as found:
+        check_batch(options)
+    assert str(found.value) == (
+        f"mode={mode.lower()} is for streams: spark.read only peeks, and takes nothing away; use spark.readStream"
+    )
+    check_batch(parse({"connectionString": CS, "mode": "peek"}, {}))

@@ -56,5 +56,7 @@ def test_what_is_refused_outside_its_scope_is_listed_without_it() -> None:
         check_batch(parse({**HOST, "sessions": "true"}, {}))
     with pytest.raises(InvalidOption, match="sessions is for streams with mode=lock; mode=delete reads by sequence"):
         check_stream(parse({**HOST, "sessions": "true", "mode": "delete"}, {}))
-    assert scopes["sessions"] == {"stream"}
+    with pytest.raises(InvalidOption, match="mode=delete is for streams"):
+        check_batch(parse({**HOST, "mode": "delete"}, {}))
+    assert scopes["sessions"] == scopes["mode"] == {"stream"}
     assert scopes["failOnDataLoss"] == {"stream"} and scopes["endingPosition"] == {"batch"}

@@ -8,13 +8,14 @@ import pytest
 
 from pairbus.broker.model.partitions import partition_for
 from pairbus.spark.connector import stream_reader as stream_module
-from pairbus.spark.connector.batch_reader import DataLoss, ServiceBusReader, Wanted
+from pairbus.spark.connector.batch_reader import DataLoss, ServiceBusReader, Slice, Wanted
 from pairbus.spark.connector.listing import Entities
 from pairbus.spark.connector.options import Address, InvalidOption, parse
 from pairbus.spark.connector.places.offsets import admit
 from pairbus.spark.connector.schema import encode, read
 from pairbus.spark.connector.stream_reader import DeleteStream, PeekStream, stream_reader
 from pairbus.testing import fault
+from pairbus.wire.partitions import Range
 from tests.spark.conftest import MakeQueue, Pair, admin_of, peeked, wire
 from tests.wire.test_partitions import Asked
 
@@ -364,3 +365,13 @@ def test_what_a_batch_read_finds_between_two_positions(pair: Pair, make_queue: M
     assert found(startingPosition=json.dumps(latest), endingPosition=json.dumps(latest)) == []
     assert found(endingPosition="2020-01-01T00:00Z") == []
     assert found(startingPosition="2020-01-01T00:00Z") == sorted(old + new)
+
+
+def test_a_first_batch_that_was_planned_before_there_was_a_starting_position_runs_again_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark asks once more where the stream begins, and has the batch's end from before the option was added."""
+    stream = PeekStream(parse({"connectionString": "Endpoint=sb://x", "entity": "a"}, {}), lambda: ["a"])
+    monkeypatch.setattr(stream, "_first_from", lambda entity, number: Asked(list(range(1, 20)))(number))
+    (found,) = stream.partitions({"a": 5, "$from": {"a": 5}}, {"a": 9})
+    assert found == Slice("a", (Range(1, 8),))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pairbus.spark.connector.options import InvalidOption
 from pairbus.spark.pipelines import archive as archive_module
-from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back
+from pairbus.spark.pipelines.archive import Archiver, Restorer, _check_way_back, archived
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.restore_sink import SENT
 from pairbus.spark.pipelines.transfer import Job
@@ -41,6 +43,41 @@ def test_the_source_is_checked_before_spark_starts(pair: Pair, tmp_path: Path) -
     with pytest.raises(TransferFailed, match="has no queue or subscription 'nowhere'"):
         Archiver(pair.primary_address, "nowhere", tmp_path).run()
     assert repr(Archiver(pair.primary_address, "orders", "x")) == "<Archiver orders to x: 0 archived>"
+
+
+class Read(Exception):
+    """Stands for what Spark would read."""
+
+
+def read(path: str) -> Any:
+    raise Read(path)
+
+
+def test_paths_are_read_as_they_are_and_not_as_patterns(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = SimpleNamespace(read=SimpleNamespace(parquet=read))
+    folder = tmp_path / "t[1]"
+    shown = f"file:{tmp_path}/t\\[1\\]"
+    with pytest.raises(Read) as found:
+        archived(spark, folder)
+    assert str(found.value) == shown
+    archiver = Archiver(pair.primary_address, "orders", folder)
+    rows: Any = SimpleNamespace(write=SimpleNamespace(parquet=lambda path: None))
+    with pytest.raises(Read) as found:
+        archiver._write(spark, rows, 1)
+    assert str(found.value) == f"{shown}/batch={archiver._name}-0001"
+    monkeypatch.setattr(archiver, "_write", lambda *given: (1, 1))
+    batch: Any = SimpleNamespace(load=lambda spark: None)
+    with pytest.raises(Read) as found:
+        archiver._round(spark, None, batch, 2)  # type: ignore[arg-type]
+    assert str(found.value) == f"{shown}/batch={archiver._name}-0002"
+
+
+def test_a_wrong_patience_is_told(pair: Pair) -> None:
+    for wrong in (-1, "x", float("nan")):
+        with pytest.raises(InvalidOption, match="patience_s is a number of seconds of at least 0, not "):
+            Archiver(pair.primary_address, "orders", "x", patience_s=wrong)  # type: ignore[arg-type]
 
 
 def test_a_restore_s_progress_is_what_its_tasks_say_and_never_more_than_there_is(pair: Pair, tmp_path: Path) -> None:

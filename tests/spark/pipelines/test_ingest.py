@@ -5,11 +5,13 @@ read them again. With Spark and real kills: test_ingest_kill_proof."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.dataset
@@ -17,6 +19,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JNetworkError
 
 from pairbus.amqp.message import Properties, encode_message
 from pairbus.broker import Broker, serve_sync
@@ -29,6 +32,7 @@ from pairbus.spark.pipelines.ingest import Ingester
 from pairbus.spark.pipelines.message_table import DATE, CommitPlan, Identity, StagedRow
 from pairbus.spark.pipelines.preflight import TransferFailed
 from pairbus.spark.pipelines.table_files import LocalFiles
+from pairbus.spark.pipelines.transfer_loop import RoundResult
 from pairbus.spark.runtime import connections
 from pairbus.wire.errors import Unreachable
 from tests.moving_clock import Clock
@@ -274,8 +278,98 @@ def test_a_namespace_that_is_away_is_waited_for_and_other_failures_end_it(
     assert next(failures) == 5 and world.in_table().total() == 3
 
 
-def test_wrong_settings_are_told() -> None:
-    with pytest.raises(InvalidOption, match="min_partitions is a whole number of at least 1, not 0"):
-        Ingester(Address("x"), "orders", "t", min_partitions=0)
-    with pytest.raises(InvalidOption, match="max_rate"):
-        Ingester(Address("x"), "orders", "t", max_rate=-1)
+def test_a_commit_that_fails_after_its_rename_leads_to_no_second_copy(
+    served: Broker, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(served, clock, tmp_path)
+    world.send(3)
+    assert world.run(monkeypatch, 1000, False) is not None, "the day has files"
+    world.send(6)
+    commit, calls = LocalFiles.commit, itertools.count(1)
+
+    def loses_an_answer(self: LocalFiles, *given: str) -> None:
+        commit(self, *given)
+        if next(calls) == 2:
+            world.expire()
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LocalFiles, "commit", loses_an_answer)
+    ingester = ArrowIngester(
+        world.address, world.queue, world.table, dies_at=1000, relocks=False, expire=world.expire, patience_s=5.0
+    )
+    assert ingester.run() == [] and ingester.already == 6
+    assert world.in_table() == Counter(world.sent) and peeked(world.namespace, world.queue) == []
+
+
+def test_that_the_jvm_has_died_is_told_where_the_staging_can_t_be_cleared_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Files:
+        jvm_lives = True
+
+        def clear(self, below: str = "") -> None:
+            if not self.jvm_lives:
+                raise Py4JNetworkError("Answer from Java side is empty")
+
+    files = Files()
+
+    class Dying(Ingester):
+        def _session(self) -> Any:
+            return None
+
+        def _ingest(self, *given: Any) -> Any:
+            files.jvm_lives = False
+            raise TransferFailed("Spark's JVM has died; run again, and it goes on where it was")
+
+    for name in ("check_writable", "has_sessions"):
+        monkeypatch.setattr(ingest_module, name, lambda *given: None)
+    monkeypatch.setattr(ingest_module, "leased", lambda *given: contextlib.nullcontext(files))
+    monkeypatch.setattr(ingest_module.listing, "depth", lambda *given: None)
+    with pytest.raises(TransferFailed, match="Spark's JVM has died"):
+        Dying(Address(host="x"), "orders", "s3a://lake/table").run()
+
+
+def test_paths_are_read_as_they_are_and_not_as_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    reader: Any = SimpleNamespace(schema=lambda schema: reader, parquet=lambda *paths: seen.extend(paths))
+    spark: Any = SimpleNamespace(read=reader)
+    ingest_module._read(spark, "file:/t[1]/a", "file:/t[1]/b")
+    assert seen == [r"file:/t\[1\]/a", r"file:/t\[1\]/b"]
+    ingester = Ingester(Address("x"), "orders", tmp_path / "t[1]", write=lambda rows: seen.append(rows))
+    row = StagedRow("file", "2026-11-17", Identity("orders", 1, 1), "token", 1, 1)
+    monkeypatch.setattr(ingester, "_stage", lambda *given: [row])
+    monkeypatch.setattr(ingester, "_settle", lambda *given: RoundResult(1, 0, 0))
+    monkeypatch.setattr(ingest_module, "_without", lambda rows, plan: SimpleNamespace(drop=lambda name: "rows"))
+    ingester._take(spark, None, "run/000001", 1)  # type: ignore[arg-type]
+    assert seen[2:] == [f"file:{tmp_path}/t\\[1\\]/_staging/run/000001", "rows"]
+
+
+def test_files_that_can_t_be_read_are_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a look-up passes over would be written a second time."""
+    found = {"spark.sql.files.ignoreCorruptFiles": "true"}
+    session = SimpleNamespace(conf=SimpleNamespace(set=found.__setitem__), createDataFrame=lambda *given: None)
+    monkeypatch.setattr(ingest_module, "beside", lambda spark: session)
+    ingester = Ingester(Address("x"), "orders", "t")
+    ingester._start = lambda: None  # type: ignore[assignment,misc,return-value]
+    assert ingester._session() is session
+    assert [found[f"spark.sql.files.ignore{kind}Files"] for kind in ("Corrupt", "Missing")] == ["false"] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "words"),
+    [
+        ("min_partitions", (0, 2.5, float("nan"), "2"), "is a whole number of at least 1, not "),
+        ("min_partitions", (1001, 10**6), "is at most 1000, not .*: each is a task with a receiver"),
+        ("max_rate", (-1, 0, "x", float("nan"), float("inf")), "is a number of messages a second above 0, not "),
+        ("every_s", (-1, "x", float("nan"), float("inf"), 1e12), "is a number of seconds from 0 to 31622400, not "),
+        ("patience_s", (-1, "x", float("nan"), None, True), "is a number of seconds of at least 0, not "),
+    ],
+)
+def test_wrong_settings_are_told(setting: str, values: tuple[Any, ...], words: str) -> None:
+    for value in values:
+        with pytest.raises(InvalidOption, match=f"^{setting} {words}"):
+            Ingester(Address("x"), "orders", "t", **{setting: value})
+
+
+def test_settings_at_their_limits_are_taken() -> None:
+    Ingester(Address("x"), "orders", "t", min_partitions=1000, every_s=0, patience_s=float("inf"), max_rate=0.1)

@@ -290,6 +290,12 @@ def test_a_round_that_fails_is_run_again_and_too_many_end_it(
         Mover(*places(pair, "orders", "bills"), spark=spark).run()
 
 
+@pytest.mark.parametrize("wrong", [-1, "x", float("nan")])
+def test_a_wrong_patience_is_told(pair: Pair, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="patience_s is a number of seconds of at least 0, not "):
+        Mover(*places(pair, "orders", "bills"), patience_s=wrong)
+
+
 def test_an_entity_is_not_moved_to_itself(pair: Pair) -> None:
     with pytest.raises(TransferFailed, match="Orders is both ends of the move"):
         Mover(*places(pair, "Orders", "orders"))

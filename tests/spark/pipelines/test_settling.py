@@ -20,6 +20,11 @@ from pairbus.spark.pipelines.settling import (
     RENEWED,
     Settled,
     _settle_task,
+    abandon,
+    complete,
+    dead_letter,
+    defer,
+    renew,
     settle,
 )
 
@@ -72,6 +77,27 @@ def test_all_are_settled_with_their_words(pair: Pair, locked: dict[UUID, int]) -
     }
     assert settle(pair.primary_address, "orders", {uuid4(): 1}) == (0, 1)
     assert settle(pair.primary_address, "orders", {}) == (0, 0)
+
+
+def test_tokens_that_the_namespace_never_gave_can_t_be_told_from_those_that_it_has_settled(
+    pair: Pair, make_queue: MakeQueue, locked: dict[UUID, int]
+) -> None:
+    """A task that Spark runs again finds its own work done, and the answers are the same: see Settled."""
+    good = dict(list(locked.items())[1:])
+    make_queue(pair.primary, "empty")
+    assert settle(pair.primary_address, "orders", good) == settle(pair.primary_address, "orders", good) == (4, 0)
+    assert settle(pair.primary_address, "empty", {uuid4(): number for number in range(1, 6)}) == (5, 0)
+    assert "tokens of another namespace" in (Settled.__doc__ or "") and "never gave" in (complete.__doc__ or "")
+
+
+@pytest.mark.parametrize("call", [complete, abandon, dead_letter, defer, renew])
+def test_options_that_would_be_ignored_are_refused(call: Any) -> None:
+    with pytest.raises(InvalidOption) as found:
+        call(None, connectionString="Endpoint=sb://x", entity="bills", Mode="lock")
+    assert str(found.value) == (
+        "Mode, entity can't be given here, where only the namespace is named and the rows say what to settle; right "
+        "are connectionString, connectionStringEnv, fullyQualifiedNamespace, credential, caFile"
+    )
 
 
 def test_a_task_settles_its_rows_by_entity(pair: Pair, make_queue: MakeQueue, locked: dict[UUID, int]) -> None:

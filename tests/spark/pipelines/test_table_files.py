@@ -1,18 +1,22 @@
-"""What a table refuses before Spark is started, and how a file gets into it. Other file systems are in
-test_ingest_proof."""
+"""What a table refuses before Spark is started, and how a file gets into it. Other file systems are in memory here, and
+Spark's own in test_ingest_proof."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pairbus.spark.pipelines import table_files
 from pairbus.spark.pipelines.ingest import Ingester
+from pairbus.spark.pipelines.message_table import LOCK_FILE
 from pairbus.spark.pipelines.preflight import TransferFailed
-from pairbus.spark.pipelines.table_files import LocalFiles, check_table, owned
+from pairbus.spark.pipelines.table_files import LEASE_S, HadoopFiles, Lease, LocalFiles, check_table, leased, owned
 from pairbus.spark.runtime.locations import BadLocation
 
 from ..conftest import MakeQueue, Pair
@@ -31,6 +35,46 @@ def test_a_file_is_in_the_table_as_a_whole_or_not(tmp_path: Path) -> None:
     files.clear()
     files.clear()
     assert os.listdir(tmp_path) == ["enqueued_date=2026-11-17"]
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    found: list[Path] = []
+    sync = table_files._sync
+    monkeypatch.setattr(table_files, "_sync", lambda path: (found.append(path), sync(path)))
+    return found
+
+
+def stage(table: Path, name: str) -> str:
+    file = table / "_staging" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"rows")
+    return f"file://{file}"
+
+
+def test_each_folder_that_is_made_outlasts_a_power_cut(tmp_path: Path, synced: list[Path]) -> None:
+    table = tmp_path / "new" / "table"
+    assert check_table(table) == table
+    assert synced == [tmp_path, tmp_path / "new"]
+    assert check_table(table) == table and len(synced) == 2, "it was there"
+
+
+def test_a_day_that_a_killed_run_may_have_left_unsynced_is_synced_once(tmp_path: Path, synced: list[Path]) -> None:
+    day = tmp_path / "enqueued_date=2026-11-17"
+    day.mkdir()
+    files = LocalFiles(tmp_path)
+    for name in ("a", "b"):
+        files.commit(stage(tmp_path, name), "2026-11-17", f"{name}.parquet")
+    staged = tmp_path / "_staging"
+    assert synced == [tmp_path, staged / "a", day, staged / "b", day]
+
+
+def test_a_folder_above_that_may_not_be_read_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(table_files, "_sync", refuse)
+    assert check_table(tmp_path / "table") == tmp_path / "table"
 
 
 def test_one_ingest_at_a_time(tmp_path: Path) -> None:
@@ -66,6 +110,13 @@ def test_a_table_is_checked_before_spark_starts(
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 2**20))
         assert "has only 3 MB left, and an ingest wants at least 64; make room" in refused("orders", tmp_path / "t")
     assert check_table("abfss://lake@account/table") is None, "that Spark has to say"
+    for log in ("_delta_log", "_spark_metadata", ".hoodie"):
+        folder = tmp_path / f"with {log}"
+        (folder / log).mkdir(parents=True)
+        (folder / "enqueued_date=2026-11-17").mkdir()
+        with pytest.raises(TransferFailed, match=re.escape(f"holds a table with a log ({log}) and is no table of")):
+            check_table(folder)
+        assert sorted(os.listdir(folder)) == sorted([log, "enqueued_date=2026-11-17"]), "left as it was"
 
 
 def test_an_empty_entity_is_drained_without_spark(pair: Pair, make_queue: MakeQueue, tmp_path: Path) -> None:
@@ -73,3 +124,160 @@ def test_an_empty_entity_is_drained_without_spark(pair: Pair, make_queue: MakeQu
     ingester = Ingester(pair.primary_address, "orders", tmp_path / "table", drain=True)
     assert ingester.run() == [] and ingester.report().remaining == 0
     assert repr(ingester) == f"<Ingester orders to {tmp_path / 'table'}: 0 ingested>"
+
+
+# -- elsewhere
+
+
+class Store:
+    """A file system elsewhere, as Spark's JVM shows it, with a clock of its own in milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = 5_000_000
+        #: path → text, and when it was written.
+        self.files: dict[str, tuple[bytes, int]] = {}
+        self.loses_answers = False
+
+    @property
+    def spark(self) -> Any:
+        """What `HadoopFiles` wants of a session."""
+
+        def path(text: str) -> Any:
+            return SimpleNamespace(text=text, getName=lambda: text.rpartition("/")[2], getFileSystem=lambda conf: self)
+
+        hadoop = SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=SimpleNamespace(Path=path))))
+        jvm = SimpleNamespace(org=hadoop, java=SimpleNamespace(net=SimpleNamespace(URI=str)))
+        return SimpleNamespace(
+            sparkContext=SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
+        )
+
+    def write(self, path: str, text: str, age_s: float = 0.0) -> None:
+        self.files[path] = (text.encode(), self.now - int(age_s * 1000))
+
+    # -- as Hadoop's FileSystem
+
+    def exists(self, path: Any) -> bool:
+        return any(f"{each}/".startswith(f"{path.text}/") for each in self.files)
+
+    def listStatus(self, folder: Any) -> list[Any]:
+        begin = f"{folder.text}/"
+        inside = {each.removeprefix(begin).partition("/")[0] for each in self.files if each.startswith(begin)}
+        return [SimpleNamespace(getPath=lambda name=name: SimpleNamespace(getName=lambda: name)) for name in inside]
+
+    def mkdirs(self, path: Any) -> None:
+        pass
+
+    def rename(self, source: Any, target: Any) -> bool:
+        if source.text not in self.files:
+            return False
+        self.files[target.text] = self.files.pop(source.text)
+        return not self.loses_answers
+
+    def delete(self, path: Any, recursive: bool) -> None:
+        self.files.pop(path.text, None)
+
+    def getFileStatus(self, path: Any) -> Any:
+        return SimpleNamespace(getModificationTime=lambda: self.files[path.text][1])
+
+    def open(self, path: Any) -> Any:
+        return SimpleNamespace(readNBytes=lambda count: self.files[path.text][0][:count], close=lambda: None)
+
+    def create(self, path: Any, overwrite: bool) -> Any:
+        assert overwrite or path.text not in self.files
+
+        def write(data: bytearray) -> None:
+            self.files[path.text] = (bytes(data), self.now)
+
+        return SimpleNamespace(write=write, close=lambda: None)
+
+
+TABLE = "s3a://lake/table"
+LOCK = f"{TABLE}/{LOCK_FILE}"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(table_files, "TAKE_S", 0.0)
+    return Store()
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("batch=1/part.parquet", "an archive"),
+        ("_delta_log/0.json", r"a table with a log \(_delta_log\)"),
+        ("notes.txt", r"something else \(notes.txt\)"),
+    ],
+)
+def test_a_folder_elsewhere_that_is_no_table_is_refused_and_left_as_it_is(store: Store, name: str, what: str) -> None:
+    store.write(f"{TABLE}/{name}", "x")
+    before = dict(store.files)
+    with pytest.raises(TransferFailed, match=f"{TABLE} holds {what} and is no table of `ingest`"):
+        leased(store.spark, TABLE).__enter__()
+    assert store.files == before
+
+
+def test_a_table_elsewhere_is_held_and_let_go(store: Store) -> None:
+    store.write(f"{TABLE}/enqueued_date=2026-11-17/x.parquet", "rows")
+    store.write(f"{TABLE}/_staging/y", "rows")
+    before = dict(store.files)
+    with leased(store.spark, TABLE) as files:
+        assert files.lease is not None and store.files[LOCK][0].decode() == files.lease.owner
+        assert files.names("2026-11-17") == ["x.parquet"]
+    assert store.files == before
+
+
+@pytest.mark.parametrize("driver_ahead_s", [-10_000_000.0, 0.0, 10_000_000.0])
+def test_how_old_a_lock_is_the_file_system_s_clock_tells(
+    store: Store, monkeypatch: pytest.MonkeyPatch, driver_ahead_s: float
+) -> None:
+    monkeypatch.setattr("time.time", lambda: store.now / 1000 + driver_ahead_s)
+    store.write(LOCK, "somebody", age_s=LEASE_S - 1)
+    with pytest.raises(TransferFailed, match=r"another ingest writes to s3a.* ends 120 s after its last renewal"):
+        leased(store.spark, TABLE).__enter__()
+    assert [*store.files] == [LOCK], "nothing is left of the question"
+    store.write(LOCK, "somebody", age_s=LEASE_S + 1)
+    with leased(store.spark, TABLE):
+        assert [*store.files] == [LOCK]
+
+
+def test_of_two_that_take_over_a_lock_at_once_the_last_to_write_has_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(LOCK, "a dead one", age_s=LEASE_S + 1)
+    waited: list[float] = []
+
+    def the_other_writes(seconds: float) -> None:
+        waited.append(seconds)
+        store.write(LOCK, "the other")
+
+    monkeypatch.setattr(table_files, "TAKE_S", 3.0)
+    monkeypatch.setattr("time.sleep", the_other_writes)
+    with pytest.raises(TransferFailed, match="another ingest writes to"):
+        leased(store.spark, TABLE).__enter__()
+    assert waited == [3.0] and store.files[LOCK][0] == b"the other"
+    del store.files[LOCK]
+    with leased(store.spark, TABLE):
+        assert waited == [3.0], "a lock that nobody had is not waited for"
+
+
+def test_who_finds_the_lock_to_be_another_s_commits_nothing_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "RENEW_S", 0.0)
+    lease = Lease()
+    files = HadoopFiles(store.spark, TABLE, lease)
+    files.check_owned()
+    store.write(LOCK, "another")
+    lease.renew_on(files)
+    with pytest.raises(TransferFailed, match="another may have it; run again"):
+        files.commit("s3a://lake/table/_staging/x", "2026-11-17", "x.parquet")
+    assert store.files[LOCK][0] == b"another"
+
+
+def test_a_rename_whose_answer_was_lost_was_done_all_the_same(store: Store) -> None:
+    files = HadoopFiles(store.spark, TABLE)
+    store.write(f"{TABLE}/_staging/x", "rows")
+    store.loses_answers = True
+    files.commit(f"{TABLE}/_staging/x", "2026-11-17", "x.parquet")
+    assert files.names("2026-11-17") == ["x.parquet"]
+    with pytest.raises(OSError, match="could not be renamed"):
+        files.commit(f"{TABLE}/_staging/x", "2026-11-17", "y.parquet")

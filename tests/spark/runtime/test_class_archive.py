@@ -85,6 +85,11 @@ def test_a_java_that_does_not_say_what_it_is_has_no_archive(java: Path, spark: P
     assert find({"HOME": "/users/u"}, java, spark) is None
 
 
+def test_nor_has_one_that_says_it_in_no_utf_8(java: Path, spark: Path) -> None:
+    (java / "release").write_bytes(b'IMPLEMENTOR="M\xfcller"')
+    assert find({"HOME": "/users/u"}, java, spark) is None
+
+
 def made(archive: ClassArchive, used_at: float = NOW) -> ClassArchive:
     new = archive.folder / "classes.new"
     new.write_text("classes")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.spark.runtime.locations import BadLocation, below, local_path, located
+from pairbus.spark.runtime.locations import BadLocation, below, escaped, local_path, located
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,15 @@ def test_other_urls_stay_as_they_are(given: str) -> None:
 def test_a_file_url_of_another_machine_is_refused() -> None:
     with pytest.raises(BadLocation, match=r"file://elsewhere/x names a file of the machine elsewhere"):
         located("file://elsewhere/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("file:/data/a table", "file:/data/a table"),
+        ("file:/t[1]/{a,b}*?^", r"file:/t\[1\]/\{a,b\}\*\?\^"),
+        (Path("/back\\slash"), r"/back\\slash"),
+    ],
+)
+def test_a_path_is_escaped_for_readers_that_take_it_for_a_pattern(path: str | Path, pattern: str) -> None:
+    assert escaped(path) == pattern

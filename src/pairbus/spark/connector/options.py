@@ -195,6 +195,10 @@ def parse(options: Mapping[str, str], environ: Mapping[str, str]) -> ConnectorOp
 
 def check_batch(options: ConnectorOptions) -> None:
     """Raise InvalidOption for what `spark.read` can't do."""
+    if options.mode != "peek":
+        raise InvalidOption(
+            f"mode={options.mode} is for streams: spark.read only peeks, and takes nothing away; use spark.readStream"
+        )
     for name, position, empty in (
         ("startingPosition", options.starting, LATEST),
         ("endingPosition", options.ending, EARLIEST),

@@ -137,7 +137,7 @@ class PeekStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         # Another origin: Spark runs its first batch again, and has asked once more where the stream begins.
-        begun = read_offset(start if start.get(ORIGIN) == end.get(ORIGIN) else end[ORIGIN])
+        begun = read_offset(start if start.get(ORIGIN) == end.get(ORIGIN) else end.get(ORIGIN, {}))
         ranges: dict[str, list[Range]] = {}
         for (entity, partition), stop in read_offset(end).items():
             earliest = self._first_of(partition)

@@ -25,7 +25,7 @@ from uuid import UUID
 from pairbus.billing import MOVE
 from pairbus.spark.connector.entities import subscription_of, without_dead_letters
 from pairbus.spark.connector.options import Address
-from pairbus.spark.runtime.locations import local_path, located
+from pairbus.spark.runtime.locations import escaped, local_path, located
 from pairbus.spark.runtime.process_mailbox import STOP, ProcessMailbox
 from pairbus.spark.syphon.api import address_of_text
 from pairbus.syphon.core.draining import Unavailable
@@ -49,7 +49,7 @@ from .preflight import (
 )
 from .restore_sink import NAME, SENT, RestoreOptions, RestoreSink, shares
 from .settling import settle
-from .transfer import Transfer, rate_of
+from .transfer import Transfer, rate_of, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Archiver(Transfer):
         self._shown, self._folder = str(folder), located(folder)
         self._remove = remove
         self._label = label
-        self._patience_s = patience_s
+        self._patience_s = seconds_of("patience_s", patience_s)
         now = dt.datetime.now(dt.UTC)
         self._name = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.archived = 0
@@ -123,7 +123,8 @@ class Archiver(Transfer):
     def _write(self, spark: SparkSession, rows: DataFrame, number: int) -> tuple[int, int]:
         """Write a batch; return how many messages it holds, and their bytes."""
         rows.write.parquet(self._batch(number))
-        (found,) = spark.read.parquet(self._batch(number)).selectExpr("count(*)", "sum(length(amqp))").collect()
+        written = spark.read.parquet(escaped(self._batch(number)))
+        (found,) = written.selectExpr("count(*)", "sum(length(amqp))").collect()
         return int(found[0]), int(found[1] or 0)
 
     def _batch(self, number: int) -> str:
@@ -166,7 +167,8 @@ class Archiver(Transfer):
         try:
             messages, size = self._write(spark, batch.load(spark), number)
             # From the file, not from what was read: nothing else can be said to be archived.
-            written = spark.read.parquet(self._batch(number)).select("lock_token", "sequence_number").toArrow()
+            rows = spark.read.parquet(escaped(self._batch(number)))
+            written = rows.select("lock_token", "sequence_number").toArrow()
             tokens, numbers = (column.to_pylist() for column in written.columns)
             locked = dict(zip(map(UUID, tokens), numbers, strict=True))
             completed = settle(batch.address, batch.entity, locked).settled
@@ -209,7 +211,7 @@ def archived(spark: SparkSession, folder: str | Path, where: str | None = None) 
     from pyspark.errors import PySparkException
 
     try:
-        rows = spark.read.parquet(located(folder))
+        rows = spark.read.parquet(escaped(located(folder)))
     except PySparkException as error:
         raise TransferFailed(f"{folder} holds no archive: {first_line(error)}") from None
     return (rows if where is None else filtered(rows, where)).dropDuplicates(list(IDENTITY))

@@ -26,10 +26,10 @@ from pairbus.spark.connector.batch_limits import shares
 from pairbus.spark.connector.held_sessions import WORKER_S
 from pairbus.spark.connector.lock_batch_size import LockBatchSize
 from pairbus.spark.connector.long_poll import LongPoll
-from pairbus.spark.connector.options import Address, InvalidOption
+from pairbus.spark.connector.options import PARTITIONS_MAX, Address, InvalidOption
 from pairbus.spark.connector.schema import SCHEMA
 from pairbus.spark.runtime import connections
-from pairbus.spark.runtime.locations import check_writable, located
+from pairbus.spark.runtime.locations import check_writable, escaped, located
 from pairbus.spark.runtime.running import Running
 from pairbus.spark.runtime.session import beside, is_gone
 from pairbus.syphon.core.draining import Unavailable
@@ -42,7 +42,7 @@ from .message_table import DATE, STAGING, CommitPlan, FileIndex, Identity, Stage
 from .preflight import EVERYTHING, TransferFailed, first_line, has_sessions, is_empty, still_there
 from .settling import settle
 from .table_files import TableFiles, check_table, folder_of, leased, owned
-from .transfer import Transfer, rate_of
+from .transfer import Transfer, rate_of, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, TASK_MAX, Over, RoundResult, TransferLoop
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 #: Between the beginnings of two batches of a continuous ingest that has caught up: each makes a file.
 EVERY_S: Final = 10.0
+EVERY_S_MAX: Final = 366 * 86_400.0
 _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 #: The day in UTC, whatever the session's time zone.
 _DAY: Final = "date_from_unix_date(cast(floor(unix_micros(enqueued_time) / 86400000000) as int))"
@@ -89,16 +90,20 @@ class Ingester(Transfer):
         **session: Any,
     ) -> None:
         super().__init__(None, **session)
-        if min_partitions < 1:
+        if not isinstance(min_partitions, int) or min_partitions < 1:
             raise InvalidOption(f"min_partitions is a whole number of at least 1, not {min_partitions!r}")
+        if min_partitions > PARTITIONS_MAX:
+            raise InvalidOption(
+                f"min_partitions is at most {PARTITIONS_MAX}, not {min_partitions}: each is a task with a receiver"
+            )
         self._address = replace(address, cause=MOVE)
         self._entity = entity.strip("/")
         self._shown, self._table = str(table), located(table)
         self._drain, self._write = drain, write
         self._rate = RateLimit(rate_of(max_rate))
         self._min_partitions = min_partitions
-        self._every_s = every_s
-        self._label, self._patience_s = label, patience_s
+        self._every_s = seconds_of("every_s", every_s, EVERY_S_MAX)
+        self._label, self._patience_s = label, seconds_of("patience_s", patience_s)
         self._name = secrets.token_hex(6)
         self._numbers = itertools.count(1)
         self._index = FileIndex(self._entity)
@@ -129,7 +134,7 @@ class Ingester(Transfer):
                 check_writable(spark, self._shown)
                 files = stack.enter_context(leased(spark, self._shown))
             files.clear()
-            stack.callback(files.clear)
+            stack.callback(_clear, files)
             stack.callback(self._stop_polling)
             depth = listing.depth(self._address, self._entity)
             if depth is not None:
@@ -140,6 +145,8 @@ class Ingester(Transfer):
         """Return a session with our settings, beside the application's."""
         spark = beside(self._start())
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics, unlike INT96
+        for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):
+            spark.conf.set(f"spark.sql.files.{name}", "false")  # what is passed over would be written a second time
         spark.createDataFrame([], "none int")  # makes it this thread's
         return spark
 
@@ -200,7 +207,7 @@ class Ingester(Transfer):
         present = set() if self._write is not None else self._present(spark, files, rows)
         plan = plan_commit(rows, present)
         if self._write is not None:
-            self._write(_without(spark.read.parquet(stage), plan).drop(DATE))
+            self._write(_without(spark.read.parquet(escaped(stage)), plan).drop(DATE))
         else:
             self._commit(spark, files, stage, rows, plan)
         result = self._settle(rows, plan)
@@ -279,7 +286,11 @@ class Ingester(Transfer):
         if plan.drop:
             rows = self._rewrite(spark, stage, f"{stage}/_rest", plan)
         for each in staged_files(rows, self._entity, f"{self._name}{stage[-6:]}"):
-            files.commit(each.path, each.date, each.name)
+            try:
+                files.commit(each.path, each.date, each.name)
+            except BaseException:
+                self._index.forget(each.date)  # the file may be in the table all the same
+                raise
             self._index.committed(each.date, each.name)
 
     def _rewrite(self, spark: SparkSession, stage: str, rest: str, plan: CommitPlan) -> list[StagedRow]:
@@ -365,10 +376,19 @@ class Ingesting(Running):
         return self._inner.already
 
 
+def _clear(files: TableFiles) -> None:
+    """Remove what is staged, unless the JVM has died: then the next run does it, and the error that says so stays."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):
+        files.clear()
+
+
 def _read(spark: SparkSession, *paths: str) -> DataFrame:
     from pyspark.sql.types import StringType, StructType
 
-    return spark.read.schema(StructType([*SCHEMA.fields]).add(DATE, StringType())).parquet(*paths)
+    schema = StructType([*SCHEMA.fields]).add(DATE, StringType())
+    return spark.read.schema(schema).parquet(*map(escaped, paths))
 
 
 def _without(rows: DataFrame, plan: CommitPlan) -> DataFrame:

@@ -49,7 +49,7 @@ from .preflight import (
     first_line,
     still_there,
 )
-from .transfer import Transfer, rate_of
+from .transfer import Transfer, rate_of, seconds_of
 from .transfer_loop import LOOK_MAX, PATIENCE_S, RoundResult, TransferLoop, spread
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Mover(Transfer):
         self._count = count
         self._rate = RateLimit(rate_of(max_rate))
         self._ledger = ledger
-        self._patience_s = patience_s
+        self._patience_s = seconds_of("patience_s", patience_s)
         #: Sequence numbers that the destination refuses for good, and why.
         self.refused: dict[int, str] = {}
         self.gone = 0

@@ -37,10 +37,18 @@ DEAD_LETTERED: Final = "suspended"
 DEFERRED: Final = "defered"  # sic
 RENEWED: Final = "renewed"
 _DEFERRED_STATE: Final = 1
+#: The options that name the namespace.
+_NAMESPACE: Final = ("connectionString", "connectionStringEnv", "fullyQualifiedNamespace", "credential", "caFile")
 
 
 class Settled(NamedTuple):
-    """How many messages were settled or renewed, and how many locks were lost: those messages come again."""
+    """How many messages were settled or renewed, and how many locks were lost: those messages come again.
+
+    A message whose lock does not hold and that is no longer in its entity counts as settled, where it was one of
+    several: a request, or a task that Spark ran before, may have settled it without saying so, and the namespace says
+    the same of a token that it never gave. So tokens of another namespace can be counted as settled; nothing happens to
+    their messages, and they come again.
+    """
 
     settled: int
     lost: int
@@ -48,6 +56,7 @@ class Settled(NamedTuple):
 
 def complete(rows: DataFrame, **options: Any) -> Settled:
     """Complete the messages of these rows: they leave their entity. Returns how many, and how many locks were lost.
+    Whatever is gone counts as settled, tokens that the namespace never gave included (see Settled).
 
     `options`: the connector's that name the namespace, such as connectionStringEnv. Raises InvalidOption for rows that
     lack a column, or that Spark would evaluate again (call `rows.localCheckpoint()` first, and use what it returns).
@@ -81,6 +90,12 @@ def renew(rows: DataFrame, **options: Any) -> Settled:
 
 def _settle_rows(rows: DataFrame, disposition: str, options: Mapping[str, Any], **words: str | None) -> Settled:
     parsed = parse({name: str(value) for name, value in options.items()}, os.environ)
+    known = {name.lower() for name in (*_NAMESPACE, "cause")}
+    if more := sorted(name for name in options if name.lower() not in known):
+        raise InvalidOption(
+            f"{', '.join(more)} can't be given here, where only the namespace is named and the rows say what to "
+            f"settle; right are {', '.join(_NAMESPACE)}"
+        )
     check_settleable(rows)
     # not mapInArrow, which needs pandas
     tasks = rows.select(*COLUMNS).rdd.mapPartitions(partial(_settle_task, parsed.address, disposition, words))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import secrets
 import shutil
@@ -31,6 +32,10 @@ FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 #: Elsewhere a lock is a file that is written again and again; one so old belongs to nobody.
 LEASE_S: Final = 120.0
 RENEW_S: Final = 20.0
+#: How long whoever takes over an abandoned lock waits for others who do the same: the last to write has it.
+TAKE_S: Final = 3.0
+#: The logs of Delta and Hudi tables, and of a stream of Spark's into files.
+LOGS: Final = ("_delta_log", "_spark_metadata", ".hoodie")
 
 
 class TableFiles(Protocol):
@@ -57,6 +62,8 @@ def folder_of(date: str) -> str:
 class LocalFiles:
     def __init__(self, table: Path) -> None:
         self._table = table
+        #: The days whose folders are known to outlast a power cut; a run that was killed may have made others.
+        self._synced: set[str] = set()
 
     def names(self, date: str) -> list[str]:
         try:
@@ -66,9 +73,10 @@ class LocalFiles:
 
     def commit(self, staged: str, date: str, name: str) -> None:
         source, folder = Path(unquote(urlsplit(staged).path)), self._table / folder_of(date)
-        if not folder.is_dir():
-            folder.mkdir()
+        if date not in self._synced:
+            folder.mkdir(exist_ok=True)
             _sync(self._table)
+            self._synced.add(date)
         _sync(source)
         source.rename(folder / name)
         _sync(folder)
@@ -96,24 +104,44 @@ def check_table(given: str | Path) -> Path | None:
         return None
     table = table.absolute()
     try:
-        table.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(each.name for each in table.iterdir() if not each.name.startswith((f"{DATE}=", "_", ".")))
+        _make(table)
+        _check_foreign([each.name for each in table.iterdir()], given)
         with open(table / LOCK_FILE, "ab"):
             pass
         free = shutil.disk_usage(table).free
     except OSError as error:
         raise TransferFailed(f"the table {given} can't be written to: {error.strerror}; name another folder") from None
-    if foreign:
-        kind = "an archive" if foreign[0].startswith("batch=") else f"something else ({foreign[0]})"
-        raise TransferFailed(
-            f"{given} holds {kind} and is no table of `ingest`; name an empty folder, or one of its own"
-        )
     if free < FREE_BYTES_MIN:
         raise TransferFailed(
             f"the disk of {given} has only {free // 2**20} MB left, and an ingest wants at least "
             f"{FREE_BYTES_MIN // 2**20}; make room, or name another folder"
         )
     return table
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, so that they outlast a power cut."""
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        _make(folder.parent)
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(PermissionError):  # a folder that we may write to and not read can't be synced
+        _sync(folder.parent)
+
+
+def _check_foreign(names: list[str], given: str | Path) -> None:
+    """Raise TransferFailed for a folder with anything that `ingest` did not put there. Of a table that has a log,
+    readers see only the files that the log names, and never ours."""
+    logs = sorted(name for name in names if name in LOGS)
+    foreign = sorted(name for name in names if not name.startswith((f"{DATE}=", "_", ".")))
+    if logs:
+        kind = f"a table with a log ({logs[0]})"
+    elif foreign:
+        kind = "an archive" if foreign[0].startswith("batch=") else f"something else ({foreign[0]})"
+    else:
+        return
+    raise TransferFailed(f"{given} holds {kind} and is no table of `ingest`; name an empty folder, or one of its own")
 
 
 @contextlib.contextmanager
@@ -147,7 +175,13 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{below}" if below else self._root)
 
     def names(self, date: str) -> list[str]:
-        folder = self._path(folder_of(date))
+        return self._names_in(self._path(folder_of(date)))
+
+    def root_names(self) -> list[str]:
+        """Return the names in the folder of the table itself."""
+        return self._names_in(self._path(""))
+
+    def _names_in(self, folder: Any) -> list[str]:
         return [each.getPath().getName() for each in self._fs.listStatus(folder)] if self._fs.exists(folder) else []
 
     def commit(self, staged: str, date: str, name: str) -> None:
@@ -155,7 +189,9 @@ class HadoopFiles:
         folder = self._path(folder_of(date))
         self._fs.mkdirs(folder)
         source = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(staged))
-        if not self._fs.rename(source, self._path(f"{folder_of(date)}/{name}")):
+        target = self._path(f"{folder_of(date)}/{name}")
+        # A file system that tries again, since the first answer was lost, finds nothing to rename.
+        if not self._fs.rename(source, target) and not self._fs.exists(target):
             raise OSError(f"{staged} could not be renamed")
 
     def clear(self, below: str = "") -> None:
@@ -169,20 +205,35 @@ class HadoopFiles:
 
     # -- the file of the lock
 
-    def read_lock(self) -> tuple[str, float] | None:
-        """Return what the lock's file says, and how many seconds ago it was written by the file system's clock."""
+    def read_lock(self) -> str | None:
+        """Return what the lock's file says."""
         path = self._path(LOCK_FILE)
         if not self._fs.exists(path):
             return None
         stream = self._fs.open(path)
         try:
-            text = bytes(stream.readNBytes(1000)).decode(errors="replace")
+            return bytes(stream.readNBytes(1000)).decode(errors="replace")
         finally:
             stream.close()
-        return text, time.time() - self._fs.getFileStatus(path).getModificationTime() / 1000
+
+    def lock_age(self, asker: str) -> float:
+        """Return how many seconds ago the lock's file was written. Both times are the file system's, which a file of
+        the asker's tells: this machine's clock may be wrong."""
+        probe = f"{LOCK_FILE}.{asker}"
+        self._write(probe, asker, overwrite=True)
+        try:
+            return (self._written_ms(probe) - self._written_ms(LOCK_FILE)) / 1000
+        finally:
+            self._fs.delete(self._path(probe), False)
+
+    def _written_ms(self, name: str) -> float:
+        return float(self._fs.getFileStatus(self._path(name)).getModificationTime())
 
     def write_lock(self, text: str, *, overwrite: bool) -> None:
-        stream = self._fs.create(self._path(LOCK_FILE), overwrite)
+        self._write(LOCK_FILE, text, overwrite=overwrite)
+
+    def _write(self, name: str, text: str, *, overwrite: bool) -> None:
+        stream = self._fs.create(self._path(name), overwrite)
         try:
             stream.write(bytearray(text.encode()))
         finally:
@@ -211,8 +262,8 @@ class Lease:
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(Py4JError):  # tried again; `holds` tells when that was too long
                 begun = time.monotonic()
-                found = files.read_lock()
-                if found is None or found[0] != self.owner:
+                if files.read_lock() != self.owner:
+                    self._renewed_at = -math.inf
                     return
                 files.write_lock(self.owner, overwrite=True)
                 self._renewed_at = begun
@@ -230,13 +281,16 @@ def leased(spark: SparkSession, given: str | Path) -> Iterator[HadoopFiles]:
     try:
         files = HadoopFiles(spark, located(given), lease)
         before = files.read_lock()
-        if before is not None and before[1] < LEASE_S:
+        if before is not None and files.lock_age(lease.owner) < LEASE_S:
             raise TransferFailed(f"{_taken(given)} (a killed one's lock ends {LEASE_S:.0f} s after its last renewal)")
+        _check_foreign(files.root_names(), given)
         files.write_lock(lease.owner, overwrite=before is not None)
+        if before is not None:
+            time.sleep(TAKE_S)
         after = files.read_lock()
     except Py4JError as error:
         raise TransferFailed(f"the table {given} can't be written to: {str(error).splitlines()[0]}") from None
-    if after is None or after[0] != lease.owner:
+    if after != lease.owner:
         raise TransferFailed(_taken(given))
     thread = threading.Thread(target=lease.renew_on, args=(files,), name="pairbus-table-lease", daemon=True)
     thread.start()
@@ -246,6 +300,5 @@ def leased(spark: SparkSession, given: str | Path) -> Iterator[HadoopFiles]:
         lease.end()
         thread.join(RENEW_S)
         with contextlib.suppress(Py4JError):
-            found = files.read_lock()
-            if found is not None and found[0] == lease.owner:
+            if files.read_lock() == lease.owner:
                 files.drop_lock()

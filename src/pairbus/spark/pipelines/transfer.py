@@ -123,6 +123,18 @@ class Transfer:
 
 def rate_of(max_rate: float | None) -> float | None:
     """Return the rate. Raises InvalidOption where it is not above 0."""
-    if max_rate is not None and not 0 < max_rate < math.inf:
+    if max_rate is not None and not (_is_number(max_rate) and 0 < max_rate < math.inf):
         raise InvalidOption(f"max_rate is a number of messages a second above 0, not {max_rate!r}")
     return max_rate
+
+
+def seconds_of(name: str, seconds: float, most: float = math.inf) -> float:
+    """Return the seconds of a setting. Raises InvalidOption where they are less than 0, or more than `most`."""
+    if not (_is_number(seconds) and 0 <= seconds <= most):
+        limit = "of at least 0" if most == math.inf else f"from 0 to {most:.0f}"
+        raise InvalidOption(f"{name} is a number of seconds {limit}, not {seconds!r}")
+    return seconds
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from pairbus.errors import PairbusError
 from pairbus.ledger import COMPACTED, SCHEMA
-from pairbus.spark.runtime.locations import below, local_path, located
+from pairbus.spark.runtime.locations import below, escaped, local_path, located
 from pairbus.spark.runtime.session import is_local
 
 from . import event_location, event_numbers
@@ -50,7 +50,6 @@ _SUFFIXES: Final = (".jsonl", ".jsonl.gz", f".jsonl{COMPACTED}")
 _TASK_LINES: Final = 150_000
 _READ_BYTES: Final = 1 << 20
 _FIRST_LINE_MAX: Final = 4096
-_GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
 
 
 class BadLedger(PairbusError):
@@ -459,10 +458,10 @@ def _scans(
     scans, could_be_empty = [], set()
     try:
         if made := [*names, *map(str, compacted)]:
-            scans.append(_with_uri(spark.read.schema(LINE).parquet(*map(_escaped, made))))
+            scans.append(_with_uri(spark.read.schema(LINE).parquet(*map(escaped, made))))
         if lines or urls:
             reader = spark.read.schema(LINE).option("columnNameOfCorruptRecord", "_bad").option("mode", "PERMISSIVE")
-            read = reader.option("recursiveFileLookup", "true").json([*map(_escaped, lines), *urls])
+            read = reader.option("recursiveFileLookup", "true").json([*map(escaped, lines), *urls])
             could_be_empty = {file_name(uri) for uri in read.inputFiles()}
             scans.append(_with_uri(read).persist())
             to_close.append(scans[-1].unpersist)
@@ -546,11 +545,6 @@ def _in_places(rows: Iterable[Mapping[str, Any]]) -> dict[Any, tuple[float, int]
 
 def _is_copy(copy: str, file: str) -> str:
     return f"{copy} is {'given twice' if copy == file else f'a copy of {file}'} and counts once"
-
-
-def _escaped(path: Path | str) -> str:
-    """Spark takes a path for a pattern."""
-    return _GLOB.sub(r"\\\1", str(path))
 
 
 def small_table(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:

@@ -144,7 +144,7 @@ def find(environ: Mapping[str, str], java: Path, spark: Path) -> ClassArchive | 
         return None
     try:
         key = key_of(java, spark)
-    except OSError:
+    except (OSError, ValueError):  # what `release` says may be no UTF-8
         return None
     return ClassArchive(cache / "pairbus" / "spark-classes" / key, java)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+#: What has a meaning in a pattern of paths.
+_GLOB: Final = re.compile(r"([\\{}\[\]*?^])")
 
 
 class BadLocation(PairbusError):
@@ -41,6 +43,11 @@ def located(given: str | Path) -> str:
     """Return the name by which Spark finds it."""
     path = local_path(given)
     return str(given).rstrip("/") if path is None else f"file:{path.absolute()}"
+
+
+def escaped(path: str | Path) -> str:
+    """Return the pattern that matches this path alone: Spark's readers take a path for a pattern."""
+    return _GLOB.sub(r"\\\1", str(path))
 
 
 def below(folder: str | Path, name: str) -> str:

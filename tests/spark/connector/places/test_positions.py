@@ -45,6 +45,7 @@ def test_what_a_position_says(text: str, position: Position) -> None:
         ('{"orders": 0}', "startingPosition of 'orders' is earliest"),
         ('{"orders": true}', "not True"),
         ('{"orders": [1]}', r"not \[1\]"),
+        ('{"orders": 1, "ORDERS": 2}', "names 'ORDERS' twice: entities are known regardless of letter case"),
         ('{"orders": {"x": 1}}', "has the partition 'x'; partitions are whole numbers from 0"),
         ('{"orders": {"40000": 1}}', "has the partition '40000'"),
         ('{"orders": {"3": -2}}', "partition 3, is earliest or latest"),
@@ -89,8 +90,8 @@ def test_positions_and_numbers_exclude_each_other(given: dict[str, str], error: 
         ({"endingPosition": "2026-01-01T12:00Z"}, None, "is for spark.read"),
         ({"failOnDataLoss": "true"}, "is for streams", None),
         ({"failOnDataLoss": "true", "mode": "lock"}, "is for streams", "there is no offset"),
-        ({"startingPosition": "latest", "mode": "lock"}, "would find nothing", "there is no offset"),
-        ({"toSequenceNumber": "5", "mode": "lock"}, None, "are for the modes peek and delete"),
+        ({"startingPosition": "latest", "mode": "lock"}, "is for streams", "there is no offset"),
+        ({"toSequenceNumber": "5", "mode": "lock"}, "is for streams", "are for the modes peek and delete"),
     ],
 )
 def test_what_goes_with_a_batch_and_what_with_a_stream(

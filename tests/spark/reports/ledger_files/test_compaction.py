@@ -180,6 +180,23 @@ def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
     assert len(compact(tmp_path).compacted) == 1
 
 
+def test_what_another_process_compacts_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    paths = [written(tmp_path, number=number) for number in (1, 2, 3)]
+
+    def the_other_is_faster(done: int, total: int, file: Path) -> None:
+        if not done:
+            assert len(compact(paths[1]).compacted) == 1
+            paths[2].unlink()
+
+    found = compact(tmp_path, on_file=the_other_is_faster)
+    assert [each.file for each in found.compacted] == paths[:1]
+    assert [(each.file, each.why, each.failed) for each in found.left[:1]] == [
+        (paths[1], "another process has just compacted it", False)
+    ]
+    assert found.left[1].failed and "No such file" in found.left[1].why, "a file that is lost is a failure"
+    assert found.exit_code == 1
+
+
 def test_the_parquet_of_another_file_is_not_overwritten(tmp_path: Path) -> None:
     first = written(tmp_path)
     (done,) = compact(tmp_path).compacted

@@ -65,6 +65,8 @@ def parse_position(name: str, text: str, default: Literal["earliest", "latest"],
     for entity, value in given.items():
         if entity.startswith("$"):  # an offset's own entries: a position may be copied from a query's progress
             continue
+        if entity.lower() in entities:
+            raise ValueError(f"{name} names {entity!r} twice: entities are known regardless of letter case")
         if isinstance(value, dict):
             entities[entity.lower()] = {
                 _partition(name, entity, key): _spot(f"{name} of {entity!r}, partition {key},", each, words)

@@ -34,6 +34,7 @@ from .line_blocks import (
 )
 
 _UNFINISHED: Final = "it has no last line: it is still being written, or a kill cut it"
+_BY_ANOTHER: Final = "another process has just compacted it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,21 @@ def compact(
         except (NotAsIs, BadLedger) as error:
             found.left.append(Left(file, str(error)))
         except OSError as error:
-            found.left.append(Left(file, file_problem(error), failed=True))
+            if isinstance(error, FileNotFoundError) and _target(file).exists():
+                found.left.append(Left(file, _BY_ANOTHER))
+            else:
+                found.left.append(Left(file, file_problem(error), failed=True))
     return found
+
+
+def _target(file: Path) -> Path:
+    return file.with_name(file.name + COMPACTED)
 
 
 def _compact(file: Path) -> Compacted:
     if file.is_symlink():
         raise NotAsIs("it is a symbolic link; name the file itself")
-    target = file.with_name(file.name + COMPACTED)
+    target = _target(file)
     with file.open("rb") as source:
         try:
             # Whoever compacts a file holds it locked; writers and reports do not ask for the lock.
@@ -119,7 +127,7 @@ def _compact(file: Path) -> Compacted:
             raise NotAsIs("another process is compacting it") from None
         about = os.fstat(source.fileno())
         if not file.exists():
-            raise NotAsIs("another process has just compacted it")
+            raise NotAsIs(_BY_ANOTHER)
         first = _first_of_finished(file, source, about.st_size)
         is_there = target.exists()
         lines = _lines_in(target, first, about.st_size) if is_there else _write(source, first, about, target)
