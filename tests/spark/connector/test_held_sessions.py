@@ -86,12 +86,21 @@ def test_a_session_is_free_once_its_messages_are_settled_however(pair: Pair, tal
     assert free_session(pair, 5.0) == ("s0" if disposition == "abandoned" else "s1"), "the oldest message's"
 
 
-def test_the_last_alone_does_not_free_a_session(pair: Pair, talks: str) -> None:
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_one_message_that_is_not_settled_holds_its_session(pair: Pair, talks: str, last: int) -> None:
     found = taken(pair, 3)
-    settle(pair, found[1:])
+    settle(pair, [each for each in found if each is not found[last]])
     until(lambda: SESSIONS._held[0].pause_s >= 0.7, 10)
     assert len(SESSIONS) == 1
-    settle(pair, found[:1])
+    settle(pair, [found[last]])
+    until(lambda: len(SESSIONS) == 0, 10, lambda: SESSIONS)
+
+
+def test_long_batches_are_looked_at_by_pages(pair: Pair, talks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_sessions, "PEEKED", 2)
+    found = taken(pair)
+    settle(pair, found[:2] + found[3:5] + found[6:8])
+    settle(pair, [each for each in found if each not in found[:2] + found[3:5] + found[6:8]], "defered")
     until(lambda: len(SESSIONS) == 0, 10, lambda: SESSIONS)
 
 

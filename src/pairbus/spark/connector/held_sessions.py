@@ -29,6 +29,8 @@ from .options import InvalidOption
 WORKER_S: Final = 60.0
 #: How often it is looked whether a session is settled: at first, and at most.
 LOOK_S: Final = (0.1, 1.0)
+#: Messages of a look at those behind one that is settled.
+PEEKED: Final = 100
 #: After the end of a lock, for the broker to end it by its own clock.
 GRACE_S: Final = 2.0
 _DEFERRED: Final = 1
@@ -44,21 +46,31 @@ def check_worker() -> None:
         )
 
 
-def is_settled(found: Sequence[ReceivedMessage], number: int, delivery_count: int) -> bool:
-    """Return whether a message is settled, given what a peek from its number on has found: it is gone, deferred, or
-    abandoned, which raises its count of deliveries."""
+def count_settled(found: Sequence[ReceivedMessage], read: Sequence[tuple[int, int]]) -> int:
+    """Return how many of the messages that were read are settled, from the first on: gone, deferred, or abandoned,
+    which raises their count of deliveries. `found` is what a peek from the first one's number on has found; of messages
+    behind that it says nothing. `read`: numbers and counts of deliveries, in order."""
+    if not found:
+        return len(read)
     try:
-        if not found or found[0].sequence_number != number:
-            return True
-        is_deferred = found[0].annotations.get("x-opt-message-state") == _DEFERRED
-        return is_deferred or found[0].delivery_count > delivery_count
+        present = {each.sequence_number or 0: each for each in found}
+        last = max(present)
+        for place, (number, delivery_count) in enumerate(read):
+            if number > last:
+                return place
+            each = present.get(number)
+            if each is None or each.annotations.get("x-opt-message-state") == _DEFERRED:
+                continue
+            if each.delivery_count <= delivery_count:
+                return place
     except AmqpError:
-        return False
+        return 0
+    return len(read)
 
 
 @dataclass
 class HeldSession:
-    """One session, and the messages that tell whether it is settled: the last that was read from it, and the first."""
+    """One session, and the messages that were read from it and may not be settled yet."""
 
     client: WireClient
     receiver: Receiver
@@ -66,16 +78,13 @@ class HeldSession:
     until: float = 0.0
     look_at: float = 0.0
     pause_s: float = LOOK_S[0]
-    marks: list[tuple[int, int]] = field(default_factory=list)
+    #: Their numbers and counts of deliveries, in order.
+    read: list[tuple[int, int]] = field(default_factory=list)
 
     def received(self, messages: Sequence[ReceivedMessage]) -> None:
         """Take note of messages that were read from it, before they are handed on."""
-        first, last = (
-            (each.sequence_number or 0, each.delivery_count, each.locked_until or 0.0)
-            for each in (messages[0], messages[-1])
-        )
-        self.marks = [last[:2], *(self.marks[-1:] or [first[:2]])]
-        self.until = time.monotonic() + last[2] - time.time() + GRACE_S
+        self.read += [(each.sequence_number or 0, each.delivery_count) for each in messages]
+        self.until = time.monotonic() + (messages[-1].locked_until or 0.0) - time.time() + GRACE_S
 
     def is_over(self, now: float) -> bool:
         """Return whether its lock is needed no longer; asks the peer, unless that was done just now."""
@@ -84,18 +93,21 @@ class HeldSession:
         if now < self.look_at:
             return False
         with contextlib.suppress(WireError):  # asked again
-            while self.marks and self._is_settled(*self.marks[0]):
-                del self.marks[0]
+            self._forget_settled()
         self.pause_s = min(LOOK_S[1], self.pause_s * 2)
         self.look_at = time.monotonic() + self.pause_s
-        return not self.marks
+        return not self.read
 
-    def _is_settled(self, number: int, delivery_count: int) -> bool:
-        found = [
-            ReceivedMessage(payload, 0, b"", None, True)
-            for payload in self.client.peek(self.receiver.entity, number, 1)
-        ]
-        return is_settled(found, number, delivery_count)
+    def _forget_settled(self) -> None:
+        """Forget messages that are settled, from the first on, up to one that is not."""
+        count = 1  # that it is not yet settled is what most looks find
+        while self.read:
+            payloads = self.client.peek(self.receiver.entity, self.read[0][0], count)
+            settled = count_settled([ReceivedMessage(payload, 0, b"", None, True) for payload in payloads], self.read)
+            if not settled:
+                return
+            del self.read[:settled]
+            count = PEEKED
 
     def give_back(self) -> None:
         """Close its link: the session is free, and what was not settled is on offer again."""
