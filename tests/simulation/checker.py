@@ -789,9 +789,8 @@ class Checker:
 
 
 def _became_due(looks: Sequence[Look]) -> bool:
-    """Return whether these are one message, which was scheduled on one page of an inventory and due on a later one,
-    where it is active or has gone on to a dead-letter queue: it has then a new number, behind those of the first
-    page."""
+    """Return whether these are one message, scheduled on one page of an inventory and active, or dead already, on a
+    later one: it has then a new number, behind those of the first page."""
     if [look.state for look in looks] not in ([SCHEDULED, ACTIVE], [SCHEDULED, DEAD]):
         return False
     return looks[0].at < looks[1].at and looks[0].sequence < looks[1].sequence
