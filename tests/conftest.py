@@ -27,9 +27,10 @@ os.environ["PAIRBUS_CLASS_ARCHIVE"] = "off"
 REQUIRE_ALL = os.environ.get("PAIRBUS_REQUIRE") == "all"
 
 
-#: Slow tests in these places start Spark. They go to one worker, one after the other: a session costs half a gigabyte
-#: and many seconds, and a process can have one only. Any other file stays on one worker, with its broker.
-SPARK = ("tests/spark/", "tests/drill/", "tests/frozen/", "tests/test_docs.py", "tests/test_benchmarks.py")
+#: Slow tests in these places start Spark in their own process. They go to one worker, one after the other: a session
+#: costs half a gigabyte and many seconds, and a process can have one only. Any other file stays on one worker, with its
+#: broker; what starts Spark by a command, as the drill does, too.
+SPARK = ("tests/spark/", "tests/frozen/", "tests/test_docs.py")
 
 
 @pytest.hookimpl(optionalhook=True)
