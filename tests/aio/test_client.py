@@ -20,8 +20,10 @@ from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredenti
 
 from pairbus.aio import provisioning
 from pairbus.aio.client import ServiceBusClient
+from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.aio.receiver import PairedReceiver
 from pairbus.aio.sender import PairedSender
+from pairbus.aio.warm_link import WarmLink
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.errors import (
     AlreadyPaired,
@@ -609,6 +611,46 @@ async def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -
         first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
         assert not await warm._look()
         assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
+
+
+async def ready_link(client: ServiceBusClient) -> WarmLink:
+    assert client._pairing is not None
+    warm = client._pairing._warm
+    assert warm is not None
+    assert await wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+    return warm
+
+
+async def test_p13_a_ready_link_that_is_replaced_under_a_send_costs_it_nothing(pair: Pair) -> None:
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        warm = await ready_link(client)
+        shared = warm.sender
+        assert shared is not None
+        client.force_failover("orders", hold=True)
+        await shared._lock.acquire()  # as another sender's call would
+        sending = Background(sender.send_messages, ServiceBusMessage("diverted"))
+        assert await wait_until(lambda: warm._users == 1)
+        replacing = Background(warm._drop)
+        assert await wait_until(lambda: shared.is_closed)
+        shared._lock.release()
+        await replacing.result()
+        await sending.result()
+    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["diverted"]
+
+
+async def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_be_opened(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin_opening(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        await ready_link(client)
+        client.force_failover("orders", hold=True)
+        monkeypatch.setattr(GuardedSender, "begin_opening", begin_opening)
+        await sender.send_messages(ServiceBusMessage("sent"))
+    assert "could not be opened beforehand: can't start new thread" in caplog.text
+    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]
 
 
 async def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:

@@ -41,8 +41,10 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.routing.states import EntityState
 from pairbus.sync import provisioning
 from pairbus.sync.client import ServiceBusClient
+from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.receiver import PairedReceiver
 from pairbus.sync.sender import PairedSender
+from pairbus.sync.warm_link import WarmLink
 from pairbus.testing import fault
 
 from ..pairing.managers import FakeManager, http, path
@@ -606,6 +608,46 @@ def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None
         first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
         assert not warm._look()
         assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
+
+
+def ready_link(client: ServiceBusClient) -> WarmLink:
+    assert client._pairing is not None
+    warm = client._pairing._warm
+    assert warm is not None
+    assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+    return warm
+
+
+def test_p13_a_ready_link_that_is_replaced_under_a_send_costs_it_nothing(pair: Pair) -> None:
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        warm = ready_link(client)
+        shared = warm.sender
+        assert shared is not None
+        client.force_failover("orders", hold=True)
+        shared._lock.acquire()  # as another sender's call would
+        sending = Background(sender.send_messages, ServiceBusMessage("diverted"))
+        assert wait_until(lambda: warm._users == 1)
+        replacing = Background(warm._drop)
+        assert wait_until(lambda: shared.is_closed)
+        shared._lock.release()
+        replacing.result()
+        sending.result()
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["diverted"]
+
+
+def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_be_opened(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin_opening(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        ready_link(client)
+        client.force_failover("orders", hold=True)
+        monkeypatch.setattr(GuardedSender, "begin_opening", begin_opening)
+        sender.send_messages(ServiceBusMessage("sent"))
+    assert "could not be opened beforehand: can't start new thread" in caplog.text
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
 
 
 def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:

@@ -7,13 +7,14 @@ can't be opened is an event, and another queue is tried at the next look.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
 
 from azure.servicebus.aio import ServiceBusSender
 
-from pairbus.aio.concurrency import RepeatedAttempt
+from pairbus.aio.concurrency import RepeatedAttempt, is_interruption
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.pairing.events import WarmLinkFailed
 from pairbus.pairing.health_monitor import HealthMonitorBase
@@ -21,6 +22,7 @@ from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, TryBacklog
 
+_log: Final = logging.getLogger("pairbus.pairing")
 #: How often it is looked after. Looking costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
@@ -81,7 +83,12 @@ class WarmLink:
         ready = [own for own, since in self._waiting.items() if not self._users or now - since > SHARED_S]
         for own in ready:
             del self._waiting[own]
-            own.begin_opening(budget.OPENING_S)
+            try:
+                own.begin_opening(budget.OPENING_S)
+            except Exception as error:  # no thread to be had, say: the next send opens it, and this one is confirmed
+                if is_interruption(error):
+                    raise
+                _log.warning("%r could not be opened beforehand: %s", own, error)
 
     async def _look(self) -> bool:
         """Open the link if there is none; return whether the client is closed, so that nobody looks any more."""
