@@ -113,6 +113,7 @@ class Entity:
         self.first_failure = self.home = None
         self.slow = []
         self.returns += 1
+        self.asked = None  # what brought it back is an answer
 
     def begin_return(self, now: float) -> None:
         """At once, or when the ramp has come to this client."""

@@ -70,6 +70,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
         super().__init__(make, entity)
         self._lock = asyncio.Lock()
+        # Calls that wait for the lock: it is free for a moment before the first of them has it.
+        self._queued = 0
         self._process = os.getpid()
 
     def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> Awaitable[float | None]:
@@ -135,12 +137,15 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         lock = self._lock
-        if lock.locked():
+        if self._queued or lock.locked():
+            self._queued += 1
             try:
                 async with asyncio.timeout_at(deadline):
                     await lock.acquire()
             except TimeoutError:
                 raise self._not_tried(timeout_s) from None
+            finally:
+                self._queued -= 1
         else:
             await lock.acquire()
         try:
@@ -164,6 +169,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                         self._discard(guarded)
                     raise
             if terms is not None:
+                if lost is None and terms.has_left is not None and terms.has_left():
+                    raise self._has_left()
                 deadline = min(deadline, loop.time() + terms.opening_s)
             answer = await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
             self._answered_at = loop.time()

@@ -94,8 +94,14 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             guarded = self._guarded = self._guarded or _SdkSender(self._make())
             self._wanted_since = self._wanted_since or time.monotonic()
             errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
-            errand.start()
-            self._opening = errand
+            try:
+                errand.start()
+                self._opening = errand
+            finally:
+                if self._opening is not errand:  # no thread, or a signal handler: nobody will look at the answer
+                    self._guarded = None
+                    if errand.abandon() and not errand.spoilt:
+                        guarded.throw_away()
         finally:
             if held and held[0]:
                 self._lock.release()
@@ -167,6 +173,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                         self._discard(guarded)
                     raise
             if terms is not None:
+                if lost is None and terms.has_left is not None and terms.has_left():
+                    raise self._has_left()
+                if lost is None and terms.ends_at is not None and guarded is not None and guarded.is_native_and_open():
+                    # Its token is due, so the call goes by an errand, in which a link that has gone stale would pass
+                    # for an outage (P19): a fresh link brings a fresh token.
+                    self._discard(guarded)
                 deadline = min(deadline, time.monotonic() + terms.opening_s)
             answer = self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
             self._answered_at = time.monotonic()
@@ -273,6 +285,9 @@ class _SdkSender(SdkSenderBase):
         self.native = sdk.is_native(sender)
         self.guard = Guard(sender, self.native)
 
+    def is_native_and_open(self) -> bool:
+        return self.native and sdk.is_open(self.sender)
+
     def is_ready(self) -> bool:
         return self.native and self.sender._running and not self.guard.wants_token()
 
@@ -370,6 +385,8 @@ class _Errand:
             self.guarded.close()
 
     def _call(self) -> Any:
+        if self._abandoned:  # before it began, so that no socket was there to be shut
+            raise too_late()
         sender = self.guarded.sender
         answered = to_retry_after(sender, self._lost, self.guarded.guard.ends_at)
         if answered is None:
