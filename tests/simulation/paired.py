@@ -236,7 +236,7 @@ class Paired:
         elif isinstance(step, TryPrimary):
             is_trial = entity.left and not is_once_more
             call.at = Attempt(None, step.timeout_s, entity.returns, is_trial, is_once_more, entity.left)
-            call.at.patience_s = self._patience(step, is_trial, is_once_more)
+            call.at.patience_s = self._patience(entity, step, is_trial, is_once_more)
             if entity.asked is None:
                 entity.asked = now
             call.at_primary += 1
@@ -247,7 +247,7 @@ class Paired:
             call.at = Attempt(step.queue, step.timeout_s, is_trial=is_trial, term=self._terms.get(step.queue, 0))
             call.in_backlog += 1
 
-    def _patience(self, step: TryPrimary, is_trial: bool, is_once_more: bool) -> float:
+    def _patience(self, entity: Entity, step: TryPrimary, is_trial: bool, is_once_more: bool) -> float:
         """Judge the terms of an attempt at the primary; return how long its silence is waited for (P19)."""
         is_spared = self._is_spared() and not is_once_more
         ends_early = step.terms is not None and step.terms.ends_at is not None
@@ -256,6 +256,7 @@ class Paired:
         wanted = self.settings.primary_patience
         if wanted == "adaptive" and is_spared and not is_trial:
             demand(silence_s >= 0.25, "P19: adaptive patience is never under 0.25 s")
+            entity.judge_patience(silence_s)
         else:
             is_given = isinstance(wanted, float) and is_spared and not is_trial
             demand(silence_s == (wanted if is_given else math.inf), f"P19: the patience is {wanted}")
@@ -320,6 +321,8 @@ class Paired:
         entity = self._entity(call.entity)
         if error is None or kind_of(error) in ("busy", "gone", "large"):
             entity.asked = None
+        if error is None and took_s:
+            entity.took.append(took_s)
         if error is None and self._is_brownout(entity, attempt, now, took_s):
             return
         entity.clock(now)

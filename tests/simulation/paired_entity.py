@@ -77,6 +77,9 @@ class Entity:
         #: When the primary was first asked since its last answer.
         self.asked: float | None = None
         self.slow: list[bool] = []  # of the last sends
+        #: How long each answer on an open link took, and how often adaptive patience was doubled: 1, 2, 4 …
+        self.took: list[float] = []
+        self.widened = 1.0
 
     @property
     def state(self) -> EntityState:
@@ -143,6 +146,20 @@ class Entity:
 
     def silent_for(self, now: float) -> float:
         return 0.0 if self.asked is None else now - self.asked
+
+    def judge_patience(self, silence_s: float) -> None:
+        """Adaptive patience is a multiple of what nine of ten of the last answers took, counted at every eighth of
+        them, and doubled for each false alarm (P19)."""
+        count = len(self.took)
+        if count < 20:
+            demand(silence_s == math.inf, f"P19: after {count} answers it is half of the caller's time")
+            return
+        last = sorted(self.took[: max(20, count - count % 8)][-64:])
+        widened = silence_s / max(0.25, 12 * last[int(len(last) * 0.9)])
+        is_doubled = any(math.isclose(widened, 2.0**times) for times in range(7))
+        demand(is_doubled, f"P19: adaptive patience of {silence_s:.3f} s is not what the sends took lately")
+        demand(widened >= 0.99 * self.widened, "P19: a false alarm was forgotten")
+        self.widened = widened
 
     def failed(self, now: float, returns: int) -> None:
         self.clock(now)
