@@ -49,7 +49,8 @@ from pairbus.pairing.routing.states import EntityState
 from pairbus.testing import fault
 
 from ..pairing.managers import AsyncFakeManager, http, path
-from .background import Background, OtherClient, OtherFakeManager, names_of_all, wait_until
+from ..pairing.sdk_rig import takes
+from .background import Background, OtherClient, OtherFakeManager, names_of_all, on_a_thread, wait_until
 
 SRC = Path(provisioning.__file__).parent.parent
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -377,6 +378,25 @@ async def test_p23_a_control_file_that_hangs_holds_up_nothing(
     assert await wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
 
 
+async def test_p23_that_the_control_file_hangs_is_an_event(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pairbus.pairing.health_monitor.LATE_S", 0.05)
+    monkeypatch.setattr("pairbus.aio.health_monitor.FIRST_LOOK_S", 0.01)
+    goes_on = threading.Event()
+
+    def control() -> str:
+        goes_on.wait(10)
+        return 'orders = "failed-over"'
+
+    client, events = clients(), list[Event]()
+    client.subscribe(events.append)
+    await client.pair_namespace(options(clients(SECONDARY), control_file=control))
+    assert await wait_until(lambda: any(isinstance(each, ControlFileUnusable) for each in events))
+    assert client.state("orders") is EntityState.HEALTHY, "as before"
+    goes_on.set()
+    assert await wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
+    assert len([each for each in events if isinstance(each, ControlFileUnusable)]) == 1
+
+
 async def test_p38_the_spark_engine_is_checked_before_anything_is_made(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -667,6 +687,29 @@ async def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair
         for _ in range(2):
             assert not await warm._look()
         assert [type(event) for event in events if isinstance(event, WarmLinkFailed)] == [WarmLinkFailed]
+
+
+async def test_p44_closing_ends_the_opening_of_the_ready_link(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, goes_on = threading.Event(), threading.Event()
+    real = WarmLink._open
+
+    async def open_in_silence(warm: WarmLink, queue: int) -> None:
+        opens.set()
+        await on_a_thread(lambda: goes_on.wait(10))
+        await real(warm, queue)
+
+    monkeypatch.setattr(WarmLink, "_open", open_in_silence)
+    client = await pair.client()
+    assert client._pairing is not None and client._pairing._warm is not None
+    warm = client._pairing._warm
+    assert await wait_until(opens.is_set)
+    with fault(pair.broker, "black-hole", namespace="backup"):
+        goes_on.set()
+        assert await wait_until(lambda: warm._opening is not None and warm._opening._lock.locked())
+        with takes(0.0, 2.0):
+            await client.close()
+        assert await wait_until(lambda: not names_of_all() & {"pairbus-warm-link", "pairbus-open"}, 4.0)
+    assert warm.sender is None
 
 
 async def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:

@@ -27,6 +27,8 @@ _log: Final = logging.getLogger("pairbus.pairing")
 #: How often it is looked after. Looking costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
+#: So long closing waits for an opening that it ends.
+END_S: Final = 0.1
 #: So long a sender's own link may wait while others use this one.
 SHARED_S: Final = 0.25
 
@@ -46,6 +48,8 @@ class WarmLink:
         #: The link, and the index of its queue; None: there is none.
         self.sender: GuardedSender | None = None
         self.queue = 0
+        # What is being opened, until it is the link.
+        self._opening: GuardedSender | None = None
         self._users = 0
         # Senders that have none of their own yet, and since when.
         self._waiting: dict[GuardedSender, float] = {}
@@ -62,6 +66,8 @@ class WarmLink:
         self._is_closed = True
         if self._looks is not None:
             self._looks.stop()
+        if (opening := self._opening) is not None:
+            opening.close(END_S)
         self._drop()
 
     def take(self, own: GuardedSender, dispatch: Dispatch) -> tuple[TryBacklog, GuardedSender] | None:
@@ -103,7 +109,9 @@ class WarmLink:
         return self._is_closed
 
     def _open(self, queue: int) -> None:
-        sender = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        sender = self._opening = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        if self._is_closed:  # by who did not see this opening
+            return
         try:
             sender.open(OPEN_S)
         except Exception as error:
@@ -112,6 +120,8 @@ class WarmLink:
             self._has_failed = True
             sender.close()
             return
+        finally:
+            self._opening = None
         self._limits.learn_backlog(sender.max_message_size, sender.max_batch_size)
         self._has_failed = False
         self.queue = queue
