@@ -142,7 +142,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     def _do(
         self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
     ) -> T:
-        timeout_s = max(0.0, min(timeout_s, LONGEST_S))
+        timeout_s = timeout_s if 0.0 <= timeout_s <= LONGEST_S else LONGEST_S if timeout_s > 0 else 0.0
         deadline = time.monotonic() + timeout_s
         lock = self._lock
         held: list[bool] = []
@@ -159,7 +159,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if guarded is not None and guarded.is_ready():
                 try:
                     if terms is None:
-                        answer = guarded.in_place(operation, deadline)
+                        answer = guarded.in_place(operation, time.monotonic(), deadline)
                     else:
                         answer = self._on_terms(guarded, operation, deadline, terms)
                     if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
@@ -194,7 +194,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
         silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
         try:
-            guarded.in_place(operation, began + silence_s)
+            guarded.in_place(operation, began, began + silence_s)
         except OperationTimeoutError as error:
             if is_idle and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
@@ -291,8 +291,8 @@ class _SdkSender(SdkSenderBase):
     def is_ready(self) -> bool:
         return self.native and self.sender._running and not self.guard.wants_token()
 
-    def in_place(self, operation: _Operation[T], deadline: float) -> T:
-        timeout_s = deadline - time.monotonic()
+    def in_place(self, operation: _Operation[T], now: float, deadline: float) -> T:
+        timeout_s = deadline - now
         if timeout_s <= 0:
             raise too_late()
         guard = self.guard
