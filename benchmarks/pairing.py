@@ -30,8 +30,8 @@ NAME = "pairing"
 MEMORY = "memory of a sender"
 BARE, PAIRED = "bare", "paired"
 APIS = ("sync", "async")
-RATIO_GOAL = 0.97
-CPU_GOAL = 1.05
+RATIO_GOAL = 0.98
+CPU_GOAL = 1.03
 TURNS = 6  # stretches of each in a round
 COLUMNS = (
     Column("rate", "messages", "rate"),

@@ -16,7 +16,7 @@ SOURCES = [
     *(f"src/pairbus/aio/{name}.py" for name in ("client", "provisioning", "receiver", "sender", "syphon", "warm_link")),
     "tests/aio/stage.py",
     *(f"tests/aio/test_{name}.py" for name in ("client", "guarded_sender", "health_monitor", "provisioning")),
-    *(f"tests/aio/test_{name}.py" for name in ("receiver", "sender")),
+    *(f"tests/aio/test_{name}.py" for name in ("receiver", "sender", "warm_link")),
 ]
 WORDS = [
     (r"\basync (def|for|with)\b", r"\1"),

@@ -406,9 +406,9 @@ def test_paired_is_compared_with_bare_and_held_to_two_goals() -> None:
     bare, paired, cpu, light, heavy = pairing.rows_from(outcome)
     assert (bare.who, paired.who, cpu.who) == ("bare sync", "paired sync", "paired sync, CPU")
     assert paired.metrics["ratio"].values == (0.99, 0.98)
-    assert paired.goal == Goal("ratio", at_least=0.97)
+    assert paired.goal == Goal("ratio", at_least=0.98)
     assert cpu.metrics["cpu_ratio"].values == (1.025, 1.075)
-    assert cpu.goal == Goal("cpu_ratio", below=1.05)
+    assert cpu.goal == Goal("cpu_ratio", below=1.03)
     assert light.goal is None and heavy.metrics["memory_ratio"].values == (1.5,)
 
 

@@ -13,12 +13,12 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.aio import guarded_sender
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.broker.server import Broker
-from pairbus.pairing.errors import ForkedClientError
+from pairbus.pairing.errors import ForkedClientError, NotTriedError
 
 from ..pairing.sdk_rig import LATE_S, TRANSPORTS, sdk_client, takes
 from ..pairing.silent_proxy import SilentProxy
 from .background import wait_until
-from .test_guarded_sender import Rig, hello
+from .test_guarded_sender import Rig, a_send, hello
 from .test_guarded_sender import rig as rig
 
 
@@ -31,6 +31,20 @@ async def test_p13_an_opening_goes_on_after_its_caller_was_cancelled(rig: Rig) -
     await sender.send(hello(), 10)
     assert network.accepted == 1
     assert await rig.drain() == ["hello"]
+
+
+async def test_p19_a_call_that_comes_just_when_another_may_begin_has_a_deadline_too(rig: Rig) -> None:
+    """The lock is free from its release until the first of those who wait for it is woken."""
+    sender, _proxy = await rig.silenced()
+    await sender._lock.acquire()
+    hung = asyncio.create_task(a_send(sender, 2.0))
+    await asyncio.sleep(0)
+    sender._lock.release()
+    with takes(0.29, 0.3 + LATE_S), pytest.raises(NotTriedError, match="other sends"):
+        await sender.send(hello(), 0.3)
+    with pytest.raises(OperationTimeoutError):
+        await hung
+    assert not sender._lock.locked()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -324,6 +324,32 @@ async def test_p19_a_link_that_was_idle_and_says_nothing_is_replaced(rig: Rig) -
     assert proxy.accepted == 2
 
 
+async def test_p19_a_link_that_went_stale_before_its_token_is_due_is_replaced_first(rig: Rig) -> None:
+    proxy = rig.proxy()
+    sender = await rig.used("plain", proxy.port, retry_total=0)
+    assert sender._guarded is not None
+    token = sender._guarded.sender._handler._cbs_authenticator
+    token._expires_on = int(time.time()) + 30  # as after an hour without a send
+    proxy.cut()
+    with takes(0.0, 1.5):
+        await sender.send(hello(), 8.0, AT_ONCE)
+    assert proxy.accepted == 2
+    assert await rig.drain() == ["hello", "hello"]
+
+
+async def test_p16_a_call_opens_no_link_once_the_entity_has_failed_over(rig: Rig) -> None:
+    """It may have waited behind the call whose failure did that."""
+    gone = PrimaryTerms(AT_ONCE.ends_at, has_left=lambda: True)
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    with pytest.raises(NotTriedError, match="it failed over meanwhile"):
+        await sender.send(hello(), 8.0, gone)
+    assert proxy.accepted == 0
+    await sender.send(hello(), 8.0, PrimaryTerms(AT_ONCE.ends_at, has_left=lambda: False))
+    await sender.send(hello(), 8.0, gone)
+    assert await rig.drain() == ["hello", "hello"], "an open link is there to be used"
+
+
 async def test_p19_a_link_is_opened_without_waiting_for_it(rig: Rig) -> None:
     sender = rig.sender()
     assert sender.awaits_link

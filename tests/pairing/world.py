@@ -117,6 +117,7 @@ class World:
                 dispatch = self.coordinator.begin(entity, "before", self.now, None)
                 dispatch.step(self.now)
                 dispatch.primary_sent(self.now, 0.25)
+            self.history.paired("learned", entity, (0.25,) * ANSWERS_MIN)
             if slow_sends := self.coordinator._entities[entity].slow_sends:
                 slow_sends.clear()
 

@@ -377,8 +377,7 @@ class Checker:
         self._narrow(copy, look.state, look.at, doubts)
 
     def _may_turn_up(self, change: _Change) -> bool:
-        """Return whether the record of a settlement without an answer may be found by the next start, although nothing
-        has come of it so far: the disk failed or stalled, and nothing was written since."""
+        """Return whether the next start may find an unanswered settlement: the disk failed, and wrote nothing since."""
         return self._fails and change.ended_at >= self._sound_at
 
     def _narrow(self, copy: _Copy, state: str, at: float, doubts: dict[int, _Change], is_lazy: bool = True) -> None:

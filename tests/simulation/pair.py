@@ -193,6 +193,9 @@ def draw_pair(seed: int) -> PairWorld:
                     doom = rng.choice(("reset", "reset", "silence", "stall"))
                     after = rng.choice((rng.randrange(600, 3000), rng.randrange(1200, 6000)))
                     dooms.append((name, number, Doom(doom, rng.random() < 0.5, after, 6.0 if doom == "stall" else 0.0)))
+    haste = _draw_haste(seed)
+    if haste[0] == "adaptive":  # first it has to learn
+        sends = (*_draw_lessons(seed), *sends)
     return PairWorld(
         seed,
         rng.choice((0.0, 1.0, 5.0)),
@@ -204,7 +207,7 @@ def draw_pair(seed: int) -> PairWorld:
         tuple(sorted(troubles, key=lambda each: each[1].at)),
         tuple(dooms),
         *_draw_fleet(seed),
-        *_draw_haste(seed),
+        *haste,
     )
 
 
@@ -213,9 +216,10 @@ def _draw_haste(seed: int) -> tuple[str | float, Brownout | None, int | None, tu
     rng = random.Random(f"{seed} haste")
     if rng.random() < 0.6:
         return "half", None, None, ()
+    slower_than_s = random.Random(f"{seed} slow").choice((1.0, 0.004))
     return (
         rng.choice(("half", 0.5, 1.5, "adaptive")),
-        rng.choice((None, None, Brownout(0.4, 2, 1.0))),
+        rng.choice((None, None, Brownout(0.4, 2, slower_than_s))),
         rng.choice((None, 0, 1)),
         tuple((f"m{number}", rng.choice((0.01, 0.3, 1.0, 3.0, 6.0))) for number in range(1, 20) if rng.random() < 0.2),
     )
@@ -232,6 +236,12 @@ def _draw_fleet(seed: int) -> tuple[float, float, tuple[ControlChange, ...]]:
         pins = tuple((name, rng.choice(("failed-over", "healthy", "auto"))) for name in names)
         changes.append(ControlChange(at, pins))
     return rng.choice((0.25, 0.5, 0.75)), rng.choice((0.0, 2.0, 8.0)), tuple(changes)
+
+
+def _draw_lessons(seed: int) -> tuple[PairedSend, ...]:
+    """Return the sends, more than twenty, from which a client learns how long the primary takes."""
+    rng = random.Random(f"{seed} lessons")
+    return tuple(PairedSend(rng.choice((0.0, 0.1, 0.5)), "orders", 8, False) for _ in range(rng.choice((3, 4))))
 
 
 def _plan(name: str, queues: tuple[QueueDescription, ...]) -> NamespacePlan:

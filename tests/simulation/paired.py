@@ -178,6 +178,10 @@ class Paired:
         """`prompt`: its timers are exact. `draw`: the number that it draws whenever it may draw one."""
         self.settings, self._queues, self._prompt, self._draw = settings, list(queues), prompt, draw
 
+    def learned(self, name: str, took: Sequence[float]) -> None:
+        """It begins with the knowledge of how long answers took."""
+        self._entity(name).took.extend(took)
+
     def control_file(self, pins: Mapping[str, str], now: float) -> None:
         """The control file says this from now on, with names in lower case."""
         self._pins, self._pinned_at = dict(pins), now
@@ -236,7 +240,7 @@ class Paired:
         elif isinstance(step, TryPrimary):
             is_trial = entity.left and not is_once_more
             call.at = Attempt(None, step.timeout_s, entity.returns, is_trial, is_once_more, entity.left)
-            call.at.patience_s = self._patience(step, is_trial, is_once_more)
+            call.at.patience_s = self._patience(entity, step, is_trial, is_once_more, now)
             if entity.asked is None:
                 entity.asked = now
             call.at_primary += 1
@@ -247,7 +251,7 @@ class Paired:
             call.at = Attempt(step.queue, step.timeout_s, is_trial=is_trial, term=self._terms.get(step.queue, 0))
             call.in_backlog += 1
 
-    def _patience(self, step: TryPrimary, is_trial: bool, is_once_more: bool) -> float:
+    def _patience(self, entity: Entity, step: TryPrimary, is_trial: bool, is_once_more: bool, now: float) -> float:
         """Judge the terms of an attempt at the primary; return how long its silence is waited for (P19)."""
         is_spared = self._is_spared() and not is_once_more
         ends_early = step.terms is not None and step.terms.ends_at is not None
@@ -256,6 +260,7 @@ class Paired:
         wanted = self.settings.primary_patience
         if wanted == "adaptive" and is_spared and not is_trial:
             demand(silence_s >= 0.25, "P19: adaptive patience is never under 0.25 s")
+            entity.judge_patience(silence_s, now)
         else:
             is_given = isinstance(wanted, float) and is_spared and not is_trial
             demand(silence_s == (wanted if is_given else math.inf), f"P19: the patience is {wanted}")
@@ -320,6 +325,8 @@ class Paired:
         entity = self._entity(call.entity)
         if error is None or kind_of(error) in ("busy", "gone", "large"):
             entity.asked = None
+        if error is None and took_s:
+            entity.took.append(took_s)
         if error is None and self._is_brownout(entity, attempt, now, took_s):
             return
         entity.clock(now)

@@ -77,6 +77,9 @@ class Entity:
         #: When the primary was first asked since its last answer.
         self.asked: float | None = None
         self.slow: list[bool] = []  # of the last sends
+        #: How long each answer on an open link took, and how often adaptive patience was doubled: 1, 2, 4 …
+        self.took: list[float] = []
+        self.widened, self.widened_at = 1.0, 0.0
 
     @property
     def state(self) -> EntityState:
@@ -113,6 +116,7 @@ class Entity:
         self.first_failure = self.home = None
         self.slow = []
         self.returns += 1
+        self.asked = None  # what brought it back is an answer
 
     def begin_return(self, now: float) -> None:
         """At once, or when the ramp has come to this client."""
@@ -142,6 +146,22 @@ class Entity:
 
     def silent_for(self, now: float) -> float:
         return 0.0 if self.asked is None else now - self.asked
+
+    def judge_patience(self, silence_s: float, now: float) -> None:
+        """Adaptive patience is a multiple of what nine of ten of the last answers took, counted at every eighth of
+        them, and doubled for each false alarm, which is forgotten after an hour (P19)."""
+        count = len(self.took)
+        if count < 20:
+            demand(silence_s == math.inf, f"P19: after {count} answers it is half of the caller's time")
+            return
+        last = sorted(self.took[: max(20, count - count % 8)][-64:])
+        widened = silence_s / max(0.25, 12 * last[int(len(last) * 0.9)])
+        is_doubled = any(math.isclose(widened, 2.0**times) for times in range(7))
+        demand(is_doubled, f"P19: adaptive patience of {silence_s:.3f} s is not what the sends took lately")
+        if not math.isclose(widened, self.widened):
+            is_calm = now - self.widened_at >= 1800.0  # the alarm came before it was seen here
+            demand(widened > self.widened or is_calm, "P19: a false alarm was forgotten")
+            self.widened, self.widened_at = widened, now
 
     def failed(self, now: float, returns: int) -> None:
         self.clock(now)

@@ -15,7 +15,6 @@ import pytest
 from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
-from azure.servicebus._pyamqp.constants import LinkState
 
 from pairbus.broker import Broker, serve_sync
 from pairbus.pairing.errors import (
@@ -34,7 +33,6 @@ from pairbus.pairing.events import (
     PairingCompleted,
     PairingDegraded,
     StateChanged,
-    WarmLinkFailed,
 )
 from pairbus.pairing.observers import Observer
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -372,6 +370,25 @@ def test_p23_a_control_file_that_hangs_holds_up_nothing(clients: Clients, monkey
     assert wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
 
 
+def test_p23_that_the_control_file_hangs_is_an_event(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pairbus.pairing.health_monitor.LATE_S", 0.05)
+    monkeypatch.setattr("pairbus.sync.health_monitor.FIRST_LOOK_S", 0.01)
+    goes_on = threading.Event()
+
+    def control() -> str:
+        goes_on.wait(10)
+        return 'orders = "failed-over"'
+
+    client, events = clients(), list[Event]()
+    client.subscribe(events.append)
+    client.pair_namespace(options(clients(SECONDARY), control_file=control))
+    assert wait_until(lambda: any(isinstance(each, ControlFileUnusable) for each in events))
+    assert client.state("orders") is EntityState.HEALTHY, "as before"
+    goes_on.set()
+    assert wait_until(lambda: client.state("orders") is EntityState.FAILED_OVER)
+    assert len([each for each in events if isinstance(each, ControlFileUnusable)]) == 1
+
+
 def test_p38_the_spark_engine_is_checked_before_anything_is_made(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,66 +587,6 @@ def test_p7_the_links_of_a_sender_that_is_dropped_are_closed(pair: Pair, warm_ba
     assert wait_until(lambda: not any(server.connections for server in servers)), servers
     assert received(pair, pair.primary, "orders") == ["home"] * 2
     assert len([body for index in range(2) for body in received(pair, pair.secondary, path(index))]) == 2
-
-
-def test_p19_a_link_to_the_backlog_stands_ready_from_pairing_on(pair: Pair) -> None:
-    with pair.client() as client, client.get_queue_sender("orders") as sender:
-        assert client._pairing is not None and isinstance(sender, PairedSender)
-        warm = client._pairing._warm
-        assert warm is not None
-        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
-        sender.send_messages(ServiceBusMessage("before"))
-        with fault(pair.broker, "unreachable", namespace="contoso"):
-            sender.send_messages(ServiceBusMessage("during"))
-            own = [link for link in sender.links[1:] if not link.awaits_link]
-            assert not own, "the sender's own link is not open yet"
-            assert wait_until(lambda: not sender.links[1].awaits_link)
-            sender.send_messages(ServiceBusMessage("after"))
-            assert warm._users == 0 and not warm._waiting
-        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
-    assert warm.sender is None, "it closes with the client"
-    backlog = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
-    assert sorted(backlog) == ["after", "during"]
-    assert received(pair, pair.primary, "orders") == ["before"]
-
-
-def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None:
-    with pair.client() as client:
-        assert client._pairing is not None
-        warm = client._pairing._warm
-        assert warm is not None
-        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
-        first = warm.sender
-        assert not warm._look()
-        assert warm.sender is first, "it is alive"
-        assert first is not None and first._guarded is not None
-        first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
-        assert not warm._look()
-        assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
-
-
-def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:
-    events: list[Event] = []
-    with (
-        fault(pair.broker, "unreachable", namespace="backup"),
-        pair.client(on_secondary_unavailable="degrade") as client,
-    ):
-        assert client._pairing is not None
-        warm = client._pairing._warm
-        assert warm is not None
-        client.subscribe(events.append)
-        client._pairing.monitor.coordinator.set_queues((0, 1))
-        for _ in range(2):
-            assert not warm._look()
-        assert [type(event) for event in events if isinstance(event, WarmLinkFailed)] == [WarmLinkFailed]
-
-
-def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:
-    with pair.client(warm_backlog=False) as client, client.get_queue_sender("orders") as sender:
-        assert client._pairing is not None and client._pairing._warm is None
-        client.force_failover("orders", hold=True)
-        sender.send_messages(ServiceBusMessage("sent"))
-    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
 
 
 def test_p3_an_application_that_starts_in_mid_outage(pair: Pair) -> None:

@@ -15,7 +15,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker.server import Broker, NamespaceServer
+from pairbus.pairing.decisions import DecisionLog
 from pairbus.pairing.errors import NotTriedError
+from pairbus.pairing.routing.dispatch import Diversion
 from pairbus.sync import fork
 from pairbus.sync.guarded_sender import GuardedSender
 from pairbus.sync.receiver import PairedReceiver
@@ -289,3 +291,15 @@ def test_a_fork_while_a_link_is_being_opened_leaves_the_opening_to_the_parent(
         sender.send(ServiceBusMessage("parent"), 10)
         assert proxy.accepted == 2
     assert drain(pairbus_namespace, queue) == ["child", "parent"]
+
+
+def test_p23_a_child_may_ask_why_although_a_thread_of_the_parent_was_just_noting_it() -> None:
+    log = DecisionLog()
+    reason = Diversion("failed over", "failed over: send failed", 0.0)
+
+    def work() -> None:
+        log.sent_to_backlog("orders", 0, ["m"], "ok", 1.0, reason)
+        assert len(log.explain("orders")) == 1
+
+    with log._lock:
+        in_child(work, 5.0)

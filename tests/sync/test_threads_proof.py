@@ -10,6 +10,7 @@ import pytest
 
 from pairbus.pairing.events import BacklogQueueReturned, Event
 from pairbus.pairing.routing.states import EntityState
+from pairbus.sync import guarded_sender
 
 from .background import wait_until
 from .stage import FakeGuardedSender
@@ -140,3 +141,35 @@ def test_an_interrupted_wait_throws_the_sender_away(rig: Rig, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         sender.send(hello(), 5)
     assert sender._guarded is None
+
+
+@pytest.mark.parametrize("comes", ["before it begins", "at once", "when it is open"])
+def test_p7_a_signal_while_an_opening_begins_leaves_a_sender_that_works(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    proxy = rig.proxy()
+    sender = rig.sender(port=proxy.port)
+    begun: list[threading.Thread] = []
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        begun.append(thread)
+        if comes != "before it begins":
+            thread.start()
+        if comes == "when it is open":
+            thread.join(5)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(guarded_sender, "start", interrupted_start)
+        if comes == "when it is open":  # what is open already is closed in the background, by another thread
+            patched.setattr(guarded_sender._SdkSender, "throw_away", guarded_sender._SdkSender.close)
+        with pytest.raises(KeyboardInterrupt):
+            sender.begin_opening(5.0)
+    assert sender.awaits_link and not sender._lock.locked()
+    if comes == "before it begins":  # the thread that starts others on behalf of the main thread comes to it later
+        begun[0].start()
+    begun[0].join(5)
+    assert wait_until(lambda: proxy.closed_by_client == proxy.accepted), "nothing stays open that nobody knows"
+    assert (comes == "before it begins") == (proxy.accepted == 0)
+    sender.send(hello(), 5)
+    assert rig.drain() == ["hello"]

@@ -69,7 +69,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
 
     def __init__(self, make: Callable[[], ServiceBusSender], entity: str = "") -> None:
         super().__init__(make, entity)
-        self._lock = asyncio.Lock()
+        self._lock = _Lock()
         self._process = os.getpid()
 
     def send(self, message: Any, timeout_s: float, terms: PrimaryTerms | None = None) -> Awaitable[float | None]:
@@ -131,30 +131,32 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
     ) -> T:
         if os.getpid() != self._process:
             raise sdk.forked(self._entity)
-        timeout_s = min(timeout_s, LONGEST_S)
+        if timeout_s > LONGEST_S:
+            timeout_s = LONGEST_S
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        now = loop.time()
+        deadline = now + timeout_s
         lock = self._lock
-        if lock.locked():
+        if not lock.take_now():
             try:
                 async with asyncio.timeout_at(deadline):
                     await lock.acquire()
             except TimeoutError:
                 raise self._not_tried(timeout_s) from None
-        else:
-            await lock.acquire()
+            now = loop.time()
         try:
             if self._closed:
                 raise ValueError(CLOSED)
             if self._opening is not None and self._guarded is not None:
                 await self._await_opening(self._opening, self._guarded, deadline)
+                now = loop.time()
             lost: ServiceBusError | None = None
             guarded = self._guarded
             if guarded is not None and guarded.sender._running:
                 try:
                     if terms is None:
-                        return await guarded.in_place(operation, loop, deadline, timeout_s)
-                    took: T = await self._on_terms(guarded, operation, deadline, terms)
+                        return await guarded.in_place(operation, loop, now, deadline)
+                    took: T = await self._on_terms(guarded, operation, loop, now, deadline, terms)
                     return took
                 except sdk.LinkLost as error:
                     lost = error.error
@@ -164,6 +166,8 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
                         self._discard(guarded)
                     raise
             if terms is not None:
+                if lost is None and terms.has_left is not None and terms.has_left():
+                    raise self._has_left()
                 deadline = min(deadline, loop.time() + terms.opening_s)
             answer = await self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
             self._answered_at = loop.time()
@@ -172,16 +176,20 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
             lock.release()
 
     async def _on_terms(
-        self, guarded: _SdkSender, operation: _Operation[T], deadline: float, terms: PrimaryTerms
+        self,
+        guarded: _SdkSender,
+        operation: _Operation[T],
+        loop: asyncio.AbstractEventLoop,
+        began: float,
+        deadline: float,
+        terms: PrimaryTerms,
     ) -> Any:
         """Make a call on the open link and measure it. An idle link that says nothing is taken for lost."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         left_s = deadline - began
         is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
         silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
         try:
-            await guarded.in_place(operation, loop, began + silence_s, silence_s)
+            await guarded.in_place(operation, loop, began, began + silence_s)
         except OperationTimeoutError as error:
             if is_idle and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
@@ -293,6 +301,24 @@ class GuardedSender(GuardedSenderBase["_SdkSender", asyncio.Task[Any]]):
 _Operation = Callable[[Any, float], Awaitable[T]]
 
 
+class _Lock(asyncio.Lock):
+    """A lock that is taken, where nobody has it or waits for it, by one plain call.
+
+    Private parts of asyncio's that it uses: `_locked`, and `_waiters`, in which each stays until it has the lock. After
+    a release the lock is not `locked()` for a moment, and yet it is the first waiter's.
+    """
+
+    _locked: bool
+    _waiters: Any
+
+    def take_now(self) -> bool:
+        """Take the lock if it is free; return whether it was."""
+        if self._locked or self._waiters:
+            return False
+        self._locked = True
+        return True
+
+
 class _Alarm:
     """Cancels the task that has not ended by its deadline. One timer serves many calls.
 
@@ -300,13 +326,14 @@ class _Alarm:
     the time it rings its call is usually long over, and it is set for the one that is under way then, if any.
     """
 
-    __slots__ = ("_deadline", "_put_off", "_rings_at", "_task", "_timer", "rung")
+    __slots__ = ("_put_off", "_rings_at", "_timer", "deadline", "rung", "task")
 
     def __init__(self) -> None:
         self.rung = False
         self._put_off = False
-        self._deadline = math.inf
-        self._task: asyncio.Task[Any] | None = None
+        #: Of the call under way, and its task; who ends the call takes both out.
+        self.deadline = math.inf
+        self.task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # When the timer is due; infinite where there is none.
         self._rings_at = math.inf
@@ -315,8 +342,8 @@ class _Alarm:
         """Set the alarm for the current task, and return that task."""
         task = asyncio.current_task(loop)
         assert task is not None
-        self._task = task
-        self._deadline = deadline
+        self.task = task
+        self.deadline = deadline
         self._put_off = False
         if self._rings_at > deadline:
             if self._timer is not None:
@@ -325,12 +352,8 @@ class _Alarm:
             self._rings_at = deadline
         return task
 
-    def unset(self) -> None:
-        self._deadline = math.inf
-        self._task = None
-
     def end(self) -> None:
-        self.unset()
+        self.deadline, self.task = math.inf, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -339,17 +362,17 @@ class _Alarm:
     def _ring(self) -> None:
         self._timer = None
         self._rings_at = math.inf
-        task = self._task
+        task = self.task
         if task is None:
             return
         loop = task.get_loop()
         now = loop.time()
-        if now - self._deadline > STALLED_S and not self._put_off:  # the loop stood still: the answer may be there
+        if now - self.deadline > STALLED_S and not self._put_off:  # the loop stood still: the answer may be there
             self._put_off = True
-            self._deadline = now + AFTER_STALL_S
-        if now < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._ring)
-            self._rings_at = self._deadline
+            self.deadline = now + AFTER_STALL_S
+        if now < self.deadline:
+            self._timer = loop.call_at(self.deadline, self._ring)
+            self._rings_at = self.deadline
             return
         self.rung = True
         task.cancel()
@@ -379,9 +402,9 @@ class _SdkSender(SdkSenderBase):
         untyped._create_handler = self._create_handler
 
     async def in_place(
-        self, operation: _Operation[T], loop: asyncio.AbstractEventLoop, deadline: float, timeout_s: float
+        self, operation: _Operation[T], loop: asyncio.AbstractEventLoop, now: float, deadline: float
     ) -> T:
-        left = deadline - loop.time()
+        left = deadline - now
         if left <= 0:
             raise too_late()
         self._in_place = True
@@ -394,13 +417,13 @@ class _SdkSender(SdkSenderBase):
             if alarm.rung:
                 alarm.rung = False
                 if task.uncancel() <= cancelling:  # otherwise the caller was cancelled too, and that goes first
-                    raise OperationTimeoutError(message=f"The broker did not answer within {timeout_s:g} s.") from None
+                    raise OperationTimeoutError(message=f"The broker did not answer within {left:.3g} s.") from None
             raise
         finally:
             if alarm.rung:  # the SDK made something else of it
                 alarm.rung = False
                 task.uncancel()
-            alarm.unset()
+            alarm.deadline, alarm.task = math.inf, None
             self._in_place = False
 
     async def call(self, operation: _Operation[T], deadline: float, lost: ServiceBusError | None) -> T:

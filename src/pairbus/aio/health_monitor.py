@@ -95,6 +95,7 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
     async def watch_control_file(self) -> None:
         """Follow the control file, if there is one. Returns when it was read once, or soon if that hangs."""
         if self._control_file is not None and self._begin_look() is not None:
+            self.attend()  # or nobody would notice that it hangs
             await pause(self._first_look, FIRST_LOOK_S)
 
     def _start(self, thread: threading.Thread) -> None:

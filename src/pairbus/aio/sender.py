@@ -226,6 +226,9 @@ class PairedSender(ServiceBusSender):
             if is_interruption(error):  # it says nothing of the queue, and is for the application
                 raise
             failure = error
+            if shared is not None and backlog.is_closed and isinstance(error, ValueError):
+                failure = NotTriedError(f"{self.entity_name}: the message was not tried: the warm link was replaced")
+                failure.link_is_open = True  # its own link is the next try
         finally:
             if shared is not None and warm is not None:
                 with monitor.lock:

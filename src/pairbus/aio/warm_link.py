@@ -7,13 +7,14 @@ can't be opened is an event, and another queue is tried at the next look.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
 
 from azure.servicebus.aio import ServiceBusSender
 
-from pairbus.aio.concurrency import RepeatedAttempt
+from pairbus.aio.concurrency import RepeatedAttempt, is_interruption
 from pairbus.aio.guarded_sender import GuardedSender
 from pairbus.pairing.events import WarmLinkFailed
 from pairbus.pairing.health_monitor import HealthMonitorBase
@@ -21,9 +22,12 @@ from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, TryBacklog
 
+_log: Final = logging.getLogger("pairbus.pairing")
 #: How often it is looked after. Looking costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
+#: So long closing waits for an opening that it ends.
+END_S: Final = 0.1
 #: So long a sender's own link may wait while others use this one.
 SHARED_S: Final = 0.25
 
@@ -43,6 +47,8 @@ class WarmLink:
         #: The link, and the index of its queue; None: there is none.
         self.sender: GuardedSender | None = None
         self.queue = 0
+        # What is being opened, until it is the link.
+        self._opening: GuardedSender | None = None
         self._users = 0
         # Senders that have none of their own yet, and since when.
         self._waiting: dict[GuardedSender, float] = {}
@@ -59,6 +65,8 @@ class WarmLink:
         self._is_closed = True
         if self._looks is not None:
             await self._looks.stop()
+        if (opening := self._opening) is not None:
+            await opening.close(END_S)
         await self._drop()
 
     def take(self, own: GuardedSender, dispatch: Dispatch) -> tuple[TryBacklog, GuardedSender] | None:
@@ -81,7 +89,12 @@ class WarmLink:
         ready = [own for own, since in self._waiting.items() if not self._users or now - since > SHARED_S]
         for own in ready:
             del self._waiting[own]
-            own.begin_opening(budget.OPENING_S)
+            try:
+                own.begin_opening(budget.OPENING_S)
+            except Exception as error:  # no thread to be had, say: the next send opens it, and this one is confirmed
+                if is_interruption(error):
+                    raise
+                _log.warning("%r could not be opened beforehand: %s", own, error)
 
     async def _look(self) -> bool:
         """Open the link if there is none; return whether the client is closed, so that nobody looks any more."""
@@ -95,7 +108,9 @@ class WarmLink:
         return self._is_closed
 
     async def _open(self, queue: int) -> None:
-        sender = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        sender = self._opening = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        if self._is_closed:  # by who did not see this opening
+            return
         try:
             await sender.open(OPEN_S)
         except Exception as error:
@@ -104,6 +119,8 @@ class WarmLink:
             self._has_failed = True
             await sender.close()
             return
+        finally:
+            self._opening = None
         self._limits.learn_backlog(sender.max_message_size, sender.max_batch_size)
         self._has_failed = False
         self.queue = queue

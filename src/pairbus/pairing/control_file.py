@@ -1,14 +1,16 @@
 """Looks at the control file of a fleet, or calls the function that stands for it (P23).
 
-A look at a file that has not changed is one `stat`. What the content means is decided in `routing/pins.py`. A look may
-hang, on a network drive or in a user's function, so the health monitors take each on a thread of its own.
+A look at a file that has not changed is one `stat`. What the content means, and whether a change is to be followed yet,
+is decided in `routing/pins.py`. A look may hang, on a network drive or in a user's function, so the health monitors
+take each on a thread of its own, and say when one takes too long.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Hashable
+import time
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Final
 
@@ -20,43 +22,71 @@ from pairbus.pairing.routing.pins import BYTES_MAX, ControlFileLog, Pins
 INTERVAL_S: Final = 5.0
 #: So long pairing waits for the first look.
 FIRST_LOOK_S: Final = 2.0
+#: A look that takes longer is told.
+LATE_S: Final = 10.0
 
 
 class ControlFileReader:
     """One control file, looked at again and again, never twice at once."""
 
-    def __init__(self, source: ControlFile) -> None:
+    def __init__(self, source: ControlFile, wall: Callable[[], float] = time.time) -> None:
         self._source = source
+        self._wall = wall
         self._log = ControlFileLog()
+        #: The last look found it changed just now: the next one should come soon.
+        self.is_changing = False
+        self._is_late = False
 
     def __repr__(self) -> str:
         return f"<ControlFileReader {self._source}: {self._log!r}>"
 
     def look(self) -> Pins | Exception | None:
         """Return the pins to follow from now on, or why there are none; None if there is no news."""
+        self._is_late = self.is_changing = False
         try:
             return self._look_at_file(self._source) if isinstance(self._source, Path) else self._ask()
-        except Exception as error:  # whatever the user's function raises
-            return error if self._log.is_news(error) else None
+        except BaseException as error:  # whatever the user's function raises, SystemExit too: this thread is ours
+            if not self._log.is_news(error):
+                return None
+            if isinstance(error, Exception):
+                return error
+            raised = ControlFileError(f"the function that stands for the control file raised {error!r}")
+            raised.__cause__ = error
+            return raised
+
+    def hangs(self) -> Exception | None:
+        """Return what to tell of a look that has taken for `LATE_S`; None if that was told before. Any thread may call
+        it while the look is under way."""
+        self._is_late = True
+        if not self._log.is_late():
+            return None
+        what = "reading it" if isinstance(self._source, Path) else "the function that stands for it"
+        return ControlFileError(f"{what} has taken longer than {LATE_S:g} s, and goes on")
 
     def _ask(self) -> Pins | None:
         assert not isinstance(self._source, Path)
         content = self._source()
+        self._log.answered(self._is_late)
         mark = content if isinstance(content, str | bytes) else repr(content)
         return self._log.read(mark, content) if self._log.is_new(mark) else None
 
     def _look_at_file(self, path: Path) -> Pins | None:
         found = os.stat(path)
-        if not self._log.is_new(_mark(found)):
+        mark = _mark(found)
+        self._log.answered(self._is_late)
+        if not self._log.is_new(mark):
+            return None
+        if not self._log.is_settled(mark, self._wall() - found.st_mtime):
+            self.is_changing = True
             return None
         if not stat.S_ISREG(found.st_mode):
             raise ControlFileError(f"{path} is no file")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         try:
-            mark = _mark(os.fstat(descriptor))
             content = _read(descriptor)
-            if _mark(os.fstat(descriptor)) != mark:
-                return None  # it is being written: the next look will find what it has become
+            if _mark(os.fstat(descriptor)) != mark:  # it is being written, or has been replaced
+                self.is_changing = True
+                return None
         finally:
             os.close(descriptor)
         return self._log.read(mark, content)

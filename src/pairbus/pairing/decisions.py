@@ -8,8 +8,10 @@ began. Memory is bounded: `ENTRIES_MAX` entries for each of `ENTITIES_MAX` entit
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,6 +76,7 @@ class DecisionLog(Observer):
         self._lock = threading.Lock()
         #: By entity in lower case (P15); "" for what concerns the whole client.
         self._kept: dict[str, deque[tuple[object, Decision]]] = {}
+        _logs.add(self)
 
     def __repr__(self) -> str:
         return f"<DecisionLog of {len(self._kept)} entities>"
@@ -137,3 +140,16 @@ class DecisionLog(Observer):
                 del self._kept[next(name for name in self._kept if name)]
             entries = self._kept[entity] = deque(maxlen=ENTRIES_MAX)
         return entries
+
+
+# In a forked child the lock may be held by a thread that the child does not have.
+_logs: weakref.WeakSet[DecisionLog] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for log in list(_logs):
+        log._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -62,6 +62,10 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
         return f"<GuardedSender {self._entity or '?'}: {state}>"
 
     @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
     def is_open(self) -> bool:
         guarded = self._guarded
         return guarded is not None and self._opening is None and sdk.is_open(guarded.sender)
@@ -89,6 +93,9 @@ class GuardedSenderBase(Generic[SdkSenderT, OpeningT]):
             f"The message for {self._entity or 'the entity'} was not tried: other sends of this sender took "
             f"all of its {timeout_s:g} s. Use several senders, or a longer timeout."
         )
+
+    def _has_left(self) -> NotTriedError:
+        return NotTriedError(f"The message for {self._entity or 'the entity'} was not tried: it failed over meanwhile.")
 
     def _timed_out(self, timeout_s: float) -> OperationTimeoutError:
         return OperationTimeoutError(

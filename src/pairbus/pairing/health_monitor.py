@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
-from pairbus.pairing.control_file import INTERVAL_S, ControlFileReader
+from pairbus.pairing.control_file import INTERVAL_S, LATE_S, ControlFileReader
 from pairbus.pairing.events import ControlFileUnusable, Event
 from pairbus.pairing.observers import Observer, outcome_of
 from pairbus.pairing.routing.coordinator import Coordinator
-from pairbus.pairing.routing.pins import Pins
+from pairbus.pairing.routing.pins import SETTLED_S, Pins
 from pairbus.pairing.routing.verdicts import is_reach
 
 _log: Final = logging.getLogger("pairbus.pairing")
@@ -77,6 +77,8 @@ class HealthMonitorBase(Generic[PingerT]):
         self._control_file = control_file
         #: When to look at the control file next; None: there is none, or a look is under way.
         self._look_due: float | None = None
+        #: When the look under way has taken too long; None: there is none, or that was told.
+        self._look_late: float | None = None
         self._has_looked = False
         self._set_observers(observers)
         self.clock = clock
@@ -130,7 +132,8 @@ class HealthMonitorBase(Generic[PingerT]):
     @property
     def _deadline(self) -> float | None:
         """When `_tick` is due."""
-        due, look_due = self.coordinator.deadline, self._look_due
+        due = self.coordinator.deadline
+        look_due = self._look_late if self._look_due is None else self._look_due
         if look_due is None or due is None:
             return due if look_due is None else look_due
         return min(due, look_due)
@@ -139,17 +142,24 @@ class HealthMonitorBase(Generic[PingerT]):
         """Do what is due by now; the caller holds the lock."""
         if self._look_due is not None and now >= self._look_due:
             self._begin_look()
+        elif self._look_late is not None and now >= self._look_late:
+            self._look_late = None
+            assert self._control_file is not None
+            if (hangs := self._control_file.hangs()) is not None:
+                self._untold.append(ControlFileUnusable(hangs))
         self.coordinator.tick(now)
 
     # The control file (P23)
 
     def _begin_look(self) -> threading.Thread | None:
         self._look_due = None
+        self._look_late = self.clock() + LATE_S
         thread = threading.Thread(target=self._look, name="pairbus-control-file", daemon=True)
         try:
             self._start(thread)
         except RuntimeError:  # the process has too many threads; timers and pings must go on
             self._look_due = self.clock() + INTERVAL_S
+            self._look_late = None
             return None
         return thread
 
@@ -166,9 +176,12 @@ class HealthMonitorBase(Generic[PingerT]):
             if self.closed:
                 return
             now = self.clock()
-            # Clients of a fleet that began in the same second look at different times.
-            self._look_due = now + INTERVAL_S * (1.0 if self._has_looked else self.coordinator.phase)
-            self._has_looked = True
+            self._look_late = None
+            if self._control_file is not None and self._control_file.is_changing:
+                self._look_due = now + min(INTERVAL_S, SETTLED_S)
+            else:  # clients of a fleet that began in the same second look at different times
+                self._look_due = now + INTERVAL_S * (1.0 if self._has_looked else self.coordinator.phase)
+                self._has_looked = True
             if isinstance(news, Pins):
                 self.coordinator.set_pins(news, now)
             elif news is not None:

@@ -94,8 +94,14 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             guarded = self._guarded = self._guarded or _SdkSender(self._make())
             self._wanted_since = self._wanted_since or time.monotonic()
             errand = _Errand(guarded, sdk.open_link, time.monotonic() + within_s, None, 0.0)
-            errand.start()
-            self._opening = errand
+            try:
+                errand.start()
+                self._opening = errand
+            finally:
+                if self._opening is not errand:  # no thread, or a signal handler: nobody will look at the answer
+                    self._guarded = None
+                    if errand.abandon() and not errand.spoilt:
+                        guarded.throw_away()
         finally:
             if held and held[0]:
                 self._lock.release()
@@ -136,7 +142,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
     def _do(
         self, operation: _Operation[T], timeout_s: float, goes_on_s: float = 0.0, terms: PrimaryTerms | None = None
     ) -> T:
-        timeout_s = max(0.0, min(timeout_s, LONGEST_S))
+        timeout_s = timeout_s if 0.0 <= timeout_s <= LONGEST_S else LONGEST_S if timeout_s > 0 else 0.0
         deadline = time.monotonic() + timeout_s
         lock = self._lock
         held: list[bool] = []
@@ -153,7 +159,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
             if guarded is not None and guarded.is_ready():
                 try:
                     if terms is None:
-                        answer = guarded.in_place(operation, deadline)
+                        answer = guarded.in_place(operation, time.monotonic(), deadline)
                     else:
                         answer = self._on_terms(guarded, operation, deadline, terms)
                     if guarded.guard.fired:  # in the very moment in which the answer came: the socket is shut
@@ -167,6 +173,12 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
                         self._discard(guarded)
                     raise
             if terms is not None:
+                if lost is None and terms.has_left is not None and terms.has_left():
+                    raise self._has_left()
+                if lost is None and terms.ends_at is not None and guarded is not None and guarded.is_native_and_open():
+                    # Its token is due, so the call goes by an errand, in which a link that has gone stale would pass
+                    # for an outage (P19): a fresh link brings a fresh token.
+                    self._discard(guarded)
                 deadline = min(deadline, time.monotonic() + terms.opening_s)
             answer = self._by_errand(operation, deadline, lost, timeout_s, goes_on_s, terms)
             self._answered_at = time.monotonic()
@@ -182,7 +194,7 @@ class GuardedSender(GuardedSenderBase["_SdkSender", "_Errand"]):
         is_idle = terms.ends_at is not None and began - self._answered_at > IDLE_S
         silence_s = min(terms.opening_s, left_s) / 2 if is_idle else min(terms.silence_s, left_s)
         try:
-            guarded.in_place(operation, began + silence_s)
+            guarded.in_place(operation, began, began + silence_s)
         except OperationTimeoutError as error:
             if is_idle and not isinstance(error, NotTriedError):
                 raise sdk.LinkLost(error) from error
@@ -273,11 +285,14 @@ class _SdkSender(SdkSenderBase):
         self.native = sdk.is_native(sender)
         self.guard = Guard(sender, self.native)
 
+    def is_native_and_open(self) -> bool:
+        return self.native and sdk.is_open(self.sender)
+
     def is_ready(self) -> bool:
         return self.native and self.sender._running and not self.guard.wants_token()
 
-    def in_place(self, operation: _Operation[T], deadline: float) -> T:
-        timeout_s = deadline - time.monotonic()
+    def in_place(self, operation: _Operation[T], now: float, deadline: float) -> T:
+        timeout_s = deadline - now
         if timeout_s <= 0:
             raise too_late()
         guard = self.guard
@@ -370,6 +385,8 @@ class _Errand:
             self.guarded.close()
 
     def _call(self) -> Any:
+        if self._abandoned:  # before it began, so that no socket was there to be shut
+            raise too_late()
         sender = self.guarded.sender
         answered = to_retry_after(sender, self._lost, self.guarded.guard.ends_at)
         if answered is None:

@@ -76,13 +76,14 @@ class HealthMonitor(HealthMonitorBase[GuardedSender]):
         self.coordinator.forked()
         if self._control_file is not None and not self.closed:
             # A child that only sends, and is healthy, would else never look.
-            self._look_due = self.clock()
+            self._look_due, self._look_late = self.clock(), None
             with self.lock:
                 self._keep_time()
 
     def watch_control_file(self) -> None:
         """Follow the control file, if there is one. Returns when it was read once, or soon if that hangs."""
         if self._control_file is not None and (thread := self._begin_look()) is not None:
+            self.attend()  # or nobody would notice that it hangs
             thread.join(FIRST_LOOK_S)
 
     def _start(self, thread: threading.Thread) -> None:

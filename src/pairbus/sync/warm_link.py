@@ -8,6 +8,7 @@ can't be opened is an event, and another queue is tried at the next look.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
@@ -19,12 +20,15 @@ from pairbus.pairing.health_monitor import HealthMonitorBase
 from pairbus.pairing.pending_send import Limits
 from pairbus.pairing.routing import budget
 from pairbus.pairing.routing.dispatch import Dispatch, TryBacklog
-from pairbus.sync.concurrency import RepeatedAttempt
+from pairbus.sync.concurrency import RepeatedAttempt, is_interruption
 from pairbus.sync.guarded_sender import GuardedSender
 
+_log: Final = logging.getLogger("pairbus.pairing")
 #: How often it is looked after. Looking costs nothing on the wire.
 LOOK_S: Final = 15.0
 OPEN_S: Final = 10.0
+#: So long closing waits for an opening that it ends.
+END_S: Final = 0.1
 #: So long a sender's own link may wait while others use this one.
 SHARED_S: Final = 0.25
 
@@ -44,6 +48,8 @@ class WarmLink:
         #: The link, and the index of its queue; None: there is none.
         self.sender: GuardedSender | None = None
         self.queue = 0
+        # What is being opened, until it is the link.
+        self._opening: GuardedSender | None = None
         self._users = 0
         # Senders that have none of their own yet, and since when.
         self._waiting: dict[GuardedSender, float] = {}
@@ -60,6 +66,8 @@ class WarmLink:
         self._is_closed = True
         if self._looks is not None:
             self._looks.stop()
+        if (opening := self._opening) is not None:
+            opening.close(END_S)
         self._drop()
 
     def take(self, own: GuardedSender, dispatch: Dispatch) -> tuple[TryBacklog, GuardedSender] | None:
@@ -82,7 +90,12 @@ class WarmLink:
         ready = [own for own, since in self._waiting.items() if not self._users or now - since > SHARED_S]
         for own in ready:
             del self._waiting[own]
-            own.begin_opening(budget.OPENING_S)
+            try:
+                own.begin_opening(budget.OPENING_S)
+            except Exception as error:  # no thread to be had, say: the next send opens it, and this one is confirmed
+                if is_interruption(error):
+                    raise
+                _log.warning("%r could not be opened beforehand: %s", own, error)
 
     def _look(self) -> bool:
         """Open the link if there is none; return whether the client is closed, so that nobody looks any more."""
@@ -96,7 +109,9 @@ class WarmLink:
         return self._is_closed
 
     def _open(self, queue: int) -> None:
-        sender = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        sender = self._opening = GuardedSender(lambda: self._make(queue), f"backlog queue {queue}")
+        if self._is_closed:  # by who did not see this opening
+            return
         try:
             sender.open(OPEN_S)
         except Exception as error:
@@ -105,6 +120,8 @@ class WarmLink:
             self._has_failed = True
             sender.close()
             return
+        finally:
+            self._opening = None
         self._limits.learn_backlog(sender.max_message_size, sender.max_batch_size)
         self._has_failed = False
         self.queue = queue

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
+from pairbus.pairing.errors import NotTriedError
 from pairbus.pairing.events import SendPing
 from pairbus.pairing.routing.coordinator import Coordinator
 from pairbus.pairing.routing.dispatch import Dispatch, Diversion, TryBacklog, TryPrimary
@@ -143,6 +144,19 @@ def test_p19_seconds_hold_for_links_that_are_opened_too_and_adaptive_does_not() 
     assert step.terms is not None and (step.terms.silence_s, step.terms.opening_s) == (0.25, math.inf)
 
 
+@pytest.mark.parametrize("patience", ["half", 1.0, "adaptive"])
+def test_p16_the_terms_of_attempts_tell_those_who_wait_of_a_failover(patience: Any) -> None:
+    made = used(coordinator(primary_patience=patience, **FAST))
+    waiting, step = begun(made)
+    failed, _step = begun(made)
+    assert step.terms is not None and step.terms.has_left is not None
+    assert not step.terms.has_left()
+    failed.primary_failed(T + 0.3, DOWN)
+    assert step.terms.has_left()
+    waiting.primary_failed(T + 0.3, NotTriedError("it failed over meanwhile"))
+    assert isinstance(waiting.step(T + 0.3), TryBacklog)
+
+
 def test_p31_a_trial_has_the_backlog_behind_it() -> None:
     made = coordinator(probe="trial")
     made.force_failover("orders", T)
@@ -239,6 +253,24 @@ def test_p16_an_answer_ends_the_silence(error: Exception | None) -> None:
     later.step(T + 20.0)
     later.abandon(T + 21.0, given_up=True)
     assert state(made) is EntityState.HEALTHY
+
+
+@pytest.mark.parametrize("returns", ["ping", "ramp", "operator"])
+def test_p16_a_return_to_the_primary_ends_the_silence(returns: str) -> None:
+    made = coordinator(failover_interval=0.0, return_ramp=1.0 if returns == "ramp" else 0.0)
+    made._draw = lambda: 1.0
+    failed, _step = begun(made)
+    failed.primary_failed(T, DOWN)
+    assert state(made) is EntityState.FAILED_OVER
+    if returns == "operator":
+        made.mark_healthy("orders", T + 3600.0)
+    else:
+        made.tick(T + 3600.0)
+        made.ping_succeeded("orders", T + 3600.0)
+        made.tick(T + 3601.0)
+    hasty, _step = begun(made, T + 3602.0)
+    hasty.abandon(T + 3602.002, given_up=True)
+    assert state(made) is EntityState.HEALTHY, "it was silent for 2 ms, not for an hour"
 
 
 def test_p16_an_interrupted_answer_is_no_silence() -> None:

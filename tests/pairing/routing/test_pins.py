@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.pairing.errors import ControlFileError
-from pairbus.pairing.routing.pins import BYTES_MAX, NAMES_MAX, NO_PINS, ControlFileLog, Pins, parse
+from pairbus.pairing.routing.pins import BYTES_MAX, NAMES_MAX, NO_PINS, SETTLED_S, ControlFileLog, Pins, parse
 
 
 def test_p23_the_specific_name_wins_over_the_star() -> None:
@@ -58,6 +58,20 @@ def test_p23_anything_is_pins_or_a_control_file_error(content: Any) -> None:
     except ControlFileError:
         return
     assert isinstance(pins, Pins)
+
+
+def test_p23_a_change_is_read_when_it_is_a_moment_old_or_was_there_before() -> None:
+    log = ControlFileLog()
+    assert log.is_settled("a", 0.0), "the first look"
+    assert not log.is_settled("b", 0.0)
+    assert log.is_settled("b", 0.1), "the same at two looks"
+    assert not log.is_settled("c", SETTLED_S - 0.01)
+    assert log.is_settled("d", SETTLED_S)
+    assert not log.is_settled("e", -3600.0), "the clock of a network drive may be ahead"
+    assert log.is_settled("e", -3600.0)
+    late = ControlFileLog()
+    late.is_news(FileNotFoundError(2, "no such file"))
+    assert not late.is_settled("a", 0.0), "that was the first look"
 
 
 def test_p23_each_change_and_each_failure_is_news_once() -> None:

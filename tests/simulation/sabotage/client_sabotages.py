@@ -10,6 +10,7 @@ _TRANSFERS = "pairbus.syphon.core.transfer_state"
 _COORDINATOR = "pairbus.pairing.routing.coordinator"
 _DISPATCH = "pairbus.pairing.routing.dispatch"
 _FAILOVER = "pairbus.pairing.routing.failover"
+_PATIENCE = "pairbus.pairing.routing.patience"
 _PINS = "pairbus.pairing.routing.pins"
 _ROTATION = "pairbus.pairing.routing.rotation"
 
@@ -442,6 +443,46 @@ SABOTAGES = (
         "pick is None or queue in self._tried:",
         "The trial of an ejected queue goes to another one, and the queue never returns.",
         needs=("a pair", "in haste", "link to"),
+    ),
+    Sabotage(
+        "call-given-up-after-a-return-fails-over-again",
+        _FAILOVER,
+        "            self.asked_at = None  # what said so is an answer (P16)\n",
+        "",
+        "After an outage the first caller who gives up fails the entity over again, though its primary is well.",
+        needs=("a pair", "is given up after"),
+    ),
+    Sabotage(
+        "patience-learns-an-average",
+        _PATIENCE,
+        "        self._quantile_s = sorted(took)[int(len(took) * _QUANTILE)]\n",
+        "        self._quantile_s = sum(took) / len(took)\n",
+        "A few slow answers make every caller wait for a primary that is away.",
+        needs=("a pair", "in haste: adaptive"),
+    ),
+    Sabotage(
+        "patience-forgets-its-floor",
+        _PATIENCE,
+        "self._factor * max(LEAST_S, _MULTIPLE * self._quantile_s)",
+        "self._factor * _MULTIPLE * self._quantile_s",
+        "A pause of the sender's own process fails an entity over whose primary is well.",
+        needs=("a pair", "in haste: adaptive"),
+    ),
+    Sabotage(
+        "no-ping-at-once-after-a-short-silence",
+        _COORDINATOR,
+        "            failover.ping_soon(now)\n",
+        "",
+        "A false alarm lasts for a whole ping interval.",
+        needs=("a pair", "in haste: adaptive"),
+    ),
+    Sabotage(
+        "slow-ping-ends-a-brownout",
+        _COORDINATOR,
+        "        if brownout is not None and took_s > brownout.slower_than_s:\n",
+        "        if brownout is not None and took_s > 1e9 * brownout.slower_than_s:\n",
+        "Messages go back to a primary that is as slow as before.",
+        needs=("a pair", "Brownout"),
     ),
     Sabotage(
         "slow-sends-forgotten",

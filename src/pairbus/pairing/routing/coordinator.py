@@ -146,6 +146,8 @@ class Coordinator:
             return_delay=settings.return_ramp and settings.return_ramp * self._draw(),
         )
         failover.terms = self._terms
+        if self._terms is not None and self._terms.ends_at is not None:
+            failover.terms = replace(self._terms, has_left=lambda: failover.is_diverting)
         if settings.primary_patience == "adaptive" and self._terms is not None and self._terms.ends_at is not None:
             failover.patience = Patience()
         if settings.brownout is not None:
@@ -339,7 +341,7 @@ class Coordinator:
 
     def _take_patience(self, failover: Failover, patience: Patience) -> None:
         if failover.terms is None or failover.terms.silence_s != patience.silence_s:
-            failover.terms = PrimaryTerms(self.ends_at, patience.silence_s)
+            failover.terms = PrimaryTerms(self.ends_at, patience.silence_s, has_left=lambda: failover.is_diverting)
 
     def send_busy(self, failover: Failover, now: float, epoch: int, trial: bool, error: BaseException) -> bool:
         """Pause the entity; return whether it has been busy for too long, which counts as a failure."""

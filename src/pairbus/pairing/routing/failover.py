@@ -358,10 +358,9 @@ class Failover:
             self._held = False
             self._home_at = None
             self._good = 0
-            if (
-                heading is not Input.SEND_SUCCEEDED
-            ):  # the primary was not merely suspect: attempts from before are stale
-                self.epoch += 1
+            self.asked_at = None  # what said so is an answer (P16)
+            if heading is not Input.SEND_SUCCEEDED:
+                self.epoch += 1  # the primary was not merely suspect: attempts from before are stale
         elif state is F and (previous is H or previous is S):
             self._good = 0
             self._next = at + self.phase * self.ping_interval

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 #: Adaptive patience is never shorter: a pause of the sender's own process or a lost packet takes as long.
@@ -42,6 +42,8 @@ class PrimaryTerms:
     silence_s: float = math.inf
     #: How long an attempt may take that opens a link, or that finds one which has not been used for a while.
     opening_s: float = math.inf
+    #: Says whether the entity has failed over meanwhile: a call that waited for others then opens no link.
+    has_left: Callable[[], bool] | None = field(default=None, compare=False)
 
 
 class Patience:

@@ -16,6 +16,8 @@ from pairbus.pairing.errors import ControlFileError
 Pin = Literal["failed-over", "healthy"]
 
 BYTES_MAX: Final = 65536
+#: A file that was changed less than this ago may be half-written.
+SETTLED_S: Final = 1.0
 #: Of a mapping that a callable returns; a file is bounded by its size.
 NAMES_MAX: Final = 10_000
 ALL: Final = "*"
@@ -94,12 +96,17 @@ class ControlFileLog:
     A look at the file gives a `mark`, which is the same as long as the content is.
     """
 
-    __slots__ = ("_mark", "_pins", "_told")
+    __slots__ = ("_is_first", "_late", "_mark", "_pins", "_seen", "_told")
 
     def __init__(self) -> None:
         self._mark: Hashable = None
         self._pins = NO_PINS
         self._told: Hashable = None
+        # What the last look found, though it may not have been read.
+        self._seen: Hashable = None
+        self._is_first = True
+        # A look that took too long was told, and none has come back in time since.
+        self._late = False
 
     def __repr__(self) -> str:
         return f"<ControlFileLog {self._pins!r}{', unusable' if self._told is not None else ''}>"
@@ -107,6 +114,25 @@ class ControlFileLog:
     def is_new(self, mark: Hashable) -> bool:
         """Return whether the content has to be read."""
         return mark != self._mark
+
+    def is_settled(self, mark: Hashable, age_s: float) -> bool:
+        """Return whether new content is to be read: it was changed more than a moment ago, or was there at the look
+        before. A writer may be half-way: an empty file lifts all pins, and one that is cut off some of them. The first
+        look lifts none, and reads whatever is there."""
+        is_first, was_seen = self._is_first, mark == self._seen
+        self._is_first, self._seen = False, mark
+        return is_first or was_seen or age_s >= SETTLED_S
+
+    def is_late(self) -> bool:
+        """Note that a look takes too long; return whether that is to be told."""
+        was_late, self._late = self._late, True
+        return not was_late
+
+    def answered(self, late: bool) -> None:
+        """Note that a look has come back; the first that does so in time, after one that did not, is news."""
+        if self._late and not late:
+            self._late = False
+            self._mark, self._told = None, "late"
 
     def read(self, mark: Hashable, content: bytes | str | Mapping[str, Any]) -> Pins | None:
         """Return the pins to follow from now on; None: they are those of before, and nobody heard of a failure since.
@@ -126,6 +152,7 @@ class ControlFileLog:
         what = (self._mark if isinstance(error, ControlFileError) else None, type(error), getattr(error, "errno", None))
         if not isinstance(error, ControlFileError):
             self._mark = None  # whatever is there next is read anew
+            self._is_first = False
         if what == self._told:
             return False
         self._told = what

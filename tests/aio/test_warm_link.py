@@ -1,0 +1,147 @@
+"""The link to a backlog queue that stands ready for the first messages of an outage, on embedded brokers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp.constants import LinkState
+
+from pairbus.aio.client import ServiceBusClient
+from pairbus.aio.guarded_sender import GuardedSender
+from pairbus.aio.sender import PairedSender
+from pairbus.aio.warm_link import WarmLink
+from pairbus.pairing.events import Event, WarmLinkFailed
+from pairbus.pairing.routing.states import EntityState
+from pairbus.testing import fault
+
+from ..pairing.managers import path
+from ..pairing.sdk_rig import takes
+from .background import Background, names_of_all, on_a_thread, wait_until
+from .test_client import Pair, received
+from .test_client import pair as pair
+
+
+async def test_p19_a_link_to_the_backlog_stands_ready_from_pairing_on(pair: Pair) -> None:
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and isinstance(sender, PairedSender)
+        warm = client._pairing._warm
+        assert warm is not None
+        assert await wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        await sender.send_messages(ServiceBusMessage("before"))
+        async with fault(pair.broker, "unreachable", namespace="contoso"):
+            await sender.send_messages(ServiceBusMessage("during"))
+            own = [link for link in sender.links[1:] if not link.awaits_link]
+            assert not own, "the sender's own link is not open yet"
+            assert await wait_until(lambda: not sender.links[1].awaits_link)
+            await sender.send_messages(ServiceBusMessage("after"))
+            assert warm._users == 0 and not warm._waiting
+        assert await wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
+    assert warm.sender is None, "it closes with the client"
+    backlog = [body for index in range(2) for body in await received(pair, pair.secondary, path(index))]
+    assert sorted(backlog) == ["after", "during"]
+    assert await received(pair, pair.primary, "orders") == ["before"]
+
+
+async def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None:
+    async with await pair.client() as client:
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        assert await wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        first = warm.sender
+        assert not await warm._look()
+        assert warm.sender is first, "it is alive"
+        assert first is not None and first._guarded is not None
+        first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
+        assert not await warm._look()
+        assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
+
+
+async def ready_link(client: ServiceBusClient) -> WarmLink:
+    assert client._pairing is not None
+    warm = client._pairing._warm
+    assert warm is not None
+    assert await wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+    return warm
+
+
+async def test_p13_a_ready_link_that_is_replaced_under_a_send_costs_it_nothing(pair: Pair) -> None:
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        warm = await ready_link(client)
+        shared = warm.sender
+        assert shared is not None
+        client.force_failover("orders", hold=True)
+        await shared._lock.acquire()  # as another sender's call would
+        sending = Background(sender.send_messages, ServiceBusMessage("diverted"))
+        assert await wait_until(lambda: warm._users == 1)
+        replacing = Background(warm._drop)
+        assert await wait_until(lambda: shared.is_closed)
+        shared._lock.release()
+        await replacing.result()
+        await sending.result()
+    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["diverted"]
+
+
+async def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_be_opened(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin_opening(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with await pair.client() as client, client.get_queue_sender("orders") as sender:
+        await ready_link(client)
+        client.force_failover("orders", hold=True)
+        monkeypatch.setattr(GuardedSender, "begin_opening", begin_opening)
+        await sender.send_messages(ServiceBusMessage("sent"))
+    assert "could not be opened beforehand: can't start new thread" in caplog.text
+    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]
+
+
+async def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:
+    events: list[Event] = []
+    async with (
+        fault(pair.broker, "unreachable", namespace="backup"),
+        await pair.client(on_secondary_unavailable="degrade") as client,
+    ):
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        client.subscribe(events.append)
+        client._pairing.monitor.coordinator.set_queues((0, 1))
+        for _ in range(2):
+            assert not await warm._look()
+        assert [type(event) for event in events if isinstance(event, WarmLinkFailed)] == [WarmLinkFailed]
+
+
+async def test_p44_closing_ends_the_opening_of_the_ready_link(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, goes_on = threading.Event(), threading.Event()
+    real = WarmLink._open
+
+    async def open_in_silence(warm: WarmLink, queue: int) -> None:
+        opens.set()
+        await on_a_thread(lambda: goes_on.wait(10))
+        await real(warm, queue)
+
+    monkeypatch.setattr(WarmLink, "_open", open_in_silence)
+    client = await pair.client()
+    assert client._pairing is not None and client._pairing._warm is not None
+    warm = client._pairing._warm
+    assert await wait_until(opens.is_set)
+    with fault(pair.broker, "black-hole", namespace="backup"):
+        goes_on.set()
+        assert await wait_until(lambda: warm._opening is not None and warm._opening._lock.locked())
+        with takes(0.0, 2.0):
+            await client.close()
+        assert await wait_until(lambda: not names_of_all() & {"pairbus-warm-link", "pairbus-open"}, 4.0)
+    assert warm.sender is None
+
+
+async def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:
+    async with await pair.client(warm_backlog=False) as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and client._pairing._warm is None
+        client.force_failover("orders", hold=True)
+        await sender.send_messages(ServiceBusMessage("sent"))
+    assert [body for index in range(2) for body in await received(pair, pair.secondary, path(index))] == ["sent"]

@@ -1,0 +1,148 @@
+# Generated from tests/aio/test_warm_link.py by scripts/generate_sync.py; do not edit.
+"""The link to a backlog queue that stands ready for the first messages of an outage, on embedded brokers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp.constants import LinkState
+
+from pairbus.pairing.events import Event, WarmLinkFailed
+from pairbus.pairing.routing.states import EntityState
+from pairbus.sync.client import ServiceBusClient
+from pairbus.sync.guarded_sender import GuardedSender
+from pairbus.sync.sender import PairedSender
+from pairbus.sync.warm_link import WarmLink
+from pairbus.testing import fault
+
+from ..pairing.managers import path
+from ..pairing.sdk_rig import takes
+from .background import Background, names_of_all, on_a_thread, wait_until
+from .test_client import Pair, received
+from .test_client import pair as pair
+
+
+def test_p19_a_link_to_the_backlog_stands_ready_from_pairing_on(pair: Pair) -> None:
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and isinstance(sender, PairedSender)
+        warm = client._pairing._warm
+        assert warm is not None
+        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        sender.send_messages(ServiceBusMessage("before"))
+        with fault(pair.broker, "unreachable", namespace="contoso"):
+            sender.send_messages(ServiceBusMessage("during"))
+            own = [link for link in sender.links[1:] if not link.awaits_link]
+            assert not own, "the sender's own link is not open yet"
+            assert wait_until(lambda: not sender.links[1].awaits_link)
+            sender.send_messages(ServiceBusMessage("after"))
+            assert warm._users == 0 and not warm._waiting
+        assert wait_until(lambda: client.state("orders") is EntityState.HEALTHY)
+    assert warm.sender is None, "it closes with the client"
+    backlog = [body for index in range(2) for body in received(pair, pair.secondary, path(index))]
+    assert sorted(backlog) == ["after", "during"]
+    assert received(pair, pair.primary, "orders") == ["before"]
+
+
+def test_p19_a_link_that_the_service_dropped_is_opened_again(pair: Pair) -> None:
+    with pair.client() as client:
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+        first = warm.sender
+        assert not warm._look()
+        assert warm.sender is first, "it is alive"
+        assert first is not None and first._guarded is not None
+        first._guarded.sender._handler._link.state = LinkState.DETACHED  # as the SDK notes a detach
+        assert not warm._look()
+        assert warm.sender is not None and warm.sender is not first and warm.sender.is_alive
+
+
+def ready_link(client: ServiceBusClient) -> WarmLink:
+    assert client._pairing is not None
+    warm = client._pairing._warm
+    assert warm is not None
+    assert wait_until(lambda: warm.sender is not None and warm.sender.is_open)
+    return warm
+
+
+def test_p13_a_ready_link_that_is_replaced_under_a_send_costs_it_nothing(pair: Pair) -> None:
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        warm = ready_link(client)
+        shared = warm.sender
+        assert shared is not None
+        client.force_failover("orders", hold=True)
+        shared._lock.acquire()  # as another sender's call would
+        sending = Background(sender.send_messages, ServiceBusMessage("diverted"))
+        assert wait_until(lambda: warm._users == 1)
+        replacing = Background(warm._drop)
+        assert wait_until(lambda: shared.is_closed)
+        shared._lock.release()
+        replacing.result()
+        sending.result()
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["diverted"]
+
+
+def test_p22_a_confirmed_message_is_no_failure_because_the_next_link_cant_be_opened(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin_opening(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pair.client() as client, client.get_queue_sender("orders") as sender:
+        ready_link(client)
+        client.force_failover("orders", hold=True)
+        monkeypatch.setattr(GuardedSender, "begin_opening", begin_opening)
+        sender.send_messages(ServiceBusMessage("sent"))
+    assert "could not be opened beforehand: can't start new thread" in caplog.text
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
+
+
+def test_p19_that_no_link_stands_ready_is_an_event_and_no_error(pair: Pair) -> None:
+    events: list[Event] = []
+    with (
+        fault(pair.broker, "unreachable", namespace="backup"),
+        pair.client(on_secondary_unavailable="degrade") as client,
+    ):
+        assert client._pairing is not None
+        warm = client._pairing._warm
+        assert warm is not None
+        client.subscribe(events.append)
+        client._pairing.monitor.coordinator.set_queues((0, 1))
+        for _ in range(2):
+            assert not warm._look()
+        assert [type(event) for event in events if isinstance(event, WarmLinkFailed)] == [WarmLinkFailed]
+
+
+def test_p44_closing_ends_the_opening_of_the_ready_link(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, goes_on = threading.Event(), threading.Event()
+    real = WarmLink._open
+
+    def open_in_silence(warm: WarmLink, queue: int) -> None:
+        opens.set()
+        on_a_thread(lambda: goes_on.wait(10))
+        real(warm, queue)
+
+    monkeypatch.setattr(WarmLink, "_open", open_in_silence)
+    client = pair.client()
+    assert client._pairing is not None and client._pairing._warm is not None
+    warm = client._pairing._warm
+    assert wait_until(opens.is_set)
+    with fault(pair.broker, "black-hole", namespace="backup"):
+        goes_on.set()
+        assert wait_until(lambda: warm._opening is not None and warm._opening._lock.locked())
+        with takes(0.0, 2.0):
+            client.close()
+        assert wait_until(lambda: not names_of_all() & {"pairbus-warm-link", "pairbus-open"}, 4.0)
+    assert warm.sender is None
+
+
+def test_p19_without_a_ready_link_by_option(pair: Pair) -> None:
+    with pair.client(warm_backlog=False) as client, client.get_queue_sender("orders") as sender:
+        assert client._pairing is not None and client._pairing._warm is None
+        client.force_failover("orders", hold=True)
+        sender.send_messages(ServiceBusMessage("sent"))
+    assert [body for index in range(2) for body in received(pair, pair.secondary, path(index))] == ["sent"]
