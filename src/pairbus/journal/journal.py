@@ -32,7 +32,7 @@ from pairbus.journal.options import Options
 from pairbus.journal.record import RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, Record, decode_segment_header
 from pairbus.journal.relocation import Relocations
 from pairbus.journal.segment import Segment, scan, segment_name, survey
-from pairbus.journal.standby import Pledge, check, read_pledge, write_pledge
+from pairbus.journal.standby import Pledge, check, has_segments, read_pledge, write_pledge
 from pairbus.journal.writer import Command, Post, Writer
 
 _OPEN_FILES_MAX = 64
@@ -255,6 +255,9 @@ class Journal:
         pledge = None
         if self.standby is not None:
             identity = self._pledge.identity if self._pledge is not None else 0
+            mark = read_pledge(self.files, self.standby)
+            if (mark is None or mark.identity != identity) and not has_segments(self.files, self.standby):
+                identity = 0  # another folder than before
             pledge = Pledge(identity or self.files.salt() << 32 | 1, self.standby)
         if pledge != self._pledge:
             if pledge is not None:
