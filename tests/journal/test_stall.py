@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Coroutine
@@ -70,6 +71,41 @@ def test_an_operation_that_has_returned_cannot_be_left_behind(tmp_path: Path) ->
     files.stalled.add(str(tmp_path))
     with pytest.raises(OSError, match="does not answer"):
         files.listdir(str(tmp_path))
+
+
+class HangingClose(RealFiles):
+    """Closes a file at once, as Linux does, but does not return."""
+
+    def __init__(self) -> None:
+        self.has_closed, self.may_return = threading.Event(), threading.Event()
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self.has_closed.set()
+        assert self.may_return.wait(WAIT_S)
+
+
+def test_what_hangs_in_close_does_not_close_the_file_of_another_later(tmp_path: Path) -> None:
+    real = HangingClose()
+    files = WatchedFiles(real, Gate(), set())
+    fd = files.create(f"{tmp_path}/file")
+
+    def close() -> None:
+        with contextlib.suppress(LeftBehind):
+            files.close(fd)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    assert real.has_closed.wait(WAIT_S)
+    assert files.folder == str(tmp_path), "it is known which folder stalls"
+    assert files.leave(files.turns)
+    other = RealFiles().create(f"{tmp_path}/other")
+    assert other == fd, "its number is free by then"
+    real.may_return.set()
+    thread.join(WAIT_S)
+    files.close_all()
+    assert RealFiles().size(other) == 0, "still open"
+    RealFiles().close(other)
 
 
 # -- the journal
