@@ -345,7 +345,7 @@ class Journal:
                 self._readers.move_to_end(segment)
             data = self.files.pread(fd, length, offset)
         except OSError as error:
-            raise from_os_error(error, f"reading {length} bytes at {segment}:{offset}") from error
+            raise from_os_error(error, f"reading {length} bytes at {segment}:{offset}", of_send=False) from error
         if len(data) != length:
             raise JournalFailed(f"reading {length} bytes at {segment}:{offset}: the segment ends after {len(data)}")
         return data
@@ -359,6 +359,12 @@ class Journal:
     def _is_stalled(self, segment: int) -> bool:
         """Return whether the segment is in a folder that does not answer."""
         return self._log is not None and self._folder_of(segment) in self._log.stalled
+
+    def answers(self, segment: int, offset: int) -> bool:
+        """Return whether the folder answers that has what was written at this place."""
+        if self._relocations:
+            segment, _ = self._relocations.now(segment, offset)
+        return not self._is_stalled(segment)
 
     def stall(self, is_stalled: bool) -> None:
         """Bring a stall of the journal's own folder about, or end it: what the writer does there waits."""
@@ -572,7 +578,7 @@ class Journal:
             finally:
                 self.files.close(fd)
         except OSError as error:
-            raise from_os_error(error, f"reading {path}") from error
+            raise from_os_error(error, f"reading {path}", of_send=False) from error
         if header is None:
             raise JournalCorrupt(f"segment {number} has a damaged header", segment=number, offset=0)
         segment = Segment(header, path, end, end)
@@ -586,7 +592,7 @@ class Journal:
 
     def _check_answers(self, number: int, path: str) -> None:
         if self._is_stalled(number):
-            raise from_os_error(OSError(errno.ETIMEDOUT, ""), f"reading {path}")
+            raise from_os_error(OSError(errno.ETIMEDOUT, ""), f"reading {path}", of_send=False)
 
     def _append_copy(self, kind: int, parts: tuple[bytes, ...] | bytes, done: Done) -> None:
         size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
