@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,11 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.broker import Broker, serve_sync
 from pairbus.broker.storage.unread import UNREAD_S
 from pairbus.errors import BrokerError
+from pairbus.journal import RealFiles
+from pairbus.ledger import LedgerWriter
 from pairbus.testing import fault
 from tests.untidy_sdk import UNTIDY_SDK
-from tests.waiting import soon
+from tests.waiting import soon, until
 
 from .sdk import Sdk
 
@@ -48,10 +53,11 @@ both_apis = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "asy
 
 
 @contextmanager
-def served(folder: Path, standby: Path | None, salvage: bool = False) -> Iterator[Broker]:
+def served(folder: Path, standby: Path | None, salvage: bool = False, ledger: bool = False) -> Iterator[Broker]:
     config = folder / "broker.toml"
     config.write_text(CONFIG)
-    with serve_sync(data=folder / "data", config=config, standby=standby, salvage=salvage) as broker:
+    options = {"salvage": salvage, "ledger": ledger}
+    with serve_sync(data=folder / "data", config=config, standby=standby, **options) as broker:
         yield broker
 
 
@@ -219,6 +225,67 @@ async def test_p48_deferred_messages_that_cannot_be_read_are_not_counted(tmp_pat
 def stalls(broker: Broker) -> bool:
     log = broker.namespaces["contoso"]._journal._log
     return log is not None and bool(log.stalled)
+
+
+class FrozenDisk:
+    """Nothing that is done with files of a folder returns until it thaws, whichever thread does it: what a fault, which
+    holds up the journal's thread alone, can't show."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.thawed = threading.Event()
+        self.thawed.set()
+        self.hung: set[str] = set()  # what was asked of it while it was frozen
+        self._folder = str(folder)
+        for name in ("pwrite", "fdatasync", "is_same", "is_read_only", "fallocate", "truncate", "stamp"):
+            monkeypatch.setattr(RealFiles, name, self._freezing(name, getattr(RealFiles, name)))
+        monkeypatch.setattr(LedgerWriter, "_write", self._freezing("ledger", LedgerWriter._write))
+
+    def _freezing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def frozen(it: Any, *arguments: Any) -> Any:
+            if not self.thawed.is_set():
+                target = it.path if name == "ledger" else arguments[-1] if name == "is_same" else arguments[0]
+                path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
+                if path.startswith(self._folder):
+                    self.hung.add(name)
+                    self.thawed.wait(60)
+            return call(it, *arguments)
+
+        return frozen
+
+
+@pytest.mark.parametrize(("first", "hung"), [("settle", "pwrite"), ("health", "is_same"), ("ledger", "ledger")])
+def test_p48_a_disk_that_freezes_does_not_take_the_broker_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, hung: str
+) -> None:
+    disk = FrozenDisk(tmp_path / "data", monkeypatch)
+    monkeypatch.setattr("pairbus.ledger.CLOSING_S", 0.1)
+    asked = ThreadPoolExecutor(1)
+    with (
+        served(tmp_path, tmp_path / "standby", ledger=True) as broker,
+        client(broker) as app,
+        app.get_queue_sender("orders") as sender,
+        app.get_queue_receiver("orders") as receiver,
+    ):
+        sender.send_messages(ServiceBusMessage("before"))
+        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        ledger = broker.namespaces["contoso"].recorder.ledger
+        assert ledger is not None
+        until(lambda: not ledger._lines)
+        disk.thawed.clear()
+        try:
+            if first == "settle":
+                asked.submit(receiver.complete_message, message)
+            elif first == "health":
+                asked.submit(health, broker)
+            else:
+                asked.submit(receiver.peek_messages)
+            until(lambda: hung in disk.hung, SEND_S_MAX)
+            for number in range(3):
+                sender.send_messages(ServiceBusMessage(str(number)), timeout=SEND_S_MAX)
+            assert health(broker) == (200, "healthy")
+        finally:
+            disk.thawed.set()
+            asked.shutdown()
 
 
 def test_p48_a_start_without_the_standby_folder_is_refused_as_long_as_it_holds_messages(tmp_path: Path) -> None:

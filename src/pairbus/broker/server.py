@@ -197,9 +197,9 @@ class NamespaceServer:
         counters = self._broker.metrics.namespace(self.name)
         ledger = None
         if self._broker.keeps_ledger:
-            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock)
-            self._ends.callback(ledger.close)
-            self._every(_LEDGER_FLUSH_S, ledger.flush)
+            ledger = LedgerWriter(self.folder / "ledger", "broker", clock=self.clock, aside=True)
+            self._ends.push_async_callback(asyncio.to_thread, ledger.close)
+            self._every(_LEDGER_FLUSH_S, ledger.flush_aside)
         self.recorder = Recorder(self.name, counters, ledger, self.clock)
         self.namespace.on_forwarded = self.recorder.forwarded
         self.namespace.on_forwards_due = self._forward_soon
@@ -499,9 +499,9 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _journal_trouble(journal: Journal) -> str | None:
+async def _journal_trouble(journal: Journal) -> str | None:
     """Return the error that a send would be answered with now, if any."""
-    error = journal.trouble()
+    error = await journal.look_for_trouble()
     return None if error is None else refusal_of(error).description
 
 

@@ -457,27 +457,47 @@ class Journal:
 
     def trouble(self) -> JournalError | None:
         """Return why a send would be refused now, as far as can be told without one."""
-        log = self._log
-        if log is None or self._state != "started":
+        return self._known_trouble() or self._trouble_in(self.files)
+
+    async def look_for_trouble(self) -> JournalError | None:
+        """Do as `trouble`; the writer's thread looks at the disk, which may not answer."""
+        trouble = self._known_trouble()
+        if trouble is None:
+            try:
+                await self._command(lambda log, now: self._trouble_in(log.files))
+            except JournalError as error:
+                return error
+        return trouble
+
+    def _known_trouble(self) -> JournalError | None:
+        """Return what there is to say without a look at the disk."""
+        if self._log is None or self._state != "started":
             return JournalClosed(f"the journal is {self._state}")
         if self.failure is not None:
             return self.failure
+        if self._log.folder in self._log.stalled:
+            return self._trouble_in(self.files)
+        pending = self.pending_bytes
+        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+
+    def _trouble_in(self, files: Files) -> JournalError | None:
+        log = self._log
+        assert log is not None
         folder = log.folder
         if folder in log.stalled:
             return log.trouble or from_os_error(OSError(errno.ETIMEDOUT, ""), f"the journal folder {folder}")
-        if not self.files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}"):
-            return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {folder}")
-        if log.is_full:
-            return log.full_error()
-        if not log.number:
-            return log.trouble
         try:
-            if self.files.is_read_only(folder):
+            if not files.is_same(self._locks[folder], f"{folder}/{LOCK_NAME}"):
+                return from_os_error(OSError(errno.ESTALE, ""), f"the journal folder {folder}")
+            if log.is_full:
+                return log.full_error()
+            if not log.number:
+                return log.trouble
+            if files.is_read_only(folder):
                 return from_os_error(OSError(errno.EROFS, ""), f"the journal folder {folder}")
         except OSError as error:
             return from_os_error(error, f"the journal folder {folder}")
-        pending = self.pending_bytes
-        return self._busy_error(pending) if pending >= self.options.pending_bytes_max else None
+        return None
 
     @property
     def syncs(self) -> int:
